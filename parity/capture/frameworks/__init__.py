@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import importlib
 
-from parity.capture.frameworks.base import Framework
+from parity.capture.frameworks.base import Source
 
 FRAMEWORKS = {
     "torch": "parity.capture.frameworks.torch:TorchFramework",
     "paddle": "parity.capture.frameworks.paddle:PaddleFramework",
     "oneflow": "parity.capture.frameworks.oneflow:OneflowFramework",
+    "onnxruntime": "parity.capture.frameworks.onnxruntime:OnnxruntimeFramework",
 }
 """The module that a framework's classes come from, to our class."""
 
 
-def framework(name: str) -> Framework:
+def framework(name: str) -> Source:
     """The framework of this name; it is imported. Raises KeyError for one that `FRAMEWORKS` lacks."""
     module, _, cls = FRAMEWORKS[name].partition(":")
-    made: Framework = getattr(importlib.import_module(module), cls)()
+    made: Source = getattr(importlib.import_module(module), cls)()
     return made
 
 
-def framework_of(model: object) -> Framework:
+def framework_of(model: object) -> Source:
     """The framework whose class `model` is, by the modules of its class and of its bases.
 
     Raises:

@@ -5,8 +5,9 @@ Runs in the framework's own interpreter, on Python 3.8 and later, with the stand
 
 from __future__ import annotations
 
+import functools
 from contextlib import contextmanager
-from typing import Any, Callable, ClassVar, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from parity.capture.frameworks import recorder as recorders
 from parity.capture.frameworks.calls import (
@@ -21,31 +22,60 @@ from parity.capture.frameworks.calls import (
 )
 from parity.capture.frameworks.visit import visit
 
+if TYPE_CHECKING:
+    from parity.capture.capturing import Capture
 
-class Framework:
-    """A framework whose layers are instances of one class, through whose `__call__` every call goes.
 
-    A subclass imports its framework in its constructor, and sets `framework` and `base`, that class.
-    """
+class Source:
+    """What `parity.capture` needs of a framework. A subclass imports its framework in its constructor."""
 
     name: ClassVar[str]
     framework: Any
-    base: Any
 
     def version(self) -> str:
         """The framework's version."""
         return str(self.framework.__version__)
 
-    def named_layers(self, model: Any) -> Iterator[Tuple[str, Any]]:
-        """Every layer once, with its first name, in definition order; the model itself first, as ""."""
+    def attach(self, capture: Capture, model: Any) -> Callable[[], None]:
+        """Record the calls of a model, or (None) of each outermost one that is called; the result ends this."""
+        raise NotImplementedError
+
+    def layers(self, model: Any) -> List[Layer]:
+        """All layers in definition order, the model itself first, as ""."""
         raise NotImplementedError
 
     def named_parameters(self, model: Any) -> Iterator[Tuple[str, Any]]:
         """Every parameter once, with its first name, as the framework's tensors."""
         raise NotImplementedError
 
-    def named_buffers(self, model: Any) -> Iterator[Tuple[str, Any]]:
+    def named_buffers(self, model: Any) -> Iterator[Tuple[str, Any]]:  # noqa: ARG002 - where there are none
         """Every buffer once, with its first name, as the framework's tensors."""
+        return iter(())
+
+    def to_numpy(self, tensor: Any) -> Any:
+        """A copy of a tensor's values."""
+        raise NotImplementedError
+
+    def compiled(self, model: Any) -> List[str]:  # noqa: ARG002 - a framework that compiles otherwise
+        """The names of layers that run compiled, so that nothing within them is seen."""
+        return []
+
+    def has_history(self, tensor: Any) -> bool:  # noqa: ARG002 - where gradients have no tape
+        """Whether a gradient can go through a tensor, and `on_gradient` can tell it."""
+        return False
+
+    def on_gradient(self, tensor: Any, function: Callable[[Any], None]) -> None:
+        """Have the gradient of a tensor given to `function` in each backward pass."""
+        tensor.register_hook(function)
+
+
+class Framework(Source):
+    """A framework whose layers are instances of one class, `base`, through whose `__call__` every call goes."""
+
+    base: Any
+
+    def named_layers(self, model: Any) -> Iterator[Tuple[str, Any]]:
+        """Every layer once, with its first name, in definition order; the model itself first, as ""."""
         raise NotImplementedError
 
     def is_tensor(self, value: Any) -> bool:
@@ -55,14 +85,6 @@ class Framework:
     def is_tracing(self) -> bool:
         """Whether calls are being traced into a graph, and compute nothing."""
         return False
-
-    def is_compiled(self, layer: Any) -> bool:  # noqa: ARG002 - a framework that compiles otherwise
-        """Whether what a layer consists of runs compiled, so that nothing within it is seen."""
-        return False
-
-    def to_numpy(self, tensor: Any) -> Any:
-        """A copy of a tensor's values."""
-        raise NotImplementedError
 
     def from_numpy(self, array: Any, like: Any) -> Any:
         """A tensor with the values of `array` on the device and in the dtype of `like`, out of any graph."""
@@ -76,24 +98,15 @@ class Framework:
         """Put values into a parameter or a buffer, in its dtype."""
         raise NotImplementedError
 
-    def has_history(self, tensor: Any) -> bool:
-        """Whether a gradient can go through a tensor."""
-        raise NotImplementedError
-
     def alias(self, tensor: Any) -> Any:
         """The same memory as another node of the graph, so that its gradient is that of one use."""
         raise NotImplementedError
-
-    def on_gradient(self, tensor: Any, function: Callable[[Any], None]) -> None:
-        """Have the gradient of a tensor given to `function` in each backward pass."""
-        tensor.register_hook(function)
 
     def gradients(self, outputs: List[Any], leaves: List[Any], grad_outputs: List[Any]) -> List[Any]:
         """Gradients of sum(outputs * grad_outputs) for each leaf; None where none flows."""
         raise NotImplementedError
 
     def layers(self, model: Any) -> List[Layer]:
-        """All layers in definition order."""
         return [Layer(name, type(layer).__name__, self.options(layer)) for name, layer in self.named_layers(model)]
 
     def options(self, layer: Any) -> Dict[str, Any]:
@@ -124,6 +137,11 @@ class Framework:
             if shape != tuple(array.shape):
                 raise ValueError(f"{name} of {type(model).__name__} has the shape {shape}, not {tuple(array.shape)}.")
             self.assign(tensors[name], array)
+
+    def attach(self, capture: Capture, model: Any) -> Callable[[], None]:
+        recorder = recorders.ModelRecorder(capture, self, model)
+        recorders.start(recorder)
+        return functools.partial(recorders.stop, recorder)
 
     @contextmanager
     def recording(

@@ -70,6 +70,11 @@ Replace = Callable[[Call, Mapping[str, Any]], Optional[Mapping[str, Any]]]
 """From a call and its inputs to those to take instead, all or some; None: as they are."""
 
 
+def joined(prefix: str, name: str) -> str:
+    """A dotted name."""
+    return f"{prefix}.{name}" if prefix and name else prefix or name
+
+
 def arguments_of(names: List[str]) -> Arguments:
     """Arguments of these inputs alone: numbers are positions, all else are keywords; nested ones in dicts or tuples."""
     nested: Dict[str, Any] = {}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from parity.capture.frameworks.calls import Arguments, Call, Replace, Sink, Tensor, filled
+from parity.capture.frameworks.calls import Arguments, Call, Replace, Sink, Tensor, filled, joined
 from parity.capture.frameworks.visit import visit
 
 if TYPE_CHECKING:
+    from parity.capture.capturing import Capture
     from parity.capture.frameworks.base import Framework
 
 RECORDERS: Dict[str, List["Recorder"]] = {}
@@ -115,6 +116,50 @@ class Recorder:
                 self.sink(call, role, name, self.framework.to_numpy(values))
 
         self.framework.on_gradient(tensor, gradient)
+
+
+class ModelRecorder(Recorder):
+    """Records the first calls of one model, or (None) of each outermost one, under the name of its class."""
+
+    def __init__(self, capture: Capture, framework: Framework, model: Any) -> None:
+        super().__init__(framework, {}, capture.sink, gradients=capture.gradients)
+        self.capture = capture
+        self.model = model
+        self.stored: Dict[str, Any] = {}
+        if model is not None:
+            self.add(model, "")
+
+    def add(self, model: Any, prefix: str) -> None:
+        """Know the layers of a model; one that is known already keeps its name."""
+        for name, layer in self.framework.named_layers(model):
+            self.layers.setdefault(id(layer), (joined(prefix, name), layer))
+
+    def call(self, layer: Any, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Record an outermost call unless it is one too many."""
+        if self.depth or not self.active or not self.is_known(layer):
+            return super().call(layer, run, *args, **kwargs)
+        name, _ = self.layers[id(layer)]
+        self.capture.is_step = self.capture.steps is None or self.counts.get(name, 0) < self.capture.steps
+        if self.capture.is_step:
+            return super().call(layer, run, *args, **kwargs)
+        self.active = False
+        try:
+            return run(*args, **kwargs)
+        finally:
+            self.active = True
+
+    def is_known(self, layer: Any) -> bool:
+        """Whether an outermost layer is to be recorded; its model is stored before its first call."""
+        if self.model is None and id(layer) not in self.layers:
+            kind, number = type(layer).__name__, sum(kind == type(layer).__name__ for kind in self.stored.values())
+            prefix = f"{kind}{number + 1}" if number else kind
+            self.add(layer, prefix)
+            self.stored[prefix] = kind
+            self.capture.store_model(self.framework, layer, prefix)
+        if id(layer) in self.layers and not self.stored:
+            self.stored[""] = type(self.model).__name__
+            self.capture.store_model(self.framework, self.model, "")
+        return id(layer) in self.layers
 
 
 def start(recorder: Recorder) -> None:

@@ -56,8 +56,8 @@ class TorchFramework(TorchStyleFramework):
     def is_tracing(self) -> bool:
         return self.compiling is not None and bool(self.compiling())
 
-    def is_compiled(self, layer: Any) -> bool:
-        return hasattr(layer, "_orig_mod") or getattr(layer, "_compiled_call_impl", None) is not None
+    def compiled(self, model: Any) -> List[str]:
+        return [name for name, layer in self.named_layers(model) if is_compiled(layer)]
 
     def to_numpy(self, tensor: Any) -> Any:
         torch = self.framework
@@ -103,3 +103,8 @@ def named(model: Any, pairs: Iterable[Tuple[str, Any]]) -> Iterator[Tuple[str, A
         if clean not in taken:
             taken.add(clean)
             yield clean, value
+
+
+def is_compiled(layer: Any) -> bool:
+    """Whether torch.compile made this layer, or `compile()` was called on it."""
+    return hasattr(layer, "_orig_mod") or getattr(layer, "_compiled_call_impl", None) is not None
