@@ -136,7 +136,7 @@ class ModelRecorder(Recorder):
 
     def call(self, layer: Any, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Record an outermost call unless it is one too many."""
-        if self.depth or not self.active or not self.is_known(layer):
+        if self.depth or not self.active or not self.is_known(layer, (args, kwargs)):
             return super().call(layer, run, *args, **kwargs)
         name, _ = self.layers[id(layer)]
         self.capture.is_step = self.capture.steps is None or self.counts.get(name, 0) < self.capture.steps
@@ -148,9 +148,14 @@ class ModelRecorder(Recorder):
         finally:
             self.active = True
 
-    def is_known(self, layer: Any) -> bool:
-        """Whether an outermost layer is to be recorded; its model is stored before its first call."""
+    def is_known(self, layer: Any, arguments: Any) -> bool:
+        """Whether an outermost layer is to be recorded; its model is stored before its first call.
+
+        One with neither parameters nor inputs is no model: in OneFlow, `ones` is a layer.
+        """
         if self.model is None and id(layer) not in self.layers:
+            if not any(self.framework.named_parameters(layer)) and not self.framework.tensors(arguments):
+                return False
             kind, number = type(layer).__name__, sum(kind == type(layer).__name__ for kind in self.stored.values())
             prefix = f"{kind}{number + 1}" if number else kind
             self.add(layer, prefix)
