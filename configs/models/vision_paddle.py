@@ -15,7 +15,9 @@ def build_mobilenet_v2():
 def build_vgg11():
     model = models.vgg11(num_classes=10)
     model.classifier = nn.Sequential(
-        nn.Linear(512 * 7 * 7, 64), nn.ReLU(), nn.Dropout(), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(), nn.Linear(64, 10)
+        nn.Linear(512 * 7 * 7, 64), nn.ReLU(), nn.Dropout(),
+        nn.Linear(64, 64), nn.ReLU(), nn.Dropout(),
+        nn.Linear(64, 10),
     )  # fmt: skip
     return model
 

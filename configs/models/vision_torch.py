@@ -27,7 +27,9 @@ def build_mobilenet_v2():
 def build_vgg11():
     model = torchvision.models.vgg11(num_classes=10)
     model.classifier = nn.Sequential(
-        nn.Linear(512 * 7 * 7, 64), nn.ReLU(True), nn.Dropout(), nn.Linear(64, 64), nn.ReLU(True), nn.Dropout(), nn.Linear(64, 10)
+        nn.Linear(512 * 7 * 7, 64), nn.ReLU(True), nn.Dropout(),
+        nn.Linear(64, 64), nn.ReLU(True), nn.Dropout(),
+        nn.Linear(64, 10),
     )  # fmt: skip
     return initialized(model)
 
@@ -49,7 +51,7 @@ def without_dropout(model):
 
 
 def initialized(model):
-    """The library's own weights from a seed; statistics and shifts that are not 1 and 0, so that a swapped one shows."""
+    """Default weights from a seed; statistics and shifts that are not 1 and 0, so that a swapped one shows."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
