@@ -8,12 +8,12 @@ import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Mapping, Optional, Union
+from typing import Any, Callable, List, Mapping, Optional, Union
 
 from parity.capture.dump import Dump
 from parity.capture.frameworks import framework_of
 from parity.capture.frameworks.base import Source
-from parity.capture.frameworks.calls import Call, joined
+from parity.capture.frameworks.calls import Call, Layer, joined
 
 RANKS = (("RANK", "WORLD_SIZE"), ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"))
 """Environment variables of launchers: this process's rank, and how many there are."""
@@ -66,27 +66,30 @@ class Capture:
 
     def store_model(self, framework: Source, model: Any, prefix: str) -> None:
         """Store what a model consists of, and its parameters as they are before its first call."""
-        layers = [replace(layer, name=joined(prefix, layer.name)) for layer in framework.layers(model)]
-        self.guarded(lambda: self.dump.add_layers(framework.name, framework.version(), layers))
+        self.add_layers(framework, [replace(it, name=joined(prefix, it.name)) for it in framework.layers(model)])
         for name in framework.compiled(model):
             say(f"{joined(prefix, name) or 'the model'} is compiled: values within compiled code are not stored.")
         for name, tensor in framework.named_parameters(model):
-            self.store(joined(prefix, name), framework.to_numpy(tensor), "parameters")
+            framework.tell(tensor, self.storing(joined(prefix, name), "parameters"))
             if self.gradients and framework.has_history(tensor):
-                framework.on_gradient(tensor, self.gradient_sink(framework, joined(prefix, name)))
+                framework.watched(tensor, self.gradient_sink(framework, joined(prefix, name)))
         for name, tensor in framework.named_buffers(model):
-            self.store(joined(prefix, name), framework.to_numpy(tensor), "buffers")
+            framework.tell(tensor, self.storing(joined(prefix, name), "buffers"))
 
-    def store(self, name: str, array: Any, group: Optional[str] = None) -> None:
-        """Store a tensor that belongs to no call."""
-        self.guarded(lambda: self.dump.add(name, array, group))
+    def add_layers(self, framework: Source, layers: List[Layer]) -> None:
+        """Note layers and their framework."""
+        self.guarded(lambda: self.dump.add_layers(framework.name, framework.version(), layers))
+
+    def storing(self, name: str, group: Optional[str] = None) -> Callable[[Any], None]:
+        """What stores a tensor that belongs to no call."""
+        return lambda array: self.guarded(lambda: self.dump.add(name, array, group))
 
     def gradient_sink(self, framework: Source, name: str) -> Callable[[Any], None]:
         """What stores the gradients of a parameter."""
 
         def store(gradient: Any) -> None:
             if self.open and self.is_step:
-                self.store(f"{name}.grad", framework.to_numpy(gradient))
+                framework.tell(gradient, self.storing(f"{name}.grad"))
 
         return store
 

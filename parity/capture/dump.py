@@ -9,7 +9,8 @@ Names of tensors, for the layer LAYER (its dotted name; left out, with its point
     NAME                            a parameter or a buffer, before the first call of the model
     NAME.grad                       a parameter's gradient in one backward pass
 
-What is computed again (a second backward pass through the same call) has `.backward1`, `.backward2` ... at its end.
+What is computed again (a further backward pass through a parameter or a call, a compiled function that runs again) has
+`.repeat1`, `.repeat2` ... at its end.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Dump:
         self.shards: List[Writer] = []
         self.index: Dict[str, Any] = {"format": FORMAT, "parity": parity.__version__, "complete": False}
         self.index.update(frameworks={}, layers=[], parameters=[], buffers=[], calls=[], left_out={}, tensors={})
-        self.last_call = -1
+        self.calls: Dict[int, Dict[str, Any]] = {}
         _prepare(folder)
         self.write_index()
 
@@ -60,11 +61,8 @@ class Dump:
 
     def record(self, call: Call, role: str, where: str, array: Any) -> None:
         """The sink of a recording."""
-        if call.order > self.last_call:
-            self.last_call = call.order
-            self.index["calls"].append(
-                {"order": call.order, "layer": call.layer, "class": call.kind, "call": call.nth, "depth": call.depth}
-            )
+        known = {"order": call.order, "layer": call.layer, "class": call.kind, "call": call.nth, "depth": call.depth}
+        self.calls.setdefault(call.order, known)
         self.add(f"{call.layer}.call{call.nth}.{role}.{where}".lstrip("."), array)
 
     def add(self, name: str, array: Any, group: Optional[str] = None) -> None:
@@ -86,11 +84,11 @@ class Dump:
             self.index[group].append(name)
 
     def free(self, name: str) -> str:
-        """This name, or one with the number of the backward pass if it is taken."""
+        """This name, or one with the number of the repetition if it is taken."""
         free, number = name, 0
         while free in self.index["tensors"]:
             number += 1
-            free = f"{name}.backward{number}"
+            free = f"{name}.repeat{number}"
         return free
 
     def next_shard(self) -> None:
@@ -102,6 +100,7 @@ class Dump:
 
     def write_index(self) -> None:
         """Replace the index, so that a reader finds the old one or the new one."""
+        self.index["calls"] = [self.calls[order] for order in sorted(self.calls)]
         partial = self.folder / f"{INDEX}.partial"
         partial.write_text(json.dumps(self.index, separators=(",", ":")) + "\n", encoding="utf-8")
         partial.replace(self.folder / INDEX)

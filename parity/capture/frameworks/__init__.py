@@ -10,6 +10,9 @@ FRAMEWORKS = {
     "torch": "parity.capture.frameworks.torch:TorchFramework",
     "paddle": "parity.capture.frameworks.paddle:PaddleFramework",
     "oneflow": "parity.capture.frameworks.oneflow:OneflowFramework",
+    "flax": "parity.capture.frameworks.flax:FlaxFramework",
+    "keras": "parity.capture.frameworks.keras:KerasFramework",
+    "mindspore": "parity.capture.frameworks.mindspore:MindsporeFramework",
     "onnxruntime": "parity.capture.frameworks.onnxruntime:OnnxruntimeFramework",
 }
 """The module that a framework's classes come from, to our class."""

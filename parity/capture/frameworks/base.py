@@ -56,17 +56,22 @@ class Source:
         """A copy of a tensor's values."""
         raise NotImplementedError
 
+    def tell(self, tensor: Any, function: Callable[[Any], None]) -> None:
+        """Give a tensor's values to `function`, now or when they are computed."""
+        function(self.to_numpy(tensor))
+
     def compiled(self, model: Any) -> List[str]:  # noqa: ARG002 - a framework that compiles otherwise
         """The names of layers that run compiled, so that nothing within them is seen."""
         return []
 
     def has_history(self, tensor: Any) -> bool:  # noqa: ARG002 - where gradients have no tape
-        """Whether a gradient can go through a tensor, and `on_gradient` can tell it."""
+        """Whether a gradient can go through a tensor, and `watched` can tell it."""
         return False
 
-    def on_gradient(self, tensor: Any, function: Callable[[Any], None]) -> None:
-        """Have the gradient of a tensor given to `function` in each backward pass."""
+    def watched(self, tensor: Any, function: Callable[[Any], None]) -> Any:
+        """The tensor to go on with, whose gradient is given to `function` in each backward pass."""
         tensor.register_hook(function)
+        return tensor
 
 
 class Framework(Source):
@@ -140,8 +145,8 @@ class Framework(Source):
 
     def attach(self, capture: Capture, model: Any) -> Callable[[], None]:
         recorder = recorders.ModelRecorder(capture, self, model)
-        recorders.start(recorder)
-        return functools.partial(recorders.stop, recorder)
+        recorders.start(recorder, self.base)
+        return functools.partial(recorders.stop, recorder, self.base)
 
     @contextmanager
     def recording(
@@ -154,11 +159,11 @@ class Framework(Source):
         """
         layers = {id(layer): (name, layer) for name, layer in self.named_layers(model)}
         recorder = recorders.Recorder(self, layers, sink, replace, gradients)
-        recorders.start(recorder)
+        recorders.start(recorder, self.base)
         try:
             yield
         finally:
-            recorders.stop(recorder)
+            recorders.stop(recorder, self.base)
 
     def run_layer(
         self,

@@ -54,10 +54,11 @@ class OneflowFramework(TorchStyleFramework):
     def alias(self, tensor: Any) -> Any:
         return tensor.reshape(tensor.shape)
 
-    def on_gradient(self, tensor: Any, function: Callable[[Any], None]) -> None:
+    def watched(self, tensor: Any, function: Callable[[Any], None]) -> Any:
         # OneFlow 0.9.0 calls the hook of a leaf twice in each backward pass, with the same gradient.
         turns = itertools.cycle(range(self.calls_of_a_leaf_hook if tensor.is_leaf else 1))
         tensor.register_hook(lambda gradient: function(gradient) if next(turns) == 0 else None)
+        return tensor
 
     @property
     def calls_of_a_leaf_hook(self) -> int:

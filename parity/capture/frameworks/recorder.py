@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from parity.capture.capturing import Capture
     from parity.capture.frameworks.base import Framework
 
-RECORDERS: Dict[str, List["Recorder"]] = {}
-"""Framework's name to the recorders at work, while its base class is patched."""
+RECORDERS: Dict[Any, List["Recorder"]] = {}
+"""A class whose `__call__` is patched to the recorders at work."""
 
 
 class Recorder:
@@ -48,7 +48,7 @@ class Recorder:
         call = self.begun(layer, self.taken((args, kwargs), inputs))
         changed = {**self.replaced(call, inputs)}
         if self.gradients:
-            changed.update(self.watched(call, {**inputs, **changed}, getattr(layer, "inplace", False)))
+            changed.update(self.aliases(call, {**inputs, **changed}, getattr(layer, "inplace", False)))
         if changed:
             args, kwargs = filled(call.arguments, {**inputs, **changed})
         self.depth += 1
@@ -56,11 +56,14 @@ class Recorder:
             result = run(*args, **kwargs)
         finally:
             self.depth -= 1
-        for name, tensor in self.framework.tensors(result):
-            self.sink(call, "output", name, self.framework.to_numpy(tensor))
-            if self.gradients and self.framework.has_history(tensor):
-                self.on_gradient(call, "grad.output", name, tensor)
-        return result
+        return visit(result, self.framework.is_tensor, functools.partial(self.returned, call))
+
+    def returned(self, call: Call, name: str, tensor: Any) -> Any:
+        """Give an output to the sink, and return the tensor to go on with."""
+        self.framework.tell(tensor, functools.partial(self.sink, call, "output", name or "0"))
+        if self.gradients and self.framework.has_history(tensor):
+            return self.watched(call, "grad.output", name or "0", tensor)
+        return tensor
 
     def begun(self, layer: Any, arguments: Arguments) -> Call:
         """The next call, of this layer."""
@@ -84,7 +87,7 @@ class Recorder:
         """Give the inputs to the sink, and return the tensors that take the place of some."""
         if self.replace is None:
             for name, tensor in inputs.items():
-                self.sink(call, "input", name, self.framework.to_numpy(tensor))
+                self.framework.tell(tensor, functools.partial(self.sink, call, "input", name))
             return {}
         arrays = {name: self.framework.to_numpy(tensor) for name, tensor in inputs.items()}
         others = self.replace(call, arrays) or {}
@@ -92,7 +95,7 @@ class Recorder:
             self.sink(call, "input", name, array)
         return {name: self.framework.from_numpy(array, inputs[name]) for name, array in others.items()}
 
-    def watched(self, call: Call, inputs: Mapping[str, Any], inplace: bool) -> Dict[str, Any]:
+    def aliases(self, call: Call, inputs: Mapping[str, Any], inplace: bool) -> Dict[str, Any]:
         """Aliases of the inputs that gradients flow to: one for each tensor, however often it is an argument.
 
         A gradient has the name of its tensor's first place. A layer that works in place gets the tensor itself, whose
@@ -104,18 +107,17 @@ class Recorder:
                 continue
             alias = tensor if inplace else self.framework.alias(tensor)
             if self.framework.has_history(alias):  # not where gradients are off
-                aliases[id(tensor)] = alias
-                self.on_gradient(call, "grad.input", name, alias)
+                aliases[id(tensor)] = self.watched(call, "grad.input", name, alias)
         return {name: aliases[id(tensor)] for name, tensor in inputs.items() if id(tensor) in aliases}
 
-    def on_gradient(self, call: Call, role: str, name: str, tensor: Any) -> None:
-        """Give the gradient of a tensor to the sink in each backward pass."""
+    def watched(self, call: Call, role: str, name: str, tensor: Any) -> Any:
+        """The tensor to go on with, whose gradient goes to the sink in each backward pass."""
 
         def gradient(values: Any) -> None:
             if self.active:
-                self.sink(call, role, name, self.framework.to_numpy(values))
+                self.framework.tell(values, functools.partial(self.sink, call, role, name))
 
-        self.framework.on_gradient(tensor, gradient)
+        return self.framework.watched(tensor, gradient)
 
 
 class ModelRecorder(Recorder):
@@ -167,29 +169,27 @@ class ModelRecorder(Recorder):
         return id(layer) in self.layers
 
 
-def start(recorder: Recorder) -> None:
-    """Let a recorder see all calls of its framework's layers, inside those that do already."""
-    name = recorder.framework.name
-    if name not in RECORDERS:
-        RECORDERS[name] = []
-        _patch(recorder.framework, RECORDERS[name])
-    RECORDERS[name].append(recorder)
+def start(recorder: Recorder, base: Any) -> None:
+    """Let a recorder see all calls that go through `base.__call__`, inside those that do already."""
+    if base not in RECORDERS:
+        RECORDERS[base] = []
+        _patch(base, recorder.framework, RECORDERS[base])
+    RECORDERS[base].append(recorder)
 
 
-def stop(recorder: Recorder) -> None:
+def stop(recorder: Recorder, base: Any) -> None:
     """End what `start` began; the last one takes the patch away."""
     recorder.active = False
-    recorders = RECORDERS[recorder.framework.name]
+    recorders = RECORDERS[base]
     recorders.remove(recorder)
-    base = recorder.framework.base
     original = getattr(base.__call__, "parity_original", None)
     if not recorders and original is not None:  # somebody else's patch on top keeps ours, which does nothing then
         base.__call__ = original
-        del RECORDERS[recorder.framework.name]
+        del RECORDERS[base]
 
 
-def _patch(framework: Framework, recorders: List[Recorder]) -> None:
-    original = framework.base.__call__
+def _patch(base: Any, framework: Framework, recorders: List[Recorder]) -> None:
+    original = base.__call__
 
     @functools.wraps(original)
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -201,4 +201,4 @@ def _patch(framework: Framework, recorders: List[Recorder]) -> None:
         return run(*args, **kwargs)
 
     call.parity_original = original  # type: ignore[attr-defined]
-    framework.base.__call__ = call
+    base.__call__ = call
