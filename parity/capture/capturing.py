@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, List, Mapping, Optional, Union
@@ -101,6 +101,8 @@ class Capture:
             write()
         except OSError as error:
             self.open = False
+            with suppress(OSError):
+                self.dump.close(complete=False)
             say(f"{self.dump.folder} is incomplete: {error.strerror or error}.")
 
     def close(self) -> None:
