@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import runpy
 import sys
@@ -17,6 +18,8 @@ from parity.capture.dump import CaptureError
 from parity.capture.frameworks import FRAMEWORKS, framework
 
 USAGE = 2
+WATCHED = tuple(name for name in FRAMEWORKS if name != "onnxruntime")
+"""A session of ONNX Runtime has no layers; `parity.capture(session, folder)` runs another."""
 
 
 def run(script: str, out: str, gradients: bool, steps: Optional[int], inputs: Optional[str]) -> int:
@@ -38,11 +41,18 @@ def run(script: str, out: str, gradients: bool, steps: Optional[int], inputs: Op
 def run_script(script: str, taken: Capture) -> None:
     """Run a Python file; every framework is watched from the end of its import."""
     with taken:
-        sys.meta_path.insert(0, Watch(FRAMEWORKS, lambda name: taken.begin(framework(name))))
+        sys.meta_path.insert(0, Watch(WATCHED, functools.partial(begin, taken)))
         runpy.run_path(script, run_name="__main__")
     if not taken.dump.index["layers"]:
-        known = ", ".join(FRAMEWORKS)
-        say(f"{script} called no model of {known}: nothing is stored.")
+        say(f"{script} called no model of {', '.join(WATCHED)}: nothing is stored.")
+
+
+def begin(taken: Capture, name: str) -> None:
+    """Record what a framework runs; the script goes on if that cannot be."""
+    try:
+        taken.begin(framework(name))
+    except Exception as error:  # whatever an unknown release raises
+        say(f"{name} cannot be captured: {error!r}")
 
 
 class Watch(MetaPathFinder):

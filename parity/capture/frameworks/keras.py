@@ -21,6 +21,8 @@ class KerasFramework(Framework):
     def __init__(self) -> None:
         import keras
 
+        if not hasattr(keras, "Layer"):
+            raise TypeError(f"parity captures Keras 3, and this is {keras.__version__}.")
         self.framework = keras
         self.base = keras.Layer
         self.backend = keras.backend.backend()

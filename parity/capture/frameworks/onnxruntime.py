@@ -38,8 +38,6 @@ class OnnxruntimeFramework(Source):
         self.framework = onnxruntime
 
     def attach(self, capture: Capture, model: Any) -> Callable[[], None]:
-        if model is None:
-            return lambda: None
         recorded = Graph(self, session_source(model), model.get_providers())
         original, runs = model.run, iter(range(capture.steps or 1 << 62))
         capture.store_model(self, recorded, "")

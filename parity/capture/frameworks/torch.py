@@ -8,8 +8,8 @@ import numpy as np
 
 from parity.capture.frameworks.base import Framework
 
-WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
-"""Attributes in which torch.compile, activation checkpoints and FSDP keep the layer that they stand for."""
+WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
+"""Attributes in which torch.compile and activation checkpoints keep the layer that they stand for."""
 
 PARALLEL = ("DataParallel", "DistributedDataParallel")
 """Classes whose attribute `module` is the model."""
