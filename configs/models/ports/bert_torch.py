@@ -87,12 +87,16 @@ def build_training():
 
 
 def initialized(model):
-    """BERT's normal weights; norms and biases that are not 1 and 0, so that a swapped one shows."""
+    """BERT's normal weights; norms and biases that are not 1 and 0, so that a swapped one shows.
+
+    The row of the padding is zero: Paddle returns zeros for it, whatever it holds.
+    """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             mean, std = (1.0, 0.1) if "norm" in name and name.endswith("weight") else (0.0, 0.1)
             parameter.copy_(mean + std * torch.randn(parameter.shape, generator=generator))
+        model.embeddings.word.weight[0] = 0.0
     return model
 
 
