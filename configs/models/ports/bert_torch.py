@@ -53,11 +53,12 @@ class Layer(nn.Module):
         self.inner = nn.Linear(WIDTH, INNER)
         self.outer = nn.Linear(INNER, WIDTH)
         self.norm2 = nn.LayerNorm(WIDTH, eps=EPS)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout1 = nn.Dropout(dropout)
+        self.dropout2 = nn.Dropout(dropout)
 
     def forward(self, x, mask):
-        x = self.norm1(x + self.dropout(self.attention(x, mask)))
-        return self.norm2(x + self.dropout(self.outer(functional.gelu(self.inner(x)))))
+        x = self.norm1(x + self.dropout1(self.attention(x, mask)))
+        return self.norm2(x + self.dropout2(self.outer(functional.gelu(self.inner(x)))))
 
 
 class Bert(nn.Module):
