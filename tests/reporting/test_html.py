@@ -604,4 +604,4 @@ def test_the_curve_of_tolerances_is_where_every_tensor_passes(tmp_path):
     with closing(store_of(results)) as store:
         assert tolerances(results, store) == shown
     assert shown["never"] == ["1 tensor of paddle in float32"]
-    assert "Which tolerances pass" in html_report(results, tmp_path)
+    assert "Which tolerances pass" in html_report(with_code(results, 0), tmp_path)
