@@ -141,8 +141,15 @@ def broadcast_together(one: Shape, other: Shape) -> bool:
 
 
 def same(values: Any, others: Any) -> bool:
-    """Whether two values have the same numbers."""
-    return bool(np.array_equal(values, others, equal_nan=True))
+    """Whether two values have the same numbers; NaN equals NaN. Mostly the first number already tells that not."""
+    values, others = np.asarray(values), np.asarray(others)
+    if values.shape != others.shape:
+        return False
+    apart = (values != others).ravel()
+    if not apart.any():
+        return True
+    number = values.ravel()[apart.argmax()]
+    return bool(number != number) and np.array_equal(values, others, equal_nan=True)
 
 
 class Overlay:
