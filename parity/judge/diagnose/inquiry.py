@@ -28,7 +28,7 @@ from parity.judge.diagnose.explanation import KernelExplanation, predicted, toge
 from parity.judge.diagnose.growth import growing, resized
 from parity.judge.diagnose.locality import wrong_elements
 from parity.judge.diagnose.milder import lost, milder_inputs
-from parity.judge.diagnose.probes import KEEPS_ALL, generic
+from parity.judge.diagnose.probes import KEEPS_ALL, generic, varied
 from parity.judge.diagnose.proposals import absent, proposals, recounted
 from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
@@ -372,9 +372,13 @@ class Inquiry:
 
     @cached_property
     def _farther(self) -> Sequence[Question]:
-        """The backend's results for inputs that are all larger or all smaller, where clipping and branches differ."""
-        names = [name for name, values in self._question.evaluator.inputs.items() if values.dtype.kind == "f"]
-        return [question for factor in (FAR, 1 / FAR) for question in self._scaled(factor, names)]
+        """The backend's results for inputs that are all larger or all smaller, where clipping differs, and for the
+        user's with other sizes of their elements, which reach the same branches."""
+        evaluator = self._question.evaluator
+        names = [name for name, values in evaluator.inputs.items() if values.dtype.kind == "f"]
+        near = self._ask(evaluator.case, varied(evaluator.case, evaluator.inputs))
+        scaled = [question for factor in (FAR, 1 / FAR) for question in self._scaled(factor, names)]
+        return scaled if near is None else [near, *scaled]
 
     def _scaled(self, factor: float, names: Iterable[str]) -> Sequence[Question]:
         """The backend's result for other inputs, of which `names` are multiplied; none if the reference is not finite
