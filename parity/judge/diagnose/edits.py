@@ -121,6 +121,7 @@ class Match:
         return self.name, {"kind": edit.kind}
 
 
+@np.errstate(all="ignore")
 def edit_causes(origin: KernelExplanation, budget: Budget | None = None, *, rounding: bool = True) -> list[Cause]:
     """The edits that explain a tensor which `origin` leaves wrong: those that explain most tensors, the simplest first.
 
@@ -140,6 +141,7 @@ def edit_causes(origin: KernelExplanation, budget: Budget | None = None, *, roun
     return []
 
 
+@np.errstate(all="ignore")
 def fitted_causes(origin: KernelExplanation, budget: Budget | None = None) -> list[Cause]:
     """The edits with one fitted number that explain most of what `origin` leaves wrong: evidence only if other inputs
     confirm the number."""
@@ -341,9 +343,8 @@ class Scan:
         observed = self._wrong[name]
         if values is None or values.dtype.kind not in "fi" or values.shape != observed.shape:
             return False
-        with np.errstate(invalid="ignore", over="ignore"):
-            beyond = np.abs(values - observed) > self._limits[name]
-            excused = self._evaluator.envelopes[name].excused
-            if (beyond if excused is None else beyond & ~excused).any():
-                return False
+        beyond = np.abs(values - observed) > self._limits[name]
+        excused = self._evaluator.envelopes[name].excused
+        if (beyond if excused is None else beyond & ~excused).any():
+            return False
         return ratio(observed, self._evaluator.predicted(name, values)) < OFF
