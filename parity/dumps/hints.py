@@ -1,0 +1,154 @@
+"""What a difference between two dumps looks like: the library's experiments, and those that only weights need."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from parity.dumps.compare import Partners, Rules
+from parity.dumps.tensors import NARROW, Array, Stored
+from parity.library.arrays import Tensor
+from parity.library.hints import EXPERIMENTS, Scene, coarse
+from parity.library.measure import MAX_ELEMENTS
+from parity.library.pairs import Pair
+from parity.library.report import Hint
+
+MAX_PEERS = 8
+"""Other tensors that differ, whose values are looked for in a tensor."""
+GATES = (2, 3, 4)
+"""Numbers of blocks that are tried in all orders: an LSTM has four gates, a GRU three, as query, key and value."""
+MAX_SPLITS = 400
+"""Ways to take an axis apart that are tried."""
+JOINED = (3, 2, 4)
+MAX_JOINED = 24
+"""Tensors without a partner among which those are looked for that are parts of another one."""
+
+
+GENERAL = ("permuted-elements", "localized", "")
+"""Diagnoses that a more special experiment may replace."""
+
+
+def hint_of(pair: Partners, peers: Iterable[Partners], names: tuple[str, str], rules: Rules) -> Hint | None:
+    """What explains a tensor that differs, if it is small enough for that; raises DumpError."""
+    if not 1 < pair.left.size <= MAX_ELEMENTS or pair.left.size != pair.right.size:
+        return None
+    alike = [peer for peer in peers if peer.left.size == pair.left.size and peer != pair]
+    mine, *others = (in_memory(each) for each in [pair, *alike[:MAX_PEERS]])
+    limits = rules.tolerance(pair.left.name, pair.dtypes)
+    scene = Scene(mine.path, mine.actual.values, mine.expected.values, limits, names, [mine, *others])
+    with np.errstate(all="ignore"):
+        general = next((hint for experiment in EXPERIMENTS for hint in experiment(scene)), None)
+        if general is not None and general.diagnosis not in GENERAL:
+            return general
+        return next((hint for experiment in OWN for hint in experiment(scene)), general)
+
+
+def in_memory(pair: Partners) -> Pair:
+    """Two tensors as the library has them."""
+    values = pair.whole()
+    mine, theirs = (
+        Tensor(array, "float32" if dtype in NARROW else dtype) for array, dtype in zip(values, pair.dtypes, strict=True)
+    )
+    return Pair(pair.left.name, mine, theirs)
+
+
+def regated(scene: Scene) -> Iterator[Hint]:
+    """Blocks along an axis in another order."""
+    if not scene.same_shape or not scene.same_values():
+        return
+    for axis, n in itertools.product(range(min(2, scene.expected.ndim)), GATES):
+        if scene.expected.shape[axis] % n or scene.expected.shape[axis] == n:
+            continue
+        blocks = np.split(scene.expected, n, axis)
+        for order in itertools.islice(itertools.permutations(range(n)), 1, None):
+            if scene.explains(np.concatenate([blocks[i] for i in order], axis)):
+                yield Hint(f"{scene.names[0]} is {scene.names[1]} with its {n} blocks along axis {axis} in the order "
+                           f"{list(order)}, as gates or as query, key and value", "gate-order")  # fmt: skip
+
+
+def interleaved(scene: Scene) -> Iterator[Hint]:
+    """An axis that is taken apart and put together in another order: fused projections by head, or rotary pairs."""
+    if not scene.same_shape or not scene.same_values():
+        return
+    for axis in range(min(2, scene.expected.ndim)):
+        values = np.moveaxis(scene.expected, axis, 0)
+        for outer, a, b in splits(values.shape[0]):
+            moved = values.reshape(outer, a, b, -1).swapaxes(1, 2).reshape(values.shape)
+            if scene.explains(np.moveaxis(moved, 0, axis)):
+                same, other = scene.names
+                theirs, mine = ([n for n in (outer, *two) if n > 1] for two in ((a, b), (b, a)))
+                yield Hint(f"axis {axis} of {other} is {theirs}, that of {same} {mine}: interleaved, as in a fused "
+                           "projection of query, key and value", "head-grouping")  # fmt: skip
+
+
+def splits(length: int) -> Iterator[tuple[int, int, int]]:
+    """The ways to write an axis as three, whose last two are exchanged; those of query, key and value first."""
+    divisors = [n for n in range(1, math.isqrt(length) + 1) if length % n == 0]
+    divisors += [length // n for n in reversed(divisors) if n * n != length]
+    found = [
+        (outer, a, length // outer // a)
+        for outer in divisors
+        for a in divisors
+        if length % (outer * a) == 0 and 1 < a < length // outer
+    ]
+    found.sort(key=lambda split: (3 not in split, split[0] > 1))
+    yield from itertools.islice(found, MAX_SPLITS)
+
+
+def coarse_expected(scene: Scene) -> Iterator[Hint]:
+    """The other tensor is the one of lower precision."""
+    turned = replace(scene, actual=scene.expected, expected=scene.actual, names=(scene.names[1], scene.names[0]))
+    yield from coarse(turned)
+
+
+OWN = (regated, interleaved, coarse_expected)
+
+
+def joined(lonely: Stored, others: Sequence[Stored], names: tuple[str, str], rules: Rules) -> str:
+    """What a tensor without a partner is made of, if it is of some of the other side's, in words; raises DumpError.
+
+    `names`: the side that has it, and the other one.
+    """
+    if not 1 < lonely.size <= MAX_ELEMENTS or len(others) > MAX_JOINED:
+        return ""
+    parts = [other for other in others if len(other.shape) == len(lonely.shape) and other.size < lonely.size]
+    whole: Array | None = None
+    for n in JOINED:
+        for group in itertools.permutations(parts, n) if len(parts) <= n + 3 else windows(parts, n):
+            if sum(part.size for part in group) != lonely.size:
+                continue
+            whole = values_of(lonely) if whole is None else whole
+            for axis, moved in joins([values_of(part) for part in group], whole.shape):
+                limits = rules.tolerance(lonely.name, [lonely.dtype, *(part.dtype for part in group)])
+                if Scene(lonely.name, whole, moved, limits, names).explains(moved):
+                    listed = ", ".join(part.name for part in group)
+                    return f"it is {listed} of {names[1]}, joined along axis {axis}"
+    return ""
+
+
+def windows(parts: Sequence[Stored], n: int) -> Iterator[tuple[Stored, ...]]:
+    """Neighbours."""
+    return (tuple(parts[i : i + n]) for i in range(len(parts) - n + 1))
+
+
+def values_of(tensor: Stored) -> Array:
+    """A tensor in memory, in a dtype of NumPy."""
+    values = tensor.whole()
+    return values.astype(np.float32) if values.dtype.name in NARROW else values
+
+
+def joins(parts: Sequence[Array], shape: tuple[int, ...]) -> Iterator[tuple[Any, Array]]:
+    """The ways to join tensors into one of this shape, transposed or not."""
+    for axis in range(len(shape)):
+        for words, each in (("", parts), (", transposed", [part.T for part in parts])):
+            try:
+                whole = np.concatenate(each, axis)
+            except ValueError:
+                continue
+            if whole.shape == shape:
+                yield f"{axis}{words}", whole
