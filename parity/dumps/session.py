@@ -68,6 +68,11 @@ class Job:
     truths: tuple[Mapping[str, Partners], Mapping[str, Partners]] = ({}, {})
 
     @property
+    def judged(self) -> tuple[str, ...]:
+        """The sides that are compared with another one: both with the truth, the left one with the right one."""
+        return self.names if self.truth else self.names[:1]
+
+    @property
     def partners(self) -> Iterator[tuple[Pair, Partners]]:
         """Every pair with its tensors. An exact name promises the same shape, so nothing is done to the right one."""
         left, right = ({tensor.name: tensor for tensor in dump.tensors} for dump in (self.left, self.right))
@@ -236,8 +241,10 @@ class Session:
                 sides = zip((mine, theirs), self.job.names, strict=True)
                 made = list(judged(both, *(against(names, side, self.asking.rules, name) for side, name in sides)))
         except DumpError as error:
-            left = Comparison(names.case, pair.dtypes[0], names.tensor, *self.job.names, Verdict.NOT_COMPARED, 0.0, 0.0)
-            made = [replace(left, message=printable(str(error)))]
+            unread = Comparison(
+                names.case, pair.dtypes[0], names.tensor, names.left, names.right, Verdict.NOT_COMPARED, 0.0, 0.0
+            )
+            made = [replace(unread, message=printable(str(error)))]
         self.add(made)
         if made[0].verdict.fails:
             self.failing.append((made[0], pair))
@@ -279,13 +286,13 @@ class Session:
         outcomes = [
             OutcomeRow(case=case, dtype=dtype, backend=name, outcome=Outcome.OK.value, message="")
             for case, dtype in self.done
-            for name in self.job.names
+            for name in self.job.judged
         ]
         self.store.add(outcomes)
         sides = zip((self.job.left, self.job.right), self.job.names, strict=True)
         self.store.put(BACKENDS, [backend(dump, name) for dump, name in sides])
         self.store.put(RUN, [self.run_row()])
-        asked = Asked(tuple((case.id, tuple(case.dtypes)) for case in self.cases), self.job.names)
+        asked = Asked(tuple((case.id, tuple(case.dtypes)) for case in self.cases), self.job.judged)
         plan = Plan("", (), (), self.job.names[1], 0, (), self.asking.known, asked)
         settle(self.store, plan, self.asking.fail_on, interrupted=interrupted)
         results = self.store.shown()
@@ -337,7 +344,7 @@ def cases_of(job: Job) -> list[CaseRow]:
         pairs = [by_left[name] for name, _ in tensors if name in by_left and by_left[name].how is not How.EXACT]
         params = {"ordered": ordered, "pairs": {pair.left: told(pair) for pair in pairs}}
         own = list(dict.fromkeys(dtype for _, dtype in tensors))
-        cases.append(CaseRow(case, KIND, params, own, {}, Source(str(job.left.path), 1)))
+        cases.append(CaseRow(case, KIND, params, own, {}, Source(str(job.left.path), 1), list(job.judged)))
     return cases
 
 

@@ -56,8 +56,12 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
     `verbosity` -1 prints the verdict line only, 1 every tensor with its three values.
     """
     console.print(answer(results), soft_wrap=True)
-    if verbosity < 0:
-        return
+    if verbosity >= 0:
+        render_rest(results, console, verbosity=verbosity)
+
+
+def render_rest(results: Results, console: Console, *, verbosity: int) -> None:
+    """Print everything but the verdict line."""
     tallied = Text(tally_text(results), style="dim")
     for text in (*lead_lines(results, verbose=verbosity > 0), lineup(results), tallied):
         console.print(text, soft_wrap=True)
