@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from parity import __version__
 from parity.config.errors import ConfigError
 from parity.config.known import parse_known
@@ -27,7 +29,7 @@ from parity.outcome import Outcome
 from parity.reporting.results.directory import Losses
 from parity.reporting.results.record import comparison_row, cpu_model
 from parity.reporting.results.results import FILE_NAME, as_json, write_atomically
-from parity.reporting.results.rows import BackendRow, CaseRow, OutcomeRow, Results, RunRow, Source
+from parity.reporting.results.rows import BackendRow, CaseRow, ComparisonRow, OutcomeRow, Results, RunRow, Source
 from parity.reporting.results.settle import settle
 from parity.reporting.results.store import BACKENDS, CASES, LARGE, RUN, STORE, Store
 from parity.reporting.text.words import grouped
@@ -251,7 +253,7 @@ class Session:
 
     def add(self, comparisons: Sequence[Comparison]) -> None:
         """Rows of one tensor."""
-        self.store.add(map(comparison_row, comparisons))
+        self.store.add(map(row_of, comparisons))
         for comparison in comparisons:
             self.done.setdefault((comparison.case, comparison.dtype))
 
@@ -314,6 +316,13 @@ class Session:
             fail_on=self.asking.fail_on,
             seconds=round(time.monotonic() - self.clock, 3),
         )
+
+
+def row_of(comparison: Comparison) -> ComparisonRow:
+    """A row of `comparisons`, without the numbers that a screened tensor has not."""
+    row = comparison_row(comparison)
+    unmeasured = [name for name in ("max_rel_diff", "required_rtol") if str(getattr(row, name)) == "nan"]
+    return structs.replace(row, **dict.fromkeys(unmeasured)) if unmeasured else row
 
 
 REMEDY = "--write-mapping writes the transform, and --mapping applies it"
