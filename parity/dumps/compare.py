@@ -61,6 +61,14 @@ class Partners:
         except ValueError as error:
             raise DumpError(f"{self.left.name}: a file ends early: {error}") from error
 
+    def right_at(self, index: Shape | None) -> float | None:
+        """The right tensor's value at an index of the left one; None where it cannot be looked up."""
+        if index is None or self.transform.blocks or self.transform.reshape or self.right.stream is not None:
+            return None
+        values = self.right.view()
+        value = (values.transpose(self.transform.axes) if self.transform.axes else values)[index]
+        return None if values.dtype.kind == "c" else float(value)
+
     def whole(self) -> tuple[Array, Array]:
         """Both tensors in memory, the right one in the left one's layout if it has one."""
         mine, theirs = self.left.whole(), self.right.whole()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from parity.dumps.compare import Partners, Rules
 from parity.dumps.tensors import NARROW, Array, Stored
 from parity.library.arrays import Tensor
-from parity.library.hints import EXPERIMENTS, Scene, coarse
+from parity.library.hints import EXPERIMENTS, Scene, coarse, taken
 from parity.library.measure import MAX_ELEMENTS
 from parity.library.pairs import Pair
 from parity.library.report import Hint
@@ -24,6 +23,7 @@ GATES = (2, 3, 4)
 """Numbers of blocks that are tried in all orders: an LSTM has four gates, a GRU three, as query, key and value."""
 MAX_SPLITS = 400
 """Ways to take an axis apart that are tried."""
+MAX_LENGTH = 1 << 16
 JOINED = (3, 2, 4)
 MAX_JOINED = 24
 """Tensors without a partner among which those are looked for that are parts of another one."""
@@ -42,10 +42,15 @@ def hint_of(pair: Partners, peers: Iterable[Partners], names: tuple[str, str], r
     limits = rules.tolerance(pair.left.name, pair.dtypes)
     scene = Scene(mine.path, mine.actual.values, mine.expected.values, limits, names, [mine, *others])
     with np.errstate(all="ignore"):
-        general = next((hint for experiment in EXPERIMENTS for hint in experiment(scene)), None)
+        general = next((named(hint, experiment) for experiment in EXPERIMENTS for hint in experiment(scene)), None)
         if general is not None and general.diagnosis not in GENERAL:
             return general
         return next((hint for experiment in OWN for hint in experiment(scene)), general)
+
+
+def named(hint: Hint, experiment: object) -> Hint:
+    """A hint, with the diagnosis of another tensor's values."""
+    return replace(hint, diagnosis=hint.diagnosis or "swapped-outputs") if experiment is taken else hint
 
 
 def in_memory(pair: Partners) -> Pair:
@@ -77,27 +82,26 @@ def interleaved(scene: Scene) -> Iterator[Hint]:
         return
     for axis in range(min(2, scene.expected.ndim)):
         values = np.moveaxis(scene.expected, axis, 0)
-        for outer, a, b in splits(values.shape[0]):
-            moved = values.reshape(outer, a, b, -1).swapaxes(1, 2).reshape(values.shape)
+        for outer, a, b, rest in splits(values.shape[0]):
+            moved = values.reshape(outer, a, b, rest, -1).swapaxes(1, 2).reshape(values.shape)
             if scene.explains(np.moveaxis(moved, 0, axis)):
                 same, other = scene.names
-                theirs, mine = ([n for n in (outer, *two) if n > 1] for two in ((a, b), (b, a)))
+                theirs, mine = ([n for n in (outer, *two, rest) if n > 1] for two in ((a, b), (b, a)))
                 yield Hint(f"axis {axis} of {other} is {theirs}, that of {same} {mine}: interleaved, as in a fused "
                            "projection of query, key and value", "head-grouping")  # fmt: skip
 
 
-def splits(length: int) -> Iterator[tuple[int, int, int]]:
-    """The ways to write an axis as three, whose last two are exchanged; those of query, key and value first."""
-    divisors = [n for n in range(1, math.isqrt(length) + 1) if length % n == 0]
-    divisors += [length // n for n in reversed(divisors) if n * n != length]
+def splits(length: int) -> Iterator[tuple[int, int, int, int]]:
+    """The ways to write an axis as four, of which the middle ones are exchanged; query, key and value by head first."""
+    divisors = [n for n in range(1, length + 1) if length % n == 0] if length <= MAX_LENGTH else []
     found = [
-        (outer, a, length // outer // a)
+        (outer, a, b, length // (outer * a * b))
         for outer in divisors
         for a in divisors
-        if length % (outer * a) == 0 and 1 < a < length // outer
+        for b in divisors
+        if a > 1 and b > 1 and length % (outer * a * b) == 0
     ]
-    found.sort(key=lambda split: (3 not in split, split[0] > 1))
-    yield from itertools.islice(found, MAX_SPLITS)
+    yield from sorted(found, key=lambda way: (way[0] > 1, 3 not in way[1:3], 2 not in way[1:3]))[:MAX_SPLITS]
 
 
 def coarse_expected(scene: Scene) -> Iterator[Hint]:
@@ -129,6 +133,16 @@ def joined(lonely: Stored, others: Sequence[Stored], names: tuple[str, str], rul
                     listed = ", ".join(part.name for part in group)
                     return f"it is {listed} of {names[1]}, joined along axis {axis}"
     return ""
+
+
+def twin(lonely: Stored, others: Sequence[Stored]) -> str:
+    """The tensor of the same side whose values these are, as of tied weights, in words; raises DumpError."""
+    if not 1 < lonely.size <= MAX_ELEMENTS:
+        return ""
+    alike = [o for o in others if (o.shape, o.dtype) == (lonely.shape, lonely.dtype) and o.name != lonely.name]
+    values = values_of(lonely)
+    equal = (other.name for other in alike[:MAX_JOINED] if np.array_equal(values_of(other), values))
+    return next((f"its values are those of {name}" for name in equal), "")
 
 
 def windows(parts: Sequence[Stored], n: int) -> Iterator[tuple[Stored, ...]]:

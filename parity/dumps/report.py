@@ -30,7 +30,6 @@ class DumpReport(CaseReport):
 
     no_script = "a dump has tensors and no calls, so there is nothing to reproduce"
     pictured = False
-    legend = "A tensor's size of error is that of its root mean square over a rounding of it. "
 
     def call(self, case: CaseRow) -> str:  # noqa: ARG002
         """What its tensors belong to."""
@@ -78,6 +77,10 @@ class DumpReport(CaseReport):
         if found and not results.left_out:
             lines = [pair_text(name, told) for name, told in sorted(pairs, key=lambda pair: not pair[1].get("doubt"))]
             said.append((f"{plural(n_paired, 'pair')} of tensors: {', '.join(found)}", lines))
+        off = Counter(name for row in results.comparisons if not row.with_oracle for name in row.culprit)
+        if any(row.with_oracle for row in results.comparisons):
+            texts = [f"{name} in {plural(n, 'tensor')}" for name, n in off.most_common()] or ["neither"]
+            said.append((f"further from the truth than the dtype explains: {listed(texts)}", []))
         notes = [note for row in results.backends for note in row.flags.get("notes", ())]
         return [*said, *((f"not compared: {note}", list[str]()) for note in notes)]
 
@@ -129,7 +132,10 @@ def first_text(results: Results, cases: Sequence[CaseRow]) -> str:
         first.message,
     )
     size = first.error_ratio.actual
-    why = why or (f"{factor(size)} times what {first.dtype} rounds" if size is not None else first.verdict)
+    if not why and size is not None:
+        who = f"{listed(first.culprit)} is" if first.culprit else "the sides are"
+        why = f"{who} apart by {factor(first.largest_ratio)} roundings of {first.dtype}"
+    why = why or first.verdict
     place = "" if results.left_out else f" ({nth(places[first.tensor_key])} of {len(places)})"
     return printable(f"the first that differs beyond rounding, {order}: {first.tensor}{place}: {why}")
 

@@ -20,7 +20,7 @@ from parity.config.plan import ORACLE, Asked, KnownDeviation, Plan
 from parity.config.tolerances import parse_options
 from parity.config.yaml_lines import read_yaml
 from parity.dumps.compare import Names, Partners, Rules, against, compared, judged, structural
-from parity.dumps.hints import hint_of, joined
+from parity.dumps.hints import hint_of, joined, twin
 from parity.dumps.matching import Entry, How, Matching, Moments, Pair, Transform, match
 from parity.dumps.tensors import Dump, DumpError, Stored
 from parity.judge.compare.verdict import Comparison, Verdict
@@ -214,13 +214,15 @@ class Session:
             self.take(pair)
             self.advance(pair.left.name, pair.left.nbytes + pair.right.nbytes)
         left, right = self.lonely()
-        for index, (mine, theirs) in enumerate(((left, right), (right, left))):
-            has, lacks = self.job.names[index], self.job.names[1 - index]
+        names = self.job.names
+        for index, (mine, theirs, dump) in enumerate(((left, right, self.job.left), (right, left, self.job.right))):
             for i, tensor in enumerate(mine):
-                words = f"{lacks} does not have it"
-                made_of = joined(tensor, theirs, (has, lacks), self.asking.rules) if i < MAX_JOINED else ""
-                names = Names(case_of(tensor.name), tensor.name, *self.job.names)
-                self.add([structural(names, tensor.dtype, f"{words}; {made_of}" if made_of else words)])
+                words = [f"{names[1 - index]} does not have it"]
+                if i < MAX_JOINED:
+                    sides = names[index], names[1 - index]
+                    words += [joined(tensor, theirs, sides, self.asking.rules) or twin(tensor, dump.tensors)]
+                place = Names(case_of(tensor.name), tensor.name, *names)
+                self.add([structural(place, tensor.dtype, "; ".join(filter(None, words)))])
 
     def lonely(self) -> tuple[list[Stored], list[Stored]]:
         """The tensors of both sides without a partner."""
@@ -240,6 +242,7 @@ class Session:
             if mine is None or theirs is None:
                 made = [both]
             else:
+                both = replace(both, oracle_value=mine.right_at(both.metrics and both.metrics.worst_index))
                 sides = zip((mine, theirs), self.job.names, strict=True)
                 made = list(judged(both, *(against(names, side, self.asking.rules, name) for side, name in sides)))
         except DumpError as error:
@@ -259,10 +262,13 @@ class Session:
 
     def explain(self) -> None:
         """What the first tensors that differ look like, as diagnoses."""
-        peers = [pair for _, pair in self.failing]
-        for comparison, pair in self.failing[:MAX_HINTS]:
+        for i, (comparison, _) in enumerate(self.failing[:MAX_HINTS]):
+            side = comparison.culprit[0] if comparison.culprit else ""
+            peers = [self.suspect(other, side) for _, other in self.failing]
+            pair = peers[i]
+            names = (side, "the truth") if side else self.job.names
             try:
-                hint = hint_of(pair, peers, self.job.names, self.asking.rules)
+                hint = hint_of(pair, peers, names, self.asking.rules)
             except (DumpError, MemoryError):
                 continue
             if hint is None:
@@ -275,13 +281,20 @@ class Session:
             found = Diagnosis(
                 comparison.case,
                 comparison.dtype,
-                comparison.culprit[0] if comparison.culprit else comparison.actual,
+                side or comparison.actual,
                 hint.diagnosis or "unexplained",
                 hint.text,
                 (comparison.tensor,),
                 explained=bool(hint.diagnosis),
             )
             self.store.add([found])
+
+    def suspect(self, pair: Partners, side: str) -> Partners:
+        """Two tensors that differ: those of the side that is off and of the truth, if it is known which one is."""
+        if not side:
+            return pair
+        index = self.job.names.index(side)
+        return self.job.truths[index].get((pair.left, pair.right)[index].name, pair)
 
     def finished(self, *, interrupted: bool) -> Results:
         """The run's own rows, and its results."""

@@ -195,13 +195,18 @@ class OpTable:
         return reasons(self.results)
 
     @cached_property
+    def measured(self) -> list[str]:
+        """The backends, if anything is known of their errors from an exact answer."""
+        return self.results.backend_names if any(row.errors for row in self.rows) else []
+
+    @cached_property
     def width(self) -> int:
         """The width with a column for each backend."""
-        return max(line.cell_len for line in self._lines(self.results.backend_names))
+        return max(line.cell_len for line in self._lines(self.measured))
 
     def lines(self, width: int) -> list[Text]:
         """The lines; without the backends' columns if they do not fit into `width`."""
-        return self._lines(self.results.backend_names if self.width <= width else [])
+        return self._lines(self.measured if self.width <= width else [])
 
     def _lines(self, backends: Sequence[str]) -> list[Text]:
         names = ("", "", "verdict", "× tol", *map(printable, backends), "root cause")
@@ -336,6 +341,8 @@ def legend(results: Results, wanted: int) -> str:
     """The meaning of the columns; `wanted` is the width that shows all of them, 0 if they are shown."""
     text = "× tol: the worst element's difference in units of its tolerance (1 is the limit). "
     text += "".join(report.legend for report in reports_of(results))
+    if not any(row.with_oracle for row in results.comparisons):
+        return text.rstrip()
     if wanted:
         return f"{text}COLUMNS={wanted} also shows each backend's error."
     return f"{text}Under a backend's name: its largest error |x - exact|; ✗ means that it exceeds the tolerance."
