@@ -242,7 +242,7 @@ class Session:
             if mine is None or theirs is None:
                 made = [both]
             else:
-                both = replace(both, oracle_value=mine.right_at(both.metrics and both.metrics.worst_index))
+                both = replace(both, oracle_value=mine.right_at(worst_of(both)))
                 sides = zip((mine, theirs), self.job.names, strict=True)
                 made = list(judged(both, *(against(names, side, self.asking.rules, name) for side, name in sides)))
         except DumpError as error:
@@ -329,6 +329,11 @@ class Session:
             fail_on=self.asking.fail_on,
             seconds=round(time.monotonic() - self.clock, 3),
         )
+
+
+def worst_of(comparison: Comparison) -> tuple[int, ...] | None:
+    """The index of the worst element, if values were compared."""
+    return None if comparison.metrics is None else comparison.metrics.worst_index
 
 
 def row_of(comparison: Comparison) -> ComparisonRow:
