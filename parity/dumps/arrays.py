@@ -54,7 +54,7 @@ def read_npy(path: Path) -> Found:
     """One tensor, named after the file."""
     values = mapped_npy(path)
     if not is_numeric(values.dtype):
-        return [], [f"{path.name}: {values.dtype} holds no numbers"]
+        return [], [f"{path.name}: {values.dtype}"]
     dtype = values.dtype.newbyteorder("=").name
     return [Stored(path.stem, values.shape, dtype, 0, functools.partial(mapped_npy, path))], []
 
@@ -62,7 +62,8 @@ def read_npy(path: Path) -> Found:
 def mapped_npy(path: Path) -> Array:
     """The array of a `.npy` file; raises DumpError."""
     try:
-        return np.asarray(np.lib.format.open_memmap(path, mode="r"))
+        with np.errstate(over="ignore"):
+            return np.asarray(np.lib.format.open_memmap(path, mode="r"))
     except Exception as error:  # NumPy raises what its parser of headers raises
         raise DumpError(f"{path}: not a readable .npy file: {first_line(error)}") from error
 
@@ -81,7 +82,7 @@ def read_npz(path: Path) -> Found:
     mapped, tensors, notes = Mapped(path), list[Stored](), list[str]()
     for info in members(path):
         if not info.filename.endswith(".npy"):
-            notes.append(f"{path.name}: {printable(info.filename)} is no .npy file")
+            notes.append(f"{path.name}: {printable(info.filename)}")
             continue
         name = info.filename.removesuffix(".npy")
         try:
@@ -91,7 +92,7 @@ def read_npz(path: Path) -> Found:
         except Exception as error:  # zipfile and NumPy raise what their parsers raise
             raise DumpError(f"{path}: {printable(info.filename)} cannot be read: {first_line(error)}") from error
         if not is_numeric(dtype):
-            notes.append(f"{path.name}: {printable(name)}: {dtype} holds no numbers")
+            notes.append(f"{path.name}: {printable(name)}: {dtype}")
             continue
         n = count(shape)
         if n is None or start + n * dtype.itemsize != info.file_size:

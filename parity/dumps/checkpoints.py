@@ -17,11 +17,11 @@ from parity.config.nodes import printable
 from parity.dumps.arrays import Found, data_offset, first_line, members
 from parity.dumps.pickles import COMMON, MAX_ITEMS, Called, PickledArray, Span, interpreted, leaves
 from parity.dumps.tensors import NARROW, Array, DumpError, Mapped, Shape, Stored, count, shown
+from parity.reporting.text.words import few
 
 ZIP = b"PK\x03\x04"
 MAX_PICKLE = 256 << 20
 """Bytes of a zip's data.pkl, which has names and shapes only."""
-MAX_NAMED = 4
 
 TORCH_DTYPES = {
     **{name: np.dtype(name) for name in ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")},
@@ -232,10 +232,7 @@ def named_leaves(path: Path, value: Any) -> Iterable[tuple[str, Any]]:
 
 def notes_of(path: Path, names: list[str]) -> list[str]:
     """What was left out, since it is no tensor."""
-    if not names:
-        return []
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return [f"{path.name}: no tensors: {', '.join(map(printable, names[:MAX_NAMED]))}{more}"]
+    return [f"{path.name}: {few(map(printable, names))}"] if names else []
 
 
 READERS = {

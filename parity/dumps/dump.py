@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -9,16 +10,18 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from parity.config.nodes import printable
 from parity.dumps import arrays, checkpoints
 from parity.dumps.tensors import Dump, DumpError, Stored
+from parity.reporting.text.words import few
 
 READERS = {**arrays.READERS, **checkpoints.READERS}
 """The reader of a file, by its suffix."""
-LISTED = (".safetensors", ".ndjson", ".npz", ".json")
-"""Suffixes of files whose tensors may come in any order."""
-MAX_NOTED = 4
+INDEX = "index.json"
+"""What `parity capture` writes beside its tensors."""
+MAX_INDEX = 256 << 20
 DIGITS = re.compile(r"(\d+)")
 
 
@@ -42,29 +45,41 @@ def of_folder(path: Path) -> Dump:
     """All tensors below a folder. An array's name is its path; tensors in containers keep theirs, unless two files have
     the same one: then all get their file's path before them."""
     found: list[tuple[str, list[Stored]]] = []
-    notes: list[str] = []
-    ignored: list[str] = []
+    notes, ignored, suffixes = list[str](), list[str](), set[str]()
+    index = captured(path / INDEX)
     for file in files_below(path):
-        reader = READERS.get(file.suffix.lower())
-        if reader is None:
-            ignored.append(file.name)
+        suffix = file.suffix.lower()
+        if suffix not in READERS or suffix == ".json":
+            ignored += [] if file == path / INDEX and index else [file.name]
             continue
-        tensors, more = reader(file)
+        tensors, more = READERS[suffix](file)
         stem = ".".join(file.relative_to(path).with_suffix("").parts)
-        if file.suffix.lower() == ".npy":
+        if suffix == ".npy":
             found.append(("", [replace(tensor, name=stem) for tensor in tensors]))
         else:
             found.append((f"{stem}.", list(tensors)))
+        suffixes.add(suffix)
         notes += more
     counts = Counter(tensor.name for _, tensors in found for tensor in tensors)
     prefixed = max(counts.values(), default=0) > 1
     named = [replace(t, name=prefix * prefixed + t.name) for prefix, tensors in found for t in tensors]
-    ordered = tuple(replace(tensor, order=i) for i, tensor in enumerate(named))
+    tensors = [replace(tensor, order=i) for i, tensor in enumerate(named)]
     if ignored:
-        more_names = f" and {len(ignored) - MAX_NOTED} more" if len(ignored) > MAX_NOTED else ""
-        notes.append(f"{path.name}: not read: {', '.join(map(printable, ignored[:MAX_NOTED]))}{more_names}")
-    suffixes = {file.suffix.lower() for file in files_below(path)}
-    return checked(Dump(path, ordered, is_numbered(named) or not suffixes & {".npy", ".safetensors"}, tuple(notes)))
+        notes.append(f"{path.name}: {few(map(printable, ignored))}")
+    if index and not index.get("complete"):
+        notes.append(f"{path.name}: the rest of a capture that was interrupted")
+    ordered = bool(index) or is_numbered(named) or not suffixes & {".npy", ".safetensors"}
+    return checked(Dump(path, tuple(tensors), ordered, tuple(notes)))
+
+
+def captured(index: Path) -> dict[str, Any]:
+    """The index of a capture, whose tensors are in the order of the calls; empty if there is none."""
+    try:
+        with index.open("rb") as file:
+            found = json.loads(file.read(MAX_INDEX))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and str(found.get("format")).startswith("parity.capture/") else {}
 
 
 def is_numbered(tensors: list[Stored]) -> bool:

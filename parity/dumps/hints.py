@@ -136,13 +136,13 @@ def joined(lonely: Stored, others: Sequence[Stored], names: tuple[str, str], rul
 
 
 def twin(lonely: Stored, others: Sequence[Stored]) -> str:
-    """The tensor of the same side whose values these are, as of tied weights, in words; raises DumpError."""
+    """Whether a tensor of the same side has these values too, as tied weights have, in words; raises DumpError."""
     if not 1 < lonely.size <= MAX_ELEMENTS:
         return ""
     alike = [o for o in others if (o.shape, o.dtype) == (lonely.shape, lonely.dtype) and o.name != lonely.name]
     values = values_of(lonely)
-    equal = (other.name for other in alike[:MAX_JOINED] if np.array_equal(values_of(other), values))
-    return next((f"its values are those of {name}" for name in equal), "")
+    equal = any(np.array_equal(values_of(other), values) for other in alike[:MAX_JOINED])
+    return "the same values are there under another name" if equal else ""
 
 
 def windows(parts: Sequence[Stored], n: int) -> Iterator[tuple[Stored, ...]]:

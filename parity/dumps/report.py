@@ -82,7 +82,7 @@ class DumpReport(CaseReport):
             texts = [f"{name} in {plural(n, 'tensor')}" for name, n in off.most_common()] or ["neither"]
             said.append((f"further from the truth than the dtype explains: {listed(texts)}", []))
         notes = [note for row in results.backends for note in row.flags.get("notes", ())]
-        return [*said, *((f"not compared: {note}", list[str]()) for note in notes)]
+        return [*said, *((f"no tensors, not compared: {note}", list[str]()) for note in notes)]
 
 
 LACKING = "does not have it"
@@ -137,7 +137,9 @@ def first_text(results: Results, cases: Sequence[CaseRow]) -> str:
         why = f"{who} apart by {factor(first.largest_ratio)} roundings of {first.dtype}"
     why = why or first.verdict
     place = "" if results.left_out else f" ({nth(places[first.tensor_key])} of {len(places)})"
-    return printable(f"the first that differs beyond rounding, {order}: {first.tensor}{place}: {why}")
+    return printable(
+        f"not aligned: the first tensor that differs beyond rounding, {order}, is {first.tensor}{place}: {why}"
+    )
 
 
 def nth(n: int) -> str:
