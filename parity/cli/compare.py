@@ -154,7 +154,7 @@ def shown(job: Job, asking: Asking, out: Path | None, wanted: Any, *, verbosity:
         with wanted.silenced():
             total = job.left.nbytes + job.right.nbytes
             with progress(Console(stderr=True), total, quiet=verbosity < 0) as advance:
-                results = Session(job, asking, run_dir, sys.argv, advance, losses).run()
+                results = Session(job, asking, run_dir, ["parity", *sys.argv[1:]], advance, losses).run()
             if not wanted.on_stdout:
                 show(results, verbosity=verbosity)
         written = [*write_run_files(results, run_dir, wanted, losses), str(run_dir)]

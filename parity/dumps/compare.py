@@ -26,8 +26,8 @@ PART = 1 << 21
 """Elements that are compared at a time: 16 MiB of two float32 tensors."""
 SCREENED = 1 << 14
 """From this many elements on, tensors that agree are only screened: that takes a tenth of the time."""
-ALONE = 8.0
-"""No element may be further off than this many times the error bound if the tensor as a whole is within it."""
+ALONE = 2.0
+"""An element's rounding is that of itself, or of a number this many times as large as the root mean square."""
 
 
 AS_IT_IS = Transform()
@@ -232,8 +232,8 @@ def kind(metrics: Metrics, ratio: float, dtype: str, unit: float) -> Verdict:
     The bounds are the judge's for an op of which one dtype is known. Rounding that grew through layers looks the same
     as an algorithm that loses digits; a third dump tells.
     """
-    scale = unit * metrics.expected_rms
-    if ratio <= OFF and metrics.max_abs_diff <= ALONE * OFF * scale:
+    peak = max(ALONE * metrics.expected_rms, abs(metrics.expected_value))
+    if ratio <= OFF and metrics.max_abs_diff <= OFF * unit * peak:
         return Verdict.ROUNDING
     if dtype == "float64" and metrics.rmse <= OFF * UNIT_ROUNDOFF["float32"] * metrics.expected_rms:
         return Verdict.DEGRADED

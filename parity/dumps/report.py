@@ -137,9 +137,8 @@ def first_text(results: Results, cases: Sequence[CaseRow]) -> str:
         why = f"{who} apart by {factor(first.largest_ratio)} roundings of {first.dtype}"
     why = why or first.verdict
     place = "" if results.left_out else f" ({nth(places[first.tensor_key])} of {len(places)})"
-    return printable(
-        f"not aligned: the first tensor that differs beyond rounding, {order}, is {first.tensor}{place}: {why}"
-    )
+    head = f"not aligned: the first tensor that differs beyond rounding, {order}, is"
+    return printable(f"{head} {first.tensor}{place}: {why}")
 
 
 def nth(n: int) -> str:
