@@ -113,23 +113,36 @@ tape.gradient(loss, net.trainable_variables)
 }
 
 
-def captured(tmp_path, script, *arguments):
+def captured(folder, script, *arguments, name="dump"):
     """The index and the tensors of a captured script."""
-    out = tmp_path / "dump"
-    done = call("capture", script, "--out", out, *arguments, cwd=tmp_path)
+    out = folder / name
+    done = call("capture", script, "--out", out, *arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
     index = json.loads((out / "index.json").read_text())
     files = sorted(out.glob("*.safetensors"))
     return index, {name: read(path, entry) for path in files for name, entry in entries(path).items()}
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The scripts, and the dumps that tests have made of them."""
+    folder = tmp_path_factory.mktemp("scripts")
+    (folder / "shared.py").write_text(SHARED)
+    for framework, text in SCRIPTS.items():
+        (folder / f"{framework}_script.py").write_text(text)
+    return folder
+
+
+def of_script(folder, framework):
+    arguments = ("-b", framework, "--gradients", "--rate", "0.25")
+    return captured(folder, f"{framework}_script.py", *arguments, name=framework)
+
+
 @pytest.mark.process
 @pytest.mark.frameworks
 @pytest.mark.parametrize("framework", SCRIPTS)
-def test_an_unchanged_script(tmp_path, framework):
-    (tmp_path / "shared.py").write_text(SHARED)
-    (tmp_path / "train.py").write_text(SCRIPTS[framework])
-    index, tensors = captured(tmp_path, "train.py", "-b", framework, "--gradients", "--rate", "0.25")
+def test_an_unchanged_script(folder, framework):
+    index, tensors = of_script(folder, framework)
     assert index["complete"]
     assert list(index["frameworks"]) == [framework]
     assert [call["layer"] for call in index["calls"]] == ["Net", "Net.norm", "Net.head"]
@@ -148,6 +161,17 @@ def test_an_unchanged_script(tmp_path, framework):
         np.testing.assert_allclose(tensors[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
     kernel = tensors["Net.head.kernel" if framework == "keras" else "Net.head.weight"]
     np.testing.assert_array_equal(kernel if kernel.shape == (4, 2) else kernel.T, w.astype(np.float32))
+
+
+@pytest.mark.process
+@pytest.mark.frameworks
+def test_dumps_of_two_frameworks_are_compared(folder):
+    for framework in ("torch", "oneflow"):
+        if not (folder / framework).exists():
+            of_script(folder, framework)
+    done = call("compare", "torch", "oneflow", "--out", "compared", cwd=folder)
+    assert "18 pairs of tensors: 18 by exact name" in done.stdout
+    assert done.returncode == 0, done.stdout
 
 
 MAKE_ONNX = """
