@@ -12,7 +12,11 @@ from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import CellOutcome
 
-CLIENTS: Mapping[str, str] = {"train": "parity.training.run:CLIENT", "model": "parity.models.run:CLIENT"}
+CLIENTS: Mapping[str, str] = {
+    "train": "parity.training.run:CLIENT",
+    "model": "parity.models.run:CLIENT",
+    "decode": "parity.models.decode.run:CLIENT",
+}
 """A `Client` for each kind that is no op, as module:name; it is imported when it is first called."""
 
 

@@ -18,7 +18,11 @@ KIND = "kind"
 OP = "op"
 """The kind of all other cases."""
 
-KINDS: Mapping[str, str] = {"train": "parity.training.config.case:TRAININGS", "model": "parity.models.config:MODELS"}
+KINDS: Mapping[str, str] = {
+    "train": "parity.training.config.case:TRAININGS",
+    "model": "parity.models.config:MODELS",
+    "decode": "parity.models.decode.config:DECODINGS",
+}
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ CLIENTS = {
         ("train", "steps", "record", "restore", "state"), "parity.training.worker.requests:TrainingRequests"
     ),
     **dict.fromkeys(
-        ("model.build", "model.run", "model.layer", "model.trace", "model.metric"),
+        tuple(f"model.{do}" for do in ("build", "run", "layer", "trace", "metric", "decode", "prompts")),
         "parity.models.worker.requests:ModelRequests",
     ),
 }

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Mapping, Optional
 import numpy as np
 
 from parity.adapters.base import Unsupported
+from parity.models.worker import decode
 from parity.models.worker.port import Crossing, Port, PortError, perturbed
 from parity.models.worker.tape import Recorded, Tape
 from parity.models.worker.trace import UntracedError
@@ -154,6 +155,17 @@ class ModelRequests:
         return {"metrics": {str(name): float(value) for name, value in named.items()}}
 
 
+    def decode(self, request: Message) -> Message:
+        """Run the model in one way; see `parity.models.decode.judge.Decoding.run`."""
+        port = self.current()
+        port.load(request["state"], request["dtype"], request["weights_seed"])
+        return decode.decode(port, self.functions["forward"], request)
+
+    def prompts(self, request: Message) -> Message:
+        """The prompts of the user's function."""
+        return decode.prompts(self.function(request["prompts"]))
+
+
 class Source:
     """The values of a partner's run for the boundaries of this one's layers, perturbed by an ulp if there is a seed.
 
@@ -184,5 +196,7 @@ REQUESTS = {
     "model.layer": ModelRequests.layer,
     "model.trace": ModelRequests.trace,
     "model.metric": ModelRequests.metric,
+    "model.decode": ModelRequests.decode,
+    "model.prompts": ModelRequests.prompts,
 }
 """What a worker is asked about models, and who answers."""

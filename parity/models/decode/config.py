@@ -1,0 +1,79 @@
+"""A case of `kind: decode` to the CasePlan it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, WithJsonSchema
+
+from parity.config.case_models import Dtypes
+from parity.config.cases import BuiltCase, Scope, expanded, id_of, tolerance_of
+from parity.config.grammar import Text, list_of, model_of, read
+from parity.config.kinds import CaseKind
+from parity.config.nodes import Node, Problems
+from parity.config.plan import BackendSpec, CasePlan, WrittenAt
+from parity.config.references import substitute
+from parity.config.sweep import Combination, suffixes, sweep_of
+from parity.config.tolerances import Tolerances
+from parity.config.tree import without
+from parity.models import config as models
+from parity.models.decode.spec import DECODE, Decode
+from parity.models.decode.ways import WAYS
+
+ROOTS = ("dtypes", "chunk")
+"""The parts of a case that a sweep may set."""
+COMPARED = tuple(f"{way}.*" for way in (*WAYS, "port"))
+
+KEYS: Mapping[str, Any] = {
+    "id": (Text, ""),
+    "kind": (Annotated[Any, WithJsonSchema({"const": DECODE, "description": "ways to decode"})], DECODE),
+    "build": (models.Function, Decode.build),
+    "forward": (models.Function, Decode.forward),
+    "prompts": (Annotated[str, Field(description="a function of the baseline's file")], Decode.prompts),
+    "chunk": (Annotated[int, Field(ge=1, description="tokens of a call in chunks")], Decode.chunk),
+    "pad": (Annotated[int, Field(ge=0, description="the token id at padded places")], Decode.pad),
+    "ways": (list_of(Literal[*WAYS]), ()),
+    "dtypes": (Dtypes, ()),
+    "tolerance": (Tolerances, None),
+}
+DecodeCase = model_of("decode_case", "a model that decodes", {**KEYS, "sweep": (sweep_of(ROOTS), None)}, module=__name__)
+
+
+def build(node: Node, scope: Scope) -> Iterator[BuiltCase]:
+    """The cases that one entry of `cases` stands for; what is wrong is reported and left out."""
+    return expanded(node, DecodeCase, scope, _build, roots=ROOTS, example="chunk")
+
+
+def check(built: BuiltCase, baseline: str, backends: tuple[BackendSpec, ...], report: Problems) -> None:
+    """Reports a baseline or a backend that has no port."""
+    models.check(built, baseline, backends, report)
+
+
+DECODINGS = CaseKind(DecodeCase, build, models.shortened, check)
+
+
+def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
+    report, n_before = scope.report, len(scope.report)
+    case = substitute(
+        without(scope.defaults.under(DECODE, without(combination.case, "sweep")), "gradients", "stress"), report
+    )
+    values: Any = None if case is None else read(DecodeCase, case, report)
+    if case is None or values is None:
+        return None
+    dtypes = values.dtypes or scope.dtypes
+    if "float16" in dtypes:
+        report.add(case.get("dtypes") or case, "models run in float64, float32 and bfloat16", value=False)
+    for name in ("build", "forward", "prompts"):
+        if not getattr(values, name).isidentifier():
+            report.add(case.get(name) or case, f"{name} must be the name of a function")
+    if len(report) > n_before:
+        return None
+    spec = Decode(
+        build=values.build, forward=values.forward, prompts=values.prompts, chunk=values.chunk, pad=values.pad,
+        ways=tuple(values.ways),
+    )  # fmt: skip
+    case_id = id_of(combination, case, "-".join([DECODE, *suffixes(combination.swept)]), report)
+    source, tolerance = WrittenAt(case.file, case.line), tolerance_of(DECODE, values, scope)
+    plan = CasePlan(case_id, DECODE, spec, dtypes, (), tolerance, source, gradients=False)
+    return BuiltCase(plan, combination.case, "id" in case.mapping, COMPARED, models.UNKNOWN)

@@ -1,0 +1,97 @@
+"""The ways in which tokens go through a model, as calls of the user's function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any
+
+Tokens = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The real tokens of a row of a call: `count` of `prompt` from its token `start` on, from column `offset` on."""
+
+    prompt: int
+    start: int
+    count: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of the user's function: `tokens` and `positions` [b, n], `mask` [b, past + n], 1 where a token is real.
+    `fresh`: without the cache of the call before."""
+
+    tokens: Sequence[Tokens]
+    mask: Sequence[Tokens]
+    positions: Sequence[Tokens]
+    rows: Sequence[Row]
+    fresh: bool
+
+    def message(self) -> dict[str, Any]:
+        """As a worker gets it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way: what it is called in a sentence, and which arguments of the user's function it needs."""
+
+    words: str
+    needs: tuple[str, ...] = ()
+
+
+WAYS: Mapping[str, Way] = {
+    "step": Way("token by token with the cache", ("cache",)),
+    "chunks": Way("in chunks with the cache", ("cache",)),
+    "batch": Way("in a batch of one length"),
+    "right": Way("in a batch padded right", ("mask",)),
+    "left": Way("in a batch padded left", ("mask",)),
+    "left-step": Way("in a batch padded left, then token by token", ("mask", "cache")),
+}
+FULL = "the full pass"
+
+
+def full(prompts: Sequence[Tokens], which: int) -> list[Call]:
+    """One pass over one prompt, alone, without a cache."""
+    return calls({which: prompts[which]}, [len(prompts[which])])
+
+
+def calls_of(way: str, prompts: Sequence[Tokens], chunk: int, pad: int) -> list[Call]:
+    """The calls of a way."""
+    every, lengths = dict(enumerate(prompts)), [len(tokens) for tokens in prompts]
+    if way in ("step", "chunks"):
+        size = 1 if way == "step" else chunk
+        return [one for i, tokens in every.items() for one in calls({i: tokens}, parts(len(tokens), size))]
+    if way == "batch":
+        return calls({i: tokens[: min(lengths)] for i, tokens in every.items()}, [min(lengths)])
+    steps = min(lengths) - 1 if way == "left-step" else 0
+    return calls(every, [max(lengths) - steps, *[1] * steps], left=way != "right", pad=pad)
+
+
+def parts(length: int, size: int) -> list[int]:
+    """A length in parts of a size."""
+    return [min(size, length - start) for start in range(0, length, size)]
+
+
+def calls(prompts: Mapping[int, Tokens], sizes: Sequence[int], *, left: bool = False, pad: int = 0) -> list[Call]:
+    """Calls of `sizes` tokens over some prompts side by side, padded at their ends or on the left."""
+    width = max(map(len, prompts.values()))
+    first = {i: width - len(tokens) if left else 0 for i, tokens in prompts.items()}
+    made = []
+    for stop, size in zip(accumulate(sizes), sizes, strict=True):
+        columns = range(stop - size, stop)
+        rows, tokens, positions, mask = [], [], [], []
+        for i, prompt in prompts.items():
+            at = [column - first[i] for column in columns]
+            real = [j for j in at if 0 <= j < len(prompt)]
+            offset = at.index(real[0]) if real else 0
+            rows.append(Row(i, real[0] if real else 0, len(real), offset))
+            tokens.append([prompt[j] if j in real else pad for j in at])
+            positions.append([j if j in real else 0 for j in at])
+            mask.append([int(0 <= column - first[i] < len(prompt)) for column in range(stop)])
+        made.append(Call(tokens, mask, positions, rows, fresh=stop == size))
+    return made

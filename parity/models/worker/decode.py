@@ -1,0 +1,122 @@
+"""A model that decodes, in a worker: calls of the user's function one after the other, the cache handed on.
+
+What a call's row has is a part of what the full pass over that prompt has: the same tensor with another number of
+tokens. So values of the full pass can take the place of those in a call.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from parity.models.worker.port import Crossing, PortError, perturbed, tensors_in
+from parity.models.worker.tape import Recorded, Tape
+
+Message = Dict[str, Any]
+Shape = Sequence[int]
+GIVEN = ("cache", "mask", "positions")
+"""What the user's function may take beside the model and tokens."""
+
+
+def aligned(full: Shape, shape: Shape, rows: int, n: int, length: int) -> Optional[Tuple[bool, int]]:
+    """Whether a tensor of a call has an axis of rows, and which axis has its `n` tokens, if it is one that has the
+    `full` shape in a pass over `length` tokens; None if it cannot be."""
+    if len(full) != len(shape):
+        return None
+    for batched in (True, False):
+        if batched and (not shape or shape[0] != rows or full[0] != 1):
+            continue
+        for axis in range(int(batched), len(shape)):
+            rest = [i for i in range(int(batched), len(shape)) if i != axis]
+            if shape[axis] == n and full[axis] == length and all(shape[i] == full[i] for i in rest):
+                return batched, axis
+    return None
+
+
+def cut(axis: int, start: int, count: int) -> Tuple[Any, ...]:
+    """The index of some tokens."""
+    return (slice(None),) * axis + (slice(start, start + count),)
+
+
+def log_probabilities(logits: Any) -> Any:
+    """log softmax over the last axis, in float64."""
+    exact = logits.astype(np.float64)
+    exact = exact - exact.max(-1, keepdims=True)
+    return exact - np.log(np.exp(exact).sum(-1, keepdims=True))
+
+
+class FullPass:
+    """Puts the full passes' values in the place of a call's own, moved by an ulp if there is a seed."""
+
+    def __init__(self, full: Mapping[int, Recorded], lengths: Sequence[int], call: Message, dtype: str, seed: int):
+        self.full, self.lengths, self.call, self.dtype, self.seed = full, lengths, call, dtype, seed
+
+    def __call__(self, name: str, array: Any) -> Any:
+        """The value for a tensor; None to leave it."""
+        rows, n = self.call["rows"], len(self.call["tokens"][0])
+        changed = None
+        for i, row in enumerate(rows):
+            full, length = self.full[row["prompt"]], self.lengths[row["prompt"]]
+            at = aligned(full.shape(name), array.shape, len(rows), n, length) if name in full else None
+            if at is None or not row["count"] or (not at[0] and len(rows) > 1):
+                continue
+            changed = array.copy() if changed is None else changed
+            values = perturbed(full.load(name), self.dtype, name, self.seed)[cut(at[1], row["start"], row["count"])]
+            part = slice(i, i + 1) if at[0] else slice(None)
+            changed[part][cut(at[1], row["offset"], row["count"])] = values
+        return changed
+
+
+def decode(port: Any, function: Any, request: Message) -> Message:
+    """Call the user's function for each of `calls`; call k's tensors go to the tape `record`/k, with `logits` and
+    `logprobs`. With `partner`, the folders of the full passes by prompt, their values take the place of the calls'."""
+    takes = [name for name in GIVEN if name in inspect.signature(function).parameters]
+    full = {int(i): Recorded(folder) for i, folder in request["partner"].items()}
+    cache: Any = None
+    caches: List[Any] = []
+    with port.framework.no_grad():
+        for k, call in enumerate(request["calls"]):
+            tape = Tape(os.path.join(request["record"], str(k)))
+            source = FullPass(full, request["lengths"], call, request["dtype"], request["seed"]) if full else None
+            given = {name: port.to_tensor(np.array(call[name], np.int64), "int64") for name in ("tokens", *takes)
+                     if name != "cache"}  # fmt: skip
+            if "cache" in takes:
+                given["cache"] = None if call["fresh"] else cache
+            port.seeded()
+            with Crossing(port, tape, request["layers"], source):
+                returned = function(port.model, given.pop("tokens"), **given)
+            logits, cache = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
+            if not isinstance(logits, port.framework.Tensor):
+                raise PortError(f"{function.__name__} must return logits, or (logits, cache), not {type(logits).__name__}")
+            values = port.to_array(logits)
+            shape = tuple(np.shape(call["tokens"]))
+            if values.shape[:-1] != shape:
+                raise PortError(
+                    f"{function.__name__} must return logits {[*shape, 'vocabulary']}, not {list(values.shape)}"
+                )
+            tape.put("logits", values)
+            tape.put("logprobs", log_probabilities(values))
+            tape.close()
+            caches.append([described(port, tensor) for tensor in tensors_in(cache, port.framework.Tensor)])
+    return {"caches": caches, "takes": takes}
+
+
+def described(port: Any, tensor: Any) -> Message:
+    """The shape of a cached tensor, and whether its numbers fit into bfloat16."""
+    values = port.to_array(tensor)
+    narrow = values.dtype.kind == "f" and not np.any(values.astype(np.float32).view(np.uint32) & 0xFFFF)
+    return {"shape": list(values.shape), "narrow": bool(narrow and np.any(values))}
+
+
+def prompts(function: Any) -> Message:
+    """The user's prompts."""
+    try:
+        found = [[int(token) for token in prompt] for prompt in function()]
+    except TypeError as error:
+        raise PortError(f"{function.__name__} must return lists of token ids: {error}") from error
+    if not found or not all(found):
+        raise PortError(f"{function.__name__} must return one list of token ids or more, none of them empty")
+    return {"prompts": found}
