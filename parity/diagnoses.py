@@ -133,4 +133,7 @@ DIAGNOSES = (
     "layer-code",
     "weights-differ",
     "weights-untied",
+    "decode-position",
+    "decode-mask",
+    "decode-cache-dtype",
 )

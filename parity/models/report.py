@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from markupsafe import Markup
 
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF
-from parity.models.view import HEAD, ModelView, views
+from parity.models.view import HEAD, views
 from parity.reporting.kinds import Anchors, CaseReport
 from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Results
 
@@ -72,7 +72,7 @@ class ModelReport(CaseReport):
         """The answer and the parts."""
         for one in views(results):
             if one.case.id == case.id and one.dtype in dtypes:
-                yield from parts(one)
+                yield from parts(one, HEAD)
 
     def anchors(self, results: Results) -> Anchors:
         """The anchor of each case and dtype: that of its first port."""
@@ -90,37 +90,57 @@ class ModelReport(CaseReport):
 
     def markdown_pieces(self, results: Results) -> Sequence[str]:
         """The same in Markdown, a piece for each port."""
-        from parity.reporting.text.safe import code, line, table_row
-
-        pieces = []
-        for one in views(results):
-            rows = [table_row([code(text) for text in row]) for row in one.table()]
-            table = f"\n{table_row(HEAD)}{table_row(['---'] * len(HEAD))}{''.join(rows)}" if rows else ""
-            said = "; ".join(one.answer())
-            pieces.append(f"\n{code(one.title)}: {line(said)}\n{table}")
-        return pieces
+        return [markdown(one, HEAD) for one in views(results)]
 
     def console_parts(self, results: Results, width: int, *, verbose: bool) -> Iterator[RenderableType]:  # noqa: ARG002 - as it fits
         """The same on the console."""
         for one in views(results):
-            yield from parts(one)
+            yield from parts(one, HEAD)
 
 
-def parts(one: ModelView) -> Iterator[RenderableType]:
-    """A port on the console: its answer, and a row for each part that is off."""
+class Told(Protocol):
+    """What has an answer and a table."""
+
+    @property
+    def title(self) -> str:
+        """What is told."""
+
+    @property
+    def is_off(self) -> bool:
+        """Whether anything is more than rounding."""
+
+    def answer(self) -> list[str]:
+        """Sentences."""
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Rows of texts."""
+
+
+def markdown(one: Told, head: Sequence[str]) -> str:
+    """An answer and its table in Markdown."""
+    from parity.reporting.text.safe import code, line, table_row
+
+    rows = [table_row([code(text) for text in row]) for row in one.table()]
+    table = f"\n{table_row(head)}{table_row(['---'] * len(head))}{''.join(rows)}" if rows else ""
+    return f"\n{code(one.title)}: {line('; '.join(one.answer()))}\n{table}"
+
+
+def parts(one: Told, head: Sequence[str]) -> Iterator[RenderableType]:
+    """An answer and its table on the console."""
     from rich.table import Table
     from rich.text import Text
 
     from parity.config.nodes import printable
 
     yield Text()
-    yield Text(printable(one.title), style="bold red" if one.is_off or one.ended else "bold")
+    yield Text(printable(one.title), style="bold red" if one.is_off else "bold")
     for sentence in one.answer():
         yield Text(f"  {printable(sentence)}")
-    if one.parts:
+    rows = one.table()
+    if rows:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in HEAD:
-            table.add_column(name, justify="left" if name in HEAD[:2] else "right", overflow="fold")
-        for row in one.table():
+        for name in head:
+            table.add_column(name, justify="left" if name in head[:2] else "right", overflow="fold")
+        for row in rows:
             table.add_row(*(Text(printable(text)) for text in row))
         yield table

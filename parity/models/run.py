@@ -41,7 +41,20 @@ def models(
     done: Collection[tuple[str, str]] = (),
 ) -> Iterator[JudgedCase]:
     """Run the models of a plan but for those (case, dtype) that are `done`."""
-    asked = [(i, case) for i, case in enumerate(plan.cases) if case.op == MODEL]
+    yield from each(MODEL, ModelRun, plan, options, run_dir, observe, done)
+
+
+def each(
+    kind: str,
+    made: Callable[..., Any],
+    plan: Plan,
+    options: EngineOptions,
+    run_dir: Path,
+    observe: Callable[[Event], None],
+    done: Collection[tuple[str, str]],
+) -> Iterator[JudgedCase]:
+    """What `made(...).judged()` gives for each case of a kind and its dtypes, with workers that end with it."""
+    asked = [(i, case) for i, case in enumerate(plan.cases) if case.op == kind]
     asked = [(i, case) for i, case in asked if any((case.id, dtype) not in done for dtype in case.dtypes)]
     if not asked:
         return
@@ -59,7 +72,7 @@ def models(
             for dtype in case.dtypes:
                 if (case.id, dtype) not in done:
                     folder = run_dir / "tensors" / folder_name(index, case) / dtype
-                    yield from ModelRun(plan.of(case), case, dtype, workers, folder, tell).judged()
+                    yield from made(plan.of(case), case, dtype, workers, folder, tell).judged()
     finally:
         workers.close()
         log.close()

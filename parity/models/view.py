@@ -43,7 +43,7 @@ class ModelView:
     @property
     def is_off(self) -> bool:
         """Whether anything is more than rounding."""
-        return bool(self.parts) or any(row.fails for row in self.rows)
+        return bool(self.ended or self.parts) or any(row.fails for row in self.rows)
 
     @property
     def title(self) -> str:

@@ -12,7 +12,11 @@ from parity.judge.catalogue.updates import UPDATES
 
 __all__ = ["CATALOGUE", "Entry"]
 
-CLIENTS_ENTRIES = ("parity.training.judge.catalogue:TRAININGS", "parity.models.catalogue:MODELS")
+CLIENTS_ENTRIES = (
+    "parity.training.judge.catalogue:TRAININGS",
+    "parity.models.catalogue:MODELS",
+    "parity.models.decode.catalogue:DECODINGS",
+)
 """Entries that clients of the judge bring along, as module:name."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -51,11 +51,16 @@ def log_probabilities(logits: Any) -> Any:
 class FullPass:
     """Puts the full passes' values in the place of a call's own, moved by an ulp if there is a seed."""
 
-    def __init__(self, full: Mapping[int, Recorded], lengths: Sequence[int], call: Message, dtype: str, seed: int):
-        self.full, self.lengths, self.call, self.dtype, self.seed = full, lengths, call, dtype, seed
+    def __init__(self, request: Message, call: Message) -> None:
+        self.full = {int(i): Recorded(folder) for i, folder in request["partner"].items()}
+        self.lengths: Sequence[int] = request["lengths"]
+        self.only = None if request["replace"] is None else set(request["replace"])
+        self.call, self.dtype, self.seed = call, request["dtype"], request["seed"]
 
     def __call__(self, name: str, array: Any) -> Any:
         """The value for a tensor; None to leave it."""
+        if self.only is not None and name not in self.only:
+            return None
         rows, n = self.call["rows"], len(self.call["tokens"][0])
         changed = None
         for i, row in enumerate(rows):
@@ -74,13 +79,12 @@ def decode(port: Any, function: Any, request: Message) -> Message:
     """Call the user's function for each of `calls`; call k's tensors go to the tape `record`/k, with `logits` and
     `logprobs`. With `partner`, the folders of the full passes by prompt, their values take the place of the calls'."""
     takes = [name for name in GIVEN if name in inspect.signature(function).parameters]
-    full = {int(i): Recorded(folder) for i, folder in request["partner"].items()}
     cache: Any = None
     caches: List[Any] = []
     with port.framework.no_grad():
         for k, call in enumerate(request["calls"]):
             tape = Tape(os.path.join(request["record"], str(k)))
-            source = FullPass(full, request["lengths"], call, request["dtype"], request["seed"]) if full else None
+            source = FullPass(request, call) if request["partner"] else None
             given = {name: port.to_tensor(np.array(call[name], np.int64), "int64") for name in ("tokens", *takes)
                      if name != "cache"}  # fmt: skip
             if "cache" in takes:

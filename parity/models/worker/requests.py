@@ -156,9 +156,9 @@ class ModelRequests:
 
 
     def decode(self, request: Message) -> Message:
-        """Run the model in one way; see `parity.models.decode.judge.Decoding.run`."""
+        """Run the model in one way; see `parity.models.decode.port.Decoder.decode`."""
         port = self.current()
-        port.load(request["state"], request["dtype"], request["weights_seed"])
+        port.load(request["state"], request["dtype"], request["seed"])
         return decode.decode(port, self.functions["forward"], request)
 
     def prompts(self, request: Message) -> Message:

@@ -1,0 +1,347 @@
+"""One port's ways to decode, each compared with the full pass over each prompt: where they part, and what begins it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.config.plan import CasePlan
+from parity.judge.bound.envelope import OFF
+from parity.judge.compare.metrics import compare
+from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.models import steps
+from parity.models.decode.port import Decoder, Run
+from parity.models.decode.spec import Decode
+from parity.models.decode.tokens import LOGPROBS, TokenRatios, log_probabilities, token_ratios
+from parity.models.decode.ways import FULL, WAYS, Call, Tokens, calls_of, full
+from parity.models.findings import CODE, Boundary
+from parity.models.measure import RUNS, Bench
+from parity.models.worker.tape import Recorded
+from parity.reporting.text.words import few, number
+
+MOST_SEEN = 6
+"""Tokens of a prompt that are changed to see whether another one depends on them."""
+
+
+@dataclass
+class Origin:
+    """What begins a difference: the owners of boundaries that are off in step, the first of them with its token."""
+
+    places: Sequence[str]
+    at: Boundary
+    token: int
+    ratios: TokenRatios
+    boundaries: Sequence[str]
+
+
+@dataclass
+class Parting:
+    """A way that is off: its first token, what begins it, and why. `left`: the error ratio once that is mended."""
+
+    way: str
+    prompt: int
+    token: int
+    tensors: Sequence[str]
+    origin: Origin | None = None
+    id: str = "unexplained"
+    cause: str = "no layer is off in step"
+    left: float | None = None
+
+
+@dataclass
+class Prompt:
+    """A way on one prompt: the error ratio of each token, its KL divergence from the full pass, and whether the most
+    likely next token is another one."""
+
+    ratios: TokenRatios
+    kl: dict[int, float]
+    changed: Sequence[int]
+    logprobs: tuple[Any, Any]
+
+
+@dataclass
+class Decoding:
+    """A port and its prompts. `takes`: what the user's function may be given; `ran` the ways' prompts."""
+
+    case: CasePlan
+    dtype: str
+    port: Decoder
+    prompts: Sequence[Tokens]
+    wide: str
+    say: Callable[[str], None]
+    takes: Sequence[str] = ()
+    full: list[Bench] = field(default_factory=list)
+    ran: dict[str, list[Prompt | None]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    partings: list[Parting] = field(default_factory=list)
+
+    @property
+    def spec(self) -> Decode:
+        """The case's functions."""
+        assert isinstance(self.case.params, Decode)  # noqa: S101 - for the type checker
+        return self.case.params
+
+    # Runs
+
+    def run(self, calls: Sequence[Call], **how: Any) -> Run:
+        """Run some calls."""
+        return self.port.decode(self.port.state, calls, self.prompts, **how)
+
+    def alone(self, which: int, **how: Any) -> Recorded:
+        """The full pass over a prompt."""
+        run = self.run(full(self.prompts, which), layers=self.layers, **how)
+        self.takes = run.takes
+        return run.tapes[0]
+
+    @property
+    def layers(self) -> list[str]:
+        """All layers."""
+        return list(self.port.layers)
+
+    def bench(self, which: int, plain: Recorded, **how: Any) -> Bench:
+        """The full pass over a prompt: as it is, perturbed, and in a wider dtype, which is taken for the truth."""
+        runs = [self.alone(which, seed=seed, **how) for seed in range(1, RUNS + 1)]
+        return Bench(plain, self.alone(which, dtype=self.wide, **how) if self.wide else plain, runs, self.dtype)
+
+    def judged(self) -> None:
+        """Run all ways, and look for what begins each difference. Raises ModelError."""
+        self.say(f"runs {self.port.name} without a cache")
+        self.full = [self.bench(i, self.alone(i)) for i in range(len(self.prompts))]
+        for name, way in WAYS.items():
+            if self.spec.ways and name not in self.spec.ways:
+                continue
+            missing = [need for need in way.needs if need not in self.takes]
+            if missing:
+                self.left_out[name] = f"{self.spec.forward} does not take {few(missing)}"
+            elif len(self.prompts) == 1 and name not in ("step", "chunks"):
+                self.left_out[name] = "there is one prompt"
+            else:
+                self.say(f"runs {self.port.name} {way.words}")
+                self._way(name)
+
+    def _way(self, name: str) -> None:
+        """Run a way; where it is off, look for what begins it."""
+        calls = calls_of(name, self.prompts, self.spec.chunk, self.spec.pad)
+        run = self.run(calls)
+        measured = [self._prompt(run, i) for i in range(len(self.prompts))]
+        self.ran[name] = measured
+        firsts = [(one.ratios.first, i) for i, one in enumerate(measured) if one and one.ratios.first is not None]
+        if firsts:
+            token, which = min(firsts)
+            parting = Parting(name, which, token, [f"{name}.{i}" for _, i in firsts])
+            self.partings.append(parting)
+            self.say(f"looks for what begins it in {self.port.name}, {WAYS[name].words}")
+            self._explain(parting, only(calls, which, token), run)
+
+    def _prompt(self, run: Run, which: int) -> Prompt | None:
+        """How far a prompt is from its full pass."""
+        length = len(self.prompts[which])
+        pairs = log_probabilities(run, self.full[which], which, length)
+        if not pairs:
+            return None
+        ratios = token_ratios(self.full[which], run, LOGPROBS, which, length)
+        with np.errstate(invalid="ignore", over="ignore"):
+            kl = {token: float(np.sum(np.exp(ours) * (ours - row))) for token, (row, ours) in pairs.items()}
+        changed = [token for token, (row, ours) in pairs.items() if np.argmax(row) != np.argmax(ours)]
+        both = tuple(np.stack(side) for side in zip(*pairs.values(), strict=True))
+        return Prompt(ratios, kl, changed, (both[0], both[1]))
+
+    # What begins a difference
+
+    @cached_property
+    def step(self) -> list[Bench]:
+        """The full passes in step with themselves."""
+        return [self.bench(i, one.plain, partner={i: one.plain}) for i, one in enumerate(self.full)]
+
+    def _explain(self, parting: Parting, calls: Sequence[Call], run: Run) -> None:
+        """The boundaries that are off in step, what the token depends on, and whether mending the former is enough."""
+        plain = {i: one.plain for i, one in enumerate(self.full)}
+        in_step = self.run(calls, layers=self.layers, partner=plain)
+        parting.origin = origin = self._origin(in_step, parting.prompt)
+        caches = [cache for call, cache in zip(run.calls, run.caches, strict=True) if reads(call, parting.prompt)]
+        why = None if origin is None else position(origin)
+        for experiment in (lambda: self._sees(parting, calls), lambda: kept(caches, calls, self.dtype)):
+            why = why or experiment()
+        if origin is not None:
+            mended = self.run(calls, layers=self.layers, partner=plain, replace=origin.boundaries)
+            parting.left = self._largest(mended, parting.prompt)
+            parting.id, parting.cause = why or ("layer-code", differs(origin))
+        elif why:
+            parting.id, parting.cause = why
+
+    def _origin(self, run: Run, which: int) -> Origin | None:
+        """What is off in step: from the first token on that is, in the order of the run."""
+        bench, length = self.step[which], len(self.prompts[which])
+        off: dict[Boundary, TokenRatios] = {}
+        for name in bench.plain:
+            at = Boundary.of(name)
+            found = token_ratios(bench, run, name, which, length) if at is not None else TokenRatios()
+            if at is not None and found.first is not None:
+                off[at] = found
+        if not off:
+            return None
+        first = min(off, key=lambda at: off[at].first or 0)
+        layers = {name: name for name in self.layers}
+        owners = dict.fromkeys(steps.owner(self.port, at, layers) for at in off)
+        places = [f"the code of {layer or 'the model'}" if kind == CODE else f"layer {layer}" for kind, layer in owners]
+        own = steps.owner(self.port, first, layers)
+        place = places[list(owners).index(own)]
+        return Origin([place, *(p for p in places if p != place)], first, off[first].first or 0, off[first], [*map(str, off)])
+
+    def _largest(self, run: Run, which: int) -> float:
+        """The largest error ratio of a prompt's tokens in a run."""
+        return token_ratios(self.full[which], run, LOGPROBS, which, len(self.prompts[which])).largest
+
+    def _sees(self, parting: Parting, calls: Sequence[Call]) -> tuple[str, str] | None:
+        """What a token's log-probabilities depend on and should not, or the reverse: tokens are changed, and it is
+        looked whether they do."""
+        which, token = parting.prompt, parting.token
+        before = self._row(calls, which, token)
+        alone = self.full[which].plain.load(LOGPROBS)[0, token]
+        envelope = self.full[which].envelope(LOGPROBS)[1].errors
+        allowed = OFF * float(np.max(envelope[0, token])) if envelope is not None else 0.0
+        vocabulary = len(before)
+
+        def differs(calls: Sequence[Call], from_: Any = before) -> bool:
+            apart = np.abs(self._row(calls, which, token) - from_)
+            return bool(np.max(apart) > allowed or not np.isfinite(apart).all())
+
+        others = [i for i in range(len(self.prompts)) if i != which]
+        if differs([changed(call, others, None, vocabulary) for call in calls]):
+            return "decode-mask", f"token {token} depends on the other rows of its batch"
+        if differs([padded(call, vocabulary) for call in calls]):
+            return "decode-mask", f"token {token} depends on the padding"
+        later = range(token + 1, len(self.prompts[which]))
+        if differs([changed(call, [which], later, vocabulary) for call in calls]):
+            return "decode-mask", f"token {token} depends on later tokens"
+        unseen = []
+        for j in chosen(token):
+            whole = [changed(call, [which], [j], vocabulary) for call in full(self.prompts, which)]
+            if differs(whole, alone) and not differs([changed(call, [which], [j], vocabulary) for call in calls]):
+                unseen.append(j)
+        if unseen:
+            return "decode-mask", f"token {token} does not depend on {'token' if len(unseen) == 1 else 'tokens'} {few([*map(str, unseen)])}"
+        return None
+
+    def _row(self, calls: Sequence[Call], which: int, token: int) -> Any:
+        """The log-probabilities of a token in some calls."""
+        return log_probabilities(self.run(calls), self.full[which], which, len(self.prompts[which]))[token][0]
+
+    # Rows
+
+    def comparisons(self) -> Iterator[Comparison]:
+        """The log-probabilities of each prompt in each way."""
+        for way, measured in self.ran.items():
+            for i, one in enumerate(measured):
+                if one is not None:
+                    yield self._comparison(f"{way}.{i}", one, self.full[i])
+
+    def _comparison(self, tensor: str, one: Prompt, bench: Bench) -> Comparison:
+        metrics, off = compare(*one.logprobs, 0.0, 0.0), one.ratios.first is not None
+        verdict = Verdict.SEMANTIC if off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
+        envelope = bench.envelope(LOGPROBS)[1]
+        name = self.port.name
+        return Comparison(
+            self.case.id, self.dtype, tensor, name, FULL,
+            Verdict.NONFINITE if metrics.n_nonfinite_mismatched else verdict, 0.0, 0.0, metrics=metrics,
+            error_ratio=(one.ratios.largest, None), envelope=(envelope.rms, envelope.max),
+            culprit=(name,) if off else (),
+        )  # fmt: skip
+
+    def diagnoses(self) -> Iterator[Diagnosis]:
+        """One for each way that is off, and for healthy ways nothing."""
+        for one in self.partings:
+            measured = [prompt for prompt in self.ran[one.way] if prompt is not None]
+            kl = [value for prompt in measured for value in prompt.kl.values()]
+            place = few(list(one.origin.places)) if one.origin else "no layer"
+            evidence = {
+                "way": one.way, "prompt": one.prompt, "token": one.token, "place": place, "cause": one.cause,
+                "layer": None if one.origin is None else one.origin.at.words(),
+                "at_token": None if one.origin is None else one.origin.token,
+                "tokens": sum(len(prompt.kl) for prompt in measured),
+                "off": sum(not ratio < OFF for prompt in measured for ratio in prompt.ratios.ratios.values()),
+                "changed": sum(len(prompt.changed) for prompt in measured),
+                "kl": max(kl), "mean_kl": float(np.mean(kl)), "left": one.left,
+                "ratios": measured[0].ratios.ratios and self.ran[one.way][one.prompt].ratios.ratios,  # type: ignore[union-attr]
+            }  # fmt: skip
+            explained = one.left is not None and one.left < OFF and one.id != "layer-code"
+            largest = max(prompt.ratios.largest for prompt in measured)
+            yield Diagnosis(
+                self.case.id, self.dtype, self.port.name, one.id, f"{WAYS[one.way].words}: {place}: {one.cause}",
+                tuple(one.tensors), explained, largest, one.left, evidence,
+            )  # fmt: skip
+
+
+def only(calls: Sequence[Call], which: int, token: int) -> list[Call]:
+    """The calls that a token of a prompt takes, up to that token."""
+    mine = [call for call in calls if any(row.prompt == which for row in call.rows)]
+    last = next(k for k, call in enumerate(mine) if has(call, which, token))
+    return mine[: last + 1]
+
+
+def reads(call: Call, which: int) -> bool:
+    """Whether a prompt is in a call."""
+    return any(row.prompt == which for row in call.rows)
+
+
+def has(call: Call, which: int, token: int) -> bool:
+    """Whether a token is in a call."""
+    return any(row.prompt == which and row.start <= token < row.start + row.count for row in call.rows)
+
+
+def changed(call: Call, prompts: Collection[int], tokens: Collection[int] | None, vocabulary: int) -> Call:
+    """The call with other tokens: these of some prompts, or all."""
+    rows = [list(row) for row in call.tokens]
+    for i, row in enumerate(call.rows):
+        for j in range(row.count) if row.prompt in prompts else ():
+            if tokens is None or row.start + j in tokens:
+                rows[i][row.offset + j] = (rows[i][row.offset + j] + 1) % vocabulary
+    return replace(call, tokens=rows)
+
+
+def padded(call: Call, vocabulary: int) -> Call:
+    """The call with another id at padded places."""
+    rows = [[(token + 1) % vocabulary for token in tokens] for tokens in call.tokens]
+    for i, row in enumerate(call.rows):
+        rows[i][row.offset : row.offset + row.count] = call.tokens[i][row.offset : row.offset + row.count]
+    return replace(call, tokens=rows)
+
+
+def chosen(token: int) -> list[int]:
+    """Tokens before a token, and itself: all, or some at both ends."""
+    every = list(range(token + 1))
+    return every if len(every) <= MOST_SEEN else [*every[: MOST_SEEN // 2], *every[-MOST_SEEN // 2 :]]
+
+
+def position(origin: Origin) -> tuple[str, str] | None:
+    """Whole numbers that differ: positions, or tokens."""
+    values = origin.ratios.values
+    if values is None or values[0].dtype.kind not in "iu" or values[0].size != 1:
+        return None
+    theirs, ours = (int(side.ravel()[0]) for side in values)
+    return "decode-position", f"{origin.at.words()} for token {origin.token} is {theirs} (should be {ours})"
+
+
+def kept(caches: Sequence[Sequence[Any]], calls: Sequence[Call], dtype: str) -> tuple[str, str] | None:
+    """A cache whose numbers all fit into a narrower dtype."""
+    if dtype == "bfloat16" or not any(len(cache) for cache in caches) or all(call.fresh for call in calls):
+        return None
+    if all(tensor["narrow"] for cache in caches for tensor in cache):
+        return "decode-cache-dtype", f"the cache holds numbers of bfloat16, the model computes in {dtype}"
+    return None
+
+
+def differs(origin: Origin) -> str:
+    """What is known of a difference without a cause."""
+    said = f"given the full pass's values before it, {origin.at.words()} for token {origin.token} differs"
+    if origin.ratios.values is None or origin.ratios.values[0].dtype.kind != "f":
+        return said
+    mine, ours = (side.astype(np.float64) for side in origin.ratios.values)
+    scale = float(np.sqrt(np.mean(ours**2))) or 1.0
+    return f"{said} by {number(float(np.sqrt(np.mean((mine - ours) ** 2))) / scale)} of its size"

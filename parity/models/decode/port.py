@@ -1,0 +1,63 @@
+"""A backend's model that decodes, as the host asks about it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parity.models.decode.spec import Decode
+from parity.models.decode.ways import Call, Tokens
+from parity.models.ports import Port
+from parity.models.worker.tape import Recorded
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of some calls: their tapes, and of each the shapes of the cached tensors and whether bfloat16 holds them."""
+
+    calls: Sequence[Call]
+    tapes: Sequence[Recorded]
+    caches: Sequence[Sequence[Mapping[str, Any]]]
+    takes: Sequence[str]
+
+
+class Decoder(Port):
+    """A port whose function `forward` decodes."""
+
+    def prompts(self) -> list[list[int]]:
+        """The token ids of the user's function. Raises ModelError."""
+        assert isinstance(self.model, Decode)  # noqa: S101 - for the type checker
+        return list(self._ask("model.prompts", prompts=self.model.prompts)["prompts"])
+
+    def decode(
+        self,
+        state: Path,
+        calls: Sequence[Call],
+        prompts: Sequence[Tokens],
+        *,
+        layers: Collection[str] = (),
+        partner: Mapping[int, Recorded] | None = None,
+        replace: Collection[str] | None = None,
+        dtype: str = "",
+        seed: int = 0,
+    ) -> Run:
+        """Run some calls with the boundaries of `layers` on the tapes. With `partner`, the full pass of each prompt,
+        its values take the place of the calls' (only of the tensors in `replace`, if given). `seed` perturbs weights,
+        and what takes a place, by an ulp. Raises ModelError."""
+        record = self.folder / f"run-{next(self._numbers)}"
+        reply = self._ask(
+            "model.decode",
+            state=str(state),
+            record=str(record),
+            calls=[call.message() for call in calls],
+            lengths=[len(tokens) for tokens in prompts],
+            layers=list(layers),
+            partner={str(i): full.folder for i, full in (partner or {}).items()},
+            replace=None if replace is None else list(replace),
+            dtype=dtype or self.dtype,
+            seed=seed,
+        )
+        tapes = [Recorded(str(record / str(k))) for k in range(len(calls))]
+        return Run(calls, tapes, reply["caches"], reply["takes"])

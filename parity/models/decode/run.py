@@ -1,0 +1,88 @@
+"""Cases of `kind: decode` as a client of `parity/run.py`."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from parity.clients import Client, JudgedCase
+from parity.config.plan import CasePlan, Plan
+from parity.engine import Announced, EngineOptions, Event, Judging
+from parity.engine.workers import Workers
+from parity.judge.compare.verdict import Comparison
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.models import run as models
+from parity.models.decode.judge import Decoding
+from parity.models.decode.port import Decoder
+from parity.models.decode.spec import DECODE
+from parity.models.ports import ModelError
+from parity.outcome import CellOutcome, Outcome
+
+
+def decodings(
+    plan: Plan,
+    options: EngineOptions,
+    run_dir: Path,
+    observe: Callable[[Event], None],
+    _rows: Sequence[Any] = (),
+    done: Collection[tuple[str, str]] = (),
+) -> Iterator[JudgedCase]:
+    """Run the decodings of a plan but for those (case, dtype) that are `done`."""
+    yield from models.each(DECODE, DecodeRun, plan, options, run_dir, observe, done)
+
+
+CLIENT = Client(decodings, replaceable=models.functions_of)
+
+
+class DecodeRun:
+    """A model that decodes in one dtype, by each backend on its own; `folder` holds its files."""
+
+    def __init__(
+        self, plan: Plan, case: CasePlan, dtype: str, workers: Workers, folder: Path, tell: Callable[..., None]
+    ) -> None:
+        self.case, self.dtype, self._tell = case, dtype, tell
+        self.scratch = folder / "runs"
+        self.ports = [Decoder(spec, case, dtype, workers, self.scratch / spec.name) for spec in plan.backends]
+        self.base = next(port for port in self.ports if port.name == plan.baseline)
+
+    def judged(self) -> Iterator[JudgedCase]:
+        """Build, run and judge; an interrupt gives the ports that were judged, and is raised again."""
+        comparisons: list[Comparison] = []
+        diagnoses: list[Diagnosis] = []
+        outcomes: list[CellOutcome] = []
+        interrupted: KeyboardInterrupt | None = None
+        began, prompts = time.monotonic(), None
+        try:
+            for port in sorted(self.ports, key=lambda port: port is not self.base):
+                outcome, message = Outcome.OK, ""
+                try:
+                    port.build(None)
+                    prompts = self.base.prompts() if port is self.base else prompts
+                    if prompts is None:
+                        raise ModelError("the baseline failed, and gives the prompts")
+                    self._tell(Judging(self.case.id))
+                    decoding = Decoding(
+                        self.case, self.dtype, port, prompts, models.TRUTH.get(self.dtype, ""), self._say
+                    )
+                    decoding.judged()
+                    comparisons += decoding.comparisons()
+                    diagnoses += decoding.diagnoses()
+                    message = "; ".join(f"{way} is not run: {why}" for way, why in decoding.left_out.items())
+                except ModelError as error:
+                    outcome, message = error.outcome, str(error)
+                outcomes.append(CellOutcome(self.case.id, self.dtype, port.name, outcome, message=message))
+        except KeyboardInterrupt as error:
+            interrupted = error
+        finally:
+            for port in self.ports:
+                port.close()
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        yield JudgedCase(self.case, self.dtype, outcomes, comparisons, diagnoses, (), time.monotonic() - began)
+        if interrupted is not None:
+            raise interrupted
+
+    def _say(self, text: str) -> None:
+        self._tell(Announced(f"{self.case.id} {self.dtype}: {text}"))

@@ -1,0 +1,102 @@
+"""How far each token of a way is from the full pass, in units of what rounding does to that token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from parity.judge.bound.envelope import OFF, SMALLEST, Array, Envelope, size
+from parity.models.decode.port import Run
+from parity.models.measure import Bench
+from parity.models.worker.decode import aligned, cut
+
+LOGPROBS = "logprobs"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some tokens of a tensor, from `start` on, in the layout of the full pass's."""
+
+    axis: int
+    start: int
+    values: Array
+
+
+@dataclass
+class TokenRatios:
+    """The error ratio of a tensor by token. `values`: where it is off first, of the way and of the full pass."""
+
+    ratios: dict[int, float] = field(default_factory=dict)
+    values: tuple[Array, Array] | None = None
+
+    @property
+    def first(self) -> int | None:
+        """The first token that is more than rounding."""
+        return min((token for token, ratio in self.ratios.items() if not ratio < OFF), default=None)
+
+    @property
+    def largest(self) -> float:
+        """The largest ratio."""
+        return max(self.ratios.values(), default=0.0)
+
+
+def pieces(run: Run, name: str, full: tuple[int, ...], prompt: int, length: int) -> Iterator[Piece]:
+    """The parts that a run has of a prompt's tensor, whose shape is `full` in the pass over all `length` tokens."""
+    for call, tape in zip(run.calls, run.tapes, strict=True):
+        for i, row in enumerate(call.rows):
+            if row.prompt != prompt or not row.count or name not in tape:
+                continue
+            at = aligned(full, tape.shape(name), len(call.rows), len(call.tokens[0]), length)
+            if at is not None:
+                values = tape.load(name)[i : i + 1] if at[0] else tape.load(name)
+                yield Piece(at[1], row.start, values[cut(at[1], row.offset, row.count)])
+
+
+def token_ratios(bench: Bench, run: Run, name: str, prompt: int, length: int) -> TokenRatios:
+    """The error ratio of each token of a tensor; empty if a run has no such tensor of this form."""
+    found, measured = TokenRatios(), None
+    for piece in pieces(run, name, bench.plain.shape(name), prompt, length):
+        exact, envelope = measured = measured or bench.envelope(name)
+        for j in range(piece.values.shape[piece.axis]):
+            token, place = piece.start + j, cut(piece.axis, piece.start + j, 1)
+            mine = piece.values[cut(piece.axis, j, 1)]
+            found.ratios[token] = ratio = token_ratio(mine, exact[place], place, envelope, piece.axis)
+            if found.values is None and not ratio < OFF:
+                found.values = mine, bench.plain.load(name)[place]
+    return found
+
+
+def token_ratio(mine: Array, exact: Array, place: tuple[slice, ...], envelope: Envelope, axis: int) -> float:
+    """The error of a token over its envelope, by root mean square and by maximum."""
+    if exact.dtype.kind != "f" or envelope.errors is None:
+        return 0.0 if np.array_equal(mine, exact) else float("inf")
+    if not np.array_equal(np.isfinite(mine), np.isfinite(exact)):
+        return float("inf")
+    with np.errstate(invalid="ignore"):
+        error = size(np.where(mine == exact, 0.0, np.abs(mine - exact)))
+    axes = tuple(i for i, n in enumerate(envelope.errors.shape) if n > 1 and i != axis)
+    allowed = size(envelope.errors[place])
+    factor = envelope.inflation.get(axes)
+    # Where runs vary too much for a factor, a token may use what the others have.
+    rms, most = (
+        (max(allowed.rms, envelope.rms), max(allowed.max, envelope.max))
+        if factor is None
+        else (allowed.rms * factor, allowed.max * factor)
+    )
+    return max(over(error.rms, rms), over(error.max, most))
+
+
+def over(error: float, allowed: float) -> float:
+    """A ratio; errors too small for a normal number are none."""
+    return 0.0 if error <= SMALLEST else error / allowed if allowed else float("inf")
+
+
+def log_probabilities(run: Run, full: Bench, prompt: int, length: int) -> Mapping[int, tuple[Array, Array]]:
+    """The log-probabilities of each token that a run has, of the run and of the full pass."""
+    ours = full.plain.load(LOGPROBS)[0]
+    found = {}
+    for piece in pieces(run, LOGPROBS, full.plain.shape(LOGPROBS), prompt, length):
+        found |= {piece.start + j: (row, ours[piece.start + j]) for j, row in enumerate(piece.values[0])}
+    return found
