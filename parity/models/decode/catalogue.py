@@ -24,12 +24,12 @@ DECODINGS = (
             "or the cache does not have all keys."
         ),
         shows=(
-            "When a padded place, another row, or a later token is changed, a token's log-probabilities change; or those "
-            "of the full pass change with an earlier token, and these do not."
+            "When a padded place, another row, or a later token is changed, a token's log-probabilities change; or "
+            "those of the full pass change with an earlier token, and these do not."
         ),
         known_in=(
-            "scaled_dot_product_attention(is_causal=True) of PyTorch aligns its mask with the top left corner, which is "
-            "wrong for queries after a cache."
+            "scaled_dot_product_attention(is_causal=True) of PyTorch aligns its mask with the top left corner, which "
+            "is wrong for queries after a cache."
         ),
         source="The documentation of torch.nn.attention.bias.causal_lower_right.",
     ),

@@ -37,7 +37,9 @@ KEYS: Mapping[str, Any] = {
     "dtypes": (Dtypes, ()),
     "tolerance": (Tolerances, None),
 }
-DecodeCase = model_of("decode_case", "a model that decodes", {**KEYS, "sweep": (sweep_of(ROOTS), None)}, module=__name__)
+DecodeCase = model_of(
+    "decode_case", "a model that decodes", {**KEYS, "sweep": (sweep_of(ROOTS), None)}, module=__name__
+)
 
 
 def build(node: Node, scope: Scope) -> Iterator[BuiltCase]:

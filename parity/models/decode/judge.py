@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,9 @@ from parity.models.decode.tokens import LOGPROBS, TokenRatios, log_probabilities
 from parity.models.decode.ways import FULL, WAYS, Call, Tokens, calls_of, full
 from parity.models.findings import CODE, Boundary
 from parity.models.measure import RUNS, Bench
+from parity.models.ports import ModelError
 from parity.models.worker.tape import Recorded
+from parity.outcome import Outcome
 from parity.reporting.text.words import few, number
 
 MOST_SEEN = 6
@@ -34,7 +35,7 @@ class Origin:
     """What begins a difference: the owners of boundaries that are off in step, the first of them with its token."""
 
     places: Sequence[str]
-    at: Boundary
+    what: str
     token: int
     ratios: TokenRatios
     boundaries: Sequence[str]
@@ -42,11 +43,12 @@ class Origin:
 
 @dataclass
 class Parting:
-    """A way that is off: its first token, what begins it, and why. `left`: the error ratio once that is mended."""
+    """A way that is off: its first and last token, what begins it, and why. `left`: the error ratio without that."""
 
     way: str
     prompt: int
     token: int
+    last: int
     tensors: Sequence[str]
     origin: Origin | None = None
     id: str = "unexplained"
@@ -67,7 +69,8 @@ class Prompt:
 
 @dataclass
 class Decoding:
-    """A port and its prompts. `takes`: what the user's function may be given; `ran` the ways' prompts."""
+    """A port and its prompts. `takes`: what the user's function may be given; `ran` the ways' prompts; `left_out`
+    and `failed` say why there are none."""
 
     case: CasePlan
     dtype: str
@@ -79,6 +82,7 @@ class Decoding:
     full: list[Bench] = field(default_factory=list)
     ran: dict[str, list[Prompt | None]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
     partings: list[Parting] = field(default_factory=list)
 
     @property
@@ -123,7 +127,12 @@ class Decoding:
                 self.left_out[name] = "there is one prompt"
             else:
                 self.say(f"runs {self.port.name} {way.words}")
-                self._way(name)
+                try:
+                    self._way(name)
+                except ModelError as error:
+                    if error.outcome is not Outcome.ERROR:
+                        raise
+                    self.failed[name] = str(error)
 
     def _way(self, name: str) -> None:
         """Run a way; where it is off, look for what begins it."""
@@ -131,13 +140,14 @@ class Decoding:
         run = self.run(calls)
         measured = [self._prompt(run, i) for i in range(len(self.prompts))]
         self.ran[name] = measured
-        firsts = [(one.ratios.first, i) for i, one in enumerate(measured) if one and one.ratios.first is not None]
-        if firsts:
-            token, which = min(firsts)
-            parting = Parting(name, which, token, [f"{name}.{i}" for _, i in firsts])
+        off = {i: one.ratios.off for i, one in enumerate(measured) if one is not None and one.ratios.off}
+        if off:
+            which = min(off, key=lambda i: off[i][0])
+            token, last = off[which][0], off[which][-1]
+            parting = Parting(name, which, token, last, [f"{name}.{i}" for i in off])
             self.partings.append(parting)
             self.say(f"looks for what begins it in {self.port.name}, {WAYS[name].words}")
-            self._explain(parting, only(calls, which, token), run)
+            self._explain(parting, calls, run)
 
     def _prompt(self, run: Run, which: int) -> Prompt | None:
         """How far a prompt is from its full pass."""
@@ -162,14 +172,16 @@ class Decoding:
     def _explain(self, parting: Parting, calls: Sequence[Call], run: Run) -> None:
         """The boundaries that are off in step, what the token depends on, and whether mending the former is enough."""
         plain = {i: one.plain for i, one in enumerate(self.full)}
-        in_step = self.run(calls, layers=self.layers, partner=plain)
+        upto = only(calls, parting.prompt, parting.last)
+        in_step = self.run(upto, layers=self.layers, partner=plain)
         parting.origin = origin = self._origin(in_step, parting.prompt)
         caches = [cache for call, cache in zip(run.calls, run.caches, strict=True) if reads(call, parting.prompt)]
         why = None if origin is None else position(origin)
-        for experiment in (lambda: self._sees(parting, calls), lambda: kept(caches, calls, self.dtype)):
-            why = why or experiment()
+        if origin is not None and why is not None:
+            origin.places = origin.places[:1]  # what follows from whole numbers that no value can take the place of
+        why = why or self._sees(parting, calls) or kept(caches, self.dtype)
         if origin is not None:
-            mended = self.run(calls, layers=self.layers, partner=plain, replace=origin.boundaries)
+            mended = self.run(upto, layers=self.layers, partner=plain, replace=origin.boundaries)
             parting.left = self._largest(mended, parting.prompt)
             parting.id, parting.cause = why or ("layer-code", differs(origin))
         elif why:
@@ -182,35 +194,50 @@ class Decoding:
         for name in bench.plain:
             at = Boundary.of(name)
             found = token_ratios(bench, run, name, which, length) if at is not None else TokenRatios()
-            if at is not None and found.first is not None:
+            if at is not None and found.off:
                 off[at] = found
         if not off:
             return None
-        first = min(off, key=lambda at: off[at].first or 0)
+        first = min(off, key=lambda at: off[at].off[0])
         layers = {name: name for name in self.layers}
         owners = dict.fromkeys(steps.owner(self.port, at, layers) for at in off)
         places = [f"the code of {layer or 'the model'}" if kind == CODE else f"layer {layer}" for kind, layer in owners]
         own = steps.owner(self.port, first, layers)
         place = places[list(owners).index(own)]
-        return Origin([place, *(p for p in places if p != place)], first, off[first].first or 0, off[first], [*map(str, off)])
+        what = first.words()
+        if first.side == "in" and first.index < len(run.words.get(first.layer, ())):
+            what = f"`{run.words[first.layer][first.index]}` of {first.layer or 'the model'}"
+        rest = [other for other in places if other != place]
+        return Origin([place, *rest], what, off[first].off[0], off[first], [*map(str, off)])
 
     def _largest(self, run: Run, which: int) -> float:
         """The largest error ratio of a prompt's tokens in a run."""
         return token_ratios(self.full[which], run, LOGPROBS, which, len(self.prompts[which])).largest
 
-    def _sees(self, parting: Parting, calls: Sequence[Call]) -> tuple[str, str] | None:
+    def _sees(self, parting: Parting, every: Sequence[Call]) -> tuple[str, str] | None:
         """What a token's log-probabilities depend on and should not, or the reverse: tokens are changed, and it is
         looked whether they do."""
         which, token = parting.prompt, parting.token
+        calls = only(every, which, token)
         before = self._row(calls, which, token)
-        alone = self.full[which].plain.load(LOGPROBS)[0, token]
         envelope = self.full[which].envelope(LOGPROBS)[1].errors
         allowed = OFF * float(np.max(envelope[0, token])) if envelope is not None else 0.0
         vocabulary = len(before)
 
-        def differs(calls: Sequence[Call], from_: Any = before) -> bool:
-            apart = np.abs(self._row(calls, which, token) - from_)
+        def differs(calls: Sequence[Call]) -> bool:
+            apart = np.abs(self._row(calls, which, token) - before)
             return bool(np.max(apart) > allowed or not np.isfinite(apart).all())
+
+        def unseen(token: int, calls: Sequence[Call]) -> list[int]:
+            """The tokens on which a token depends in the full pass only."""
+            row, alone = self._row(calls, which, token), self.full[which].plain.load(LOGPROBS)[0, token]
+            whole = full(self.prompts, which)
+
+            def depends(on: int, calls: Sequence[Call], row: Any) -> bool:
+                other = [changed(call, [which], [on], vocabulary) for call in calls]
+                return bool(np.max(np.abs(self._row(other, which, token) - row)) > allowed)
+
+            return [j for j in chosen(token) if depends(j, whole, alone) and not depends(j, calls, row)]
 
         others = [i for i in range(len(self.prompts)) if i != which]
         if differs([changed(call, others, None, vocabulary) for call in calls]):
@@ -220,13 +247,10 @@ class Decoding:
         later = range(token + 1, len(self.prompts[which]))
         if differs([changed(call, [which], later, vocabulary) for call in calls]):
             return "decode-mask", f"token {token} depends on later tokens"
-        unseen = []
-        for j in chosen(token):
-            whole = [changed(call, [which], [j], vocabulary) for call in full(self.prompts, which)]
-            if differs(whole, alone) and not differs([changed(call, [which], [j], vocabulary) for call in calls]):
-                unseen.append(j)
-        if unseen:
-            return "decode-mask", f"token {token} does not depend on {'token' if len(unseen) == 1 else 'tokens'} {few([*map(str, unseen)])}"
+        for at in dict.fromkeys((token, parting.last)):
+            missed = unseen(at, only(every, which, at))
+            if missed:
+                return "decode-mask", f"token {at} does not depend on {tokens_of(missed)}"
         return None
 
     def _row(self, calls: Sequence[Call], which: int, token: int) -> Any:
@@ -241,9 +265,14 @@ class Decoding:
             for i, one in enumerate(measured):
                 if one is not None:
                     yield self._comparison(f"{way}.{i}", one, self.full[i])
+        for way, message in self.failed.items():
+            yield Comparison(
+                self.case.id, self.dtype, f"{way}.0", self.port.name, FULL, Verdict.STRUCTURE, 0.0, 0.0,
+                message=f"it does not run: {message}", culprit=(self.port.name,),
+            )  # fmt: skip
 
     def _comparison(self, tensor: str, one: Prompt, bench: Bench) -> Comparison:
-        metrics, off = compare(*one.logprobs, 0.0, 0.0), one.ratios.first is not None
+        metrics, off = compare(*one.logprobs, 0.0, 0.0), bool(one.ratios.off)
         verdict = Verdict.SEMANTIC if off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
         envelope = bench.envelope(LOGPROBS)[1]
         name = self.port.name
@@ -262,13 +291,12 @@ class Decoding:
             place = few(list(one.origin.places)) if one.origin else "no layer"
             evidence = {
                 "way": one.way, "prompt": one.prompt, "token": one.token, "place": place, "cause": one.cause,
-                "layer": None if one.origin is None else one.origin.at.words(),
+                "layer": None if one.origin is None else one.origin.what,
                 "at_token": None if one.origin is None else one.origin.token,
                 "tokens": sum(len(prompt.kl) for prompt in measured),
-                "off": sum(not ratio < OFF for prompt in measured for ratio in prompt.ratios.ratios.values()),
+                "off": sum(len(prompt.ratios.off) for prompt in measured),
                 "changed": sum(len(prompt.changed) for prompt in measured),
                 "kl": max(kl), "mean_kl": float(np.mean(kl)), "left": one.left,
-                "ratios": measured[0].ratios.ratios and self.ran[one.way][one.prompt].ratios.ratios,  # type: ignore[union-attr]
             }  # fmt: skip
             explained = one.left is not None and one.left < OFF and one.id != "layer-code"
             largest = max(prompt.ratios.largest for prompt in measured)
@@ -319,18 +347,23 @@ def chosen(token: int) -> list[int]:
     return every if len(every) <= MOST_SEEN else [*every[: MOST_SEEN // 2], *every[-MOST_SEEN // 2 :]]
 
 
+def tokens_of(numbers: Sequence[int]) -> str:
+    """`token 2`, `tokens 2, 3`."""
+    return f"token{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
 def position(origin: Origin) -> tuple[str, str] | None:
     """Whole numbers that differ: positions, or tokens."""
     values = origin.ratios.values
     if values is None or values[0].dtype.kind not in "iu" or values[0].size != 1:
         return None
     theirs, ours = (int(side.ravel()[0]) for side in values)
-    return "decode-position", f"{origin.at.words()} for token {origin.token} is {theirs} (should be {ours})"
+    return "decode-position", f"{origin.what} for token {origin.token} is {theirs} (should be {ours})"
 
 
-def kept(caches: Sequence[Sequence[Any]], calls: Sequence[Call], dtype: str) -> tuple[str, str] | None:
+def kept(caches: Sequence[Sequence[Any]], dtype: str) -> tuple[str, str] | None:
     """A cache whose numbers all fit into a narrower dtype."""
-    if dtype == "bfloat16" or not any(len(cache) for cache in caches) or all(call.fresh for call in calls):
+    if dtype == "bfloat16" or not any(len(cache) for cache in caches):
         return None
     if all(tensor["narrow"] for cache in caches for tensor in cache):
         return "decode-cache-dtype", f"the cache holds numbers of bfloat16, the model computes in {dtype}"
@@ -339,7 +372,7 @@ def kept(caches: Sequence[Sequence[Any]], calls: Sequence[Call], dtype: str) -> 
 
 def differs(origin: Origin) -> str:
     """What is known of a difference without a cause."""
-    said = f"given the full pass's values before it, {origin.at.words()} for token {origin.token} differs"
+    said = f"given the full pass's values before it, {origin.what} for token {origin.token} differs"
     if origin.ratios.values is None or origin.ratios.values[0].dtype.kind != "f":
         return said
     mine, ours = (side.astype(np.float64) for side in origin.ratios.values)

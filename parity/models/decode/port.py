@@ -15,12 +15,14 @@ from parity.models.worker.tape import Recorded
 
 @dataclass(frozen=True)
 class Run:
-    """A run of some calls: their tapes, and of each the shapes of the cached tensors and whether bfloat16 holds them."""
+    """A run of some calls: their tapes, and of each the cached tensors' shapes and whether bfloat16 holds them. `takes`
+    is what the user's function may be given, `words` the names of each layer's arguments, a tensor each."""
 
     calls: Sequence[Call]
     tapes: Sequence[Recorded]
     caches: Sequence[Sequence[Mapping[str, Any]]]
     takes: Sequence[str]
+    words: Mapping[str, Sequence[str]]
 
 
 class Decoder(Port):
@@ -60,4 +62,4 @@ class Decoder(Port):
             seed=seed,
         )
         tapes = [Recorded(str(record / str(k))) for k in range(len(calls))]
-        return Run(calls, tapes, reply["caches"], reply["takes"])
+        return Run(calls, tapes, reply["caches"], reply["takes"], reply["words"])

@@ -13,7 +13,7 @@ from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.decode.spec import DECODE
 from parity.models.decode.ways import WAYS
-from parity.models.report import UNMEASURED, ModelReport, parts
+from parity.models.report import UNMEASURED, ModelReport, markdown, parts
 from parity.reporting.kinds import Anchors
 from parity.reporting.results.rows import CaseRow, ComparisonRow, OutcomeRow, Results
 from parity.reporting.text.words import grouped, listed, number
@@ -65,12 +65,13 @@ class DecodeView:
             return [self.ended.message]
         notes = [self.ended.message] if self.ended is not None and self.ended.message else []
         fine = [way for way, rows in self.by_way.items() if not any(row.fails for row in rows)]
-        said = [sentence(cause) for cause in self.causes]
+        said = sentences(self.causes)
+        said += [f"{WAYS[way].words}: {rows[0].message}" for way, rows in self.by_way.items() if rows[0].message]
         if not self.is_off:
             apart = max((row.max_abs_diff or 0.0 for row in self.rows), default=0.0)
             expected = max((row.envelope.max for row in self.rows if row.envelope), default=0.0)
             said = [
-                f"aligned: {listed([WAYS[way].words for way in fine])}; log-probabilities differ from those of one pass by "
+                f"aligned: {listed([WAYS[way].words for way in fine])}; log-probabilities differ from one pass's by "
                 f"{number(apart)} at most, rounding does {number(expected)}"
             ]
         elif fine:
@@ -86,6 +87,8 @@ class DecodeView:
 def row_of(way: str, rows: Sequence[ComparisonRow], cause: Diagnosis | None) -> tuple[str, ...]:
     """A way in the texts of `HEAD`."""
     worst = max((row.largest_ratio for row in rows), default=0.0)
+    if rows[0].message:
+        return WAYS[way].words, *[NOTHING] * (len(HEAD) - 1)
     if cause is None:
         return WAYS[way].words, NOTHING, NOTHING, "0", NOTHING, NOTHING, number(worst)
     e = cause.evidence
@@ -93,18 +96,31 @@ def row_of(way: str, rows: Sequence[ComparisonRow], cause: Diagnosis | None) -> 
     return WAYS[way].words, str(e["token"]), cause.id, off, altered, number(e["kl"]), number(worst)
 
 
-def sentence(cause: Diagnosis) -> str:
-    """What begins a difference, and how large it is."""
-    e = cause.evidence
-    said = f"{WAYS[e['way']].words}, prompt {e['prompt']} from token {e['token']} on: {e['place']}: {e['cause']}"
-    size = (
-        f"{e['off']} of {e['tokens']} tokens are more than rounding, by {number(cause.residual_before)} times at most; "
-        f"{e['changed']} greedy choices change; KL {number(e['kl'])} at most"
+def sentences(causes: Sequence[Diagnosis]) -> list[str]:
+    """What begins a difference, in all ways that it begins, and how large it is."""
+    alike = grouped(
+        (tuple(cause.evidence[key] for key in ("place", "cause", "prompt", "token")), cause) for cause in causes
     )
-    if e["left"] is None:
-        return f"{said}; {size}"
-    left = "all tokens are within rounding" if e["left"] < OFF else f"{number(e['left'])} times rounding is left"
-    return f"{said}; {size}; with that mended, {left}"
+    return [sentence(group) for group in alike.values()]
+
+
+def sentence(causes: Sequence[Diagnosis]) -> str:
+    """One of them."""
+    e, ways = causes[0].evidence, listed([WAYS[cause.evidence["way"]].words for cause in causes])
+    largest = max(cause.residual_before or 0.0 for cause in causes)
+    parts = [
+        f"{ways}, prompt {e['prompt']} from token {e['token']} on: {e['place']}: {e['cause']}",
+        f"{sum(cause.evidence['off'] for cause in causes)} of {sum(cause.evidence['tokens'] for cause in causes)} "
+        f"tokens are off, by up to {number(largest)} times what rounding does",
+        f"greedy choices that change: {sum(cause.evidence['changed'] for cause in causes)}; "
+        f"KL {number(max(cause.evidence['kl'] for cause in causes))} at most",
+    ]
+    left = [cause.evidence["left"] for cause in causes if cause.evidence["left"] is not None]
+    if left:
+        enough = max(left) < OFF
+        rest = "all is rounding" if enough else f"{number(max(left))} times what rounding does is left"
+        parts.append(f"with that mended, {rest}")
+    return "; ".join(parts)
 
 
 def views(results: Results) -> list[DecodeView]:

@@ -32,9 +32,9 @@ class TokenRatios:
     values: tuple[Array, Array] | None = None
 
     @property
-    def first(self) -> int | None:
-        """The first token that is more than rounding."""
-        return min((token for token, ratio in self.ratios.items() if not ratio < OFF), default=None)
+    def off(self) -> list[int]:
+        """The tokens that are more than rounding."""
+        return sorted(token for token, ratio in self.ratios.items() if not ratio < OFF)
 
     @property
     def largest(self) -> float:
@@ -96,7 +96,7 @@ def over(error: float, allowed: float) -> float:
 def log_probabilities(run: Run, full: Bench, prompt: int, length: int) -> Mapping[int, tuple[Array, Array]]:
     """The log-probabilities of each token that a run has, of the run and of the full pass."""
     ours = full.plain.load(LOGPROBS)[0]
-    found = {}
+    found: dict[int, tuple[Array, Array]] = {}
     for piece in pieces(run, LOGPROBS, full.plain.shape(LOGPROBS), prompt, length):
         found |= {piece.start + j: (row, ours[piece.start + j]) for j, row in enumerate(piece.values[0])}
     return found

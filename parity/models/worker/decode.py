@@ -14,6 +14,7 @@ import numpy as np
 
 from parity.models.worker.port import Crossing, PortError, perturbed, tensors_in
 from parity.models.worker.tape import Recorded, Tape
+from parity.models.worker.traced import words_of
 
 Message = Dict[str, Any]
 Shape = Sequence[int]
@@ -94,7 +95,9 @@ def decode(port: Any, function: Any, request: Message) -> Message:
                 returned = function(port.model, given.pop("tokens"), **given)
             logits, cache = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
             if not isinstance(logits, port.framework.Tensor):
-                raise PortError(f"{function.__name__} must return logits, or (logits, cache), not {type(logits).__name__}")
+                raise PortError(
+                    f"{function.__name__} must return logits, or (logits, cache), not {type(logits).__name__}"
+                )
             values = port.to_array(logits)
             shape = tuple(np.shape(call["tokens"]))
             if values.shape[:-1] != shape:
@@ -105,7 +108,8 @@ def decode(port: Any, function: Any, request: Message) -> Message:
             tape.put("logprobs", log_probabilities(values))
             tape.close()
             caches.append([described(port, tensor) for tensor in tensors_in(cache, port.framework.Tensor)])
-    return {"caches": caches, "takes": takes}
+    words = {layer: words_of(port.module(layer), given) for (layer, nth), given in port.calls.items() if nth == 0}
+    return {"caches": caches, "takes": takes, "words": words}
 
 
 def described(port: Any, tensor: Any) -> Message:

@@ -154,7 +154,6 @@ class ModelRequests:
         named = found if isinstance(found, Mapping) else {metric.__name__: found}
         return {"metrics": {str(name): float(value) for name, value in named.items()}}
 
-
     def decode(self, request: Message) -> Message:
         """Run the model in one way; see `parity.models.decode.port.Decoder.decode`."""
         port = self.current()
