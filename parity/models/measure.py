@@ -18,6 +18,8 @@ from parity.models.worker.tape import Recorded
 
 RUNS = 4
 """Perturbed runs of the baseline."""
+TRUTH = {"float32": "float64", "bfloat16": "float32"}
+"""The dtype of the run that is taken for the truth."""
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,13 @@ from parity.engine.workers import Workers
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.layers import partners
-from parity.models.measure import RUNS, Bench
+from parity.models.measure import RUNS, TRUTH, Bench
 from parity.models.pair import Pair
 from parity.models.ports import ModelError, Port, write
 from parity.models.spec import MODEL, Model
 from parity.models.state import MappingError, Move, mapped, stored, written
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome
-
-TRUTH = {"float32": "float64", "bfloat16": "float32"}
-"""The dtype of the run that is taken for the truth."""
 
 
 def models(

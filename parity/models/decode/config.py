@@ -9,6 +9,7 @@ from pydantic import Field, WithJsonSchema
 
 from parity.config.case_models import Dtypes
 from parity.config.cases import BuiltCase, Scope, expanded, id_of, tolerance_of
+from parity.config.files import existing_file
 from parity.config.grammar import Text, list_of, model_of, read
 from parity.config.kinds import CaseKind
 from parity.config.nodes import Node, Problems
@@ -19,11 +20,11 @@ from parity.config.tolerances import Tolerances
 from parity.config.tree import without
 from parity.models import config as models
 from parity.models.decode.spec import DECODE, Decode
-from parity.models.decode.ways import WAYS
+from parity.models.decode.ways import WAYS, WORDS
 
 ROOTS = ("dtypes", "chunk")
 """The parts of a case that a sweep may set."""
-COMPARED = tuple(f"{way}.*" for way in (*WAYS, "port"))
+COMPARED = tuple(f"{way}.*" for way in WORDS)
 
 KEYS: Mapping[str, Any] = {
     "id": (Text, ""),
@@ -34,6 +35,7 @@ KEYS: Mapping[str, Any] = {
     "chunk": (Annotated[int, Field(ge=1, description="tokens of a call in chunks")], Decode.chunk),
     "pad": (Annotated[int, Field(ge=0, description="the token id at padded places")], Decode.pad),
     "ways": (list_of(Literal[*WAYS]), ()),
+    "mapping": (Annotated[str | None, Field(description=models.FILE)], None),
     "dtypes": (Dtypes, ()),
     "tolerance": (Tolerances, None),
 }
@@ -66,6 +68,7 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     dtypes = values.dtypes or scope.dtypes
     if "float16" in dtypes:
         report.add(case.get("dtypes") or case, "models run in float64, float32 and bfloat16", value=False)
+    mapping = existing_file(case.mapping["mapping"], report, "mapping") if values.mapping is not None else None
     for name in ("build", "forward", "prompts"):
         if not getattr(values, name).isidentifier():
             report.add(case.get(name) or case, f"{name} must be the name of a function")
@@ -73,7 +76,7 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
         return None
     spec = Decode(
         build=values.build, forward=values.forward, prompts=values.prompts, chunk=values.chunk, pad=values.pad,
-        ways=tuple(values.ways),
+        ways=tuple(values.ways), mapping=models.absolute(mapping),
     )  # fmt: skip
     case_id = id_of(combination, case, "-".join([DECODE, *suffixes(combination.swept)]), report)
     source, tolerance = WrittenAt(case.file, case.line), tolerance_of(DECODE, values, scope)

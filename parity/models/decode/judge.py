@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,9 @@ from parity.models import steps
 from parity.models.decode.port import Decoder, Run
 from parity.models.decode.spec import Decode
 from parity.models.decode.tokens import LOGPROBS, TokenRatios, log_probabilities, token_ratios
-from parity.models.decode.ways import FULL, WAYS, Call, Tokens, calls_of, full
+from parity.models.decode.ways import FULL, WAYS, WORDS, Call, Tokens, calls_of, full
 from parity.models.findings import CODE, Boundary
-from parity.models.measure import RUNS, Bench
+from parity.models.measure import RUNS, TRUTH, Bench
 from parity.models.ports import ModelError
 from parity.models.worker.tape import Recorded
 from parity.outcome import Outcome
@@ -69,19 +70,22 @@ class Prompt:
 
 @dataclass
 class Decoding:
-    """A port and its prompts. `takes`: what the user's function may be given; `ran` the ways' prompts; `left_out`
-    and `failed` say why there are none."""
+    """A port and its prompts. `state`: the weights; `base`: the baseline's, of another port. `ran`: the ways' prompts,
+    `against` what they are compared with if it is not `full`; `failed` and `notes` say why there are none."""
 
     case: CasePlan
     dtype: str
     port: Decoder
     prompts: Sequence[Tokens]
-    wide: str
+    state: Path
+    base: Decoding | None
     say: Callable[[str], None]
     takes: Sequence[str] = ()
+    passes: list[Run] = field(default_factory=list)
     full: list[Bench] = field(default_factory=list)
     ran: dict[str, list[Prompt | None]] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
+    against: dict[str, tuple[Sequence[Bench], str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     partings: list[Parting] = field(default_factory=list)
 
@@ -95,13 +99,11 @@ class Decoding:
 
     def run(self, calls: Sequence[Call], **how: Any) -> Run:
         """Run some calls."""
-        return self.port.decode(self.port.state, calls, self.prompts, **how)
+        return self.port.decode(self.state, calls, self.prompts, **how)
 
-    def alone(self, which: int, **how: Any) -> Recorded:
+    def alone(self, which: int, **how: Any) -> Run:
         """The full pass over a prompt."""
-        run = self.run(full(self.prompts, which), layers=self.layers, **how)
-        self.takes = run.takes
-        return run.tapes[0]
+        return self.run(full(self.prompts, which), layers=self.layers, **how)
 
     @property
     def layers(self) -> list[str]:
@@ -110,21 +112,27 @@ class Decoding:
 
     def bench(self, which: int, plain: Recorded, **how: Any) -> Bench:
         """The full pass over a prompt: as it is, perturbed, and in a wider dtype, which is taken for the truth."""
-        runs = [self.alone(which, seed=seed, **how) for seed in range(1, RUNS + 1)]
-        return Bench(plain, self.alone(which, dtype=self.wide, **how) if self.wide else plain, runs, self.dtype)
+        runs = [self.alone(which, seed=seed, **how).tapes[0] for seed in range(1, RUNS + 1)]
+        wide = TRUTH.get(self.dtype)
+        return Bench(plain, self.alone(which, dtype=wide, **how).tapes[0] if wide else plain, runs, self.dtype)
 
     def judged(self) -> None:
         """Run all ways, and look for what begins each difference. Raises ModelError."""
         self.say(f"runs {self.port.name} without a cache")
-        self.full = [self.bench(i, self.alone(i)) for i in range(len(self.prompts))]
+        self.passes = [self.alone(i) for i in range(len(self.prompts))]
+        self.full = [self.bench(i, run.tapes[0]) for i, run in enumerate(self.passes)]
+        if self.base is not None:
+            self._across("port", self.base.full, self.base.port.name)
+        if self.dtype == "bfloat16":
+            self._across("dtype", [self._shaken(i) for i in range(len(self.prompts))], "float32")
         for name, way in WAYS.items():
             if self.spec.ways and name not in self.spec.ways:
                 continue
-            missing = [need for need in way.needs if need not in self.takes]
+            missing = [need for need in way.needs if need not in self.passes[0].takes]
             if missing:
-                self.left_out[name] = f"{self.spec.forward} does not take {few(missing)}"
+                self.notes.append(f"{name} is not run: {self.spec.forward} does not take {few(missing)}")
             elif len(self.prompts) == 1 and name not in ("step", "chunks"):
-                self.left_out[name] = "there is one prompt"
+                self.notes.append(f"{name} is not run: there is one prompt")
             else:
                 self.say(f"runs {self.port.name} {way.words}")
                 try:
@@ -133,6 +141,31 @@ class Decoding:
                     if error.outcome is not Outcome.ERROR:
                         raise
                     self.failed[name] = str(error)
+
+    def _shaken(self, which: int) -> Bench:
+        """The full pass in float32, with all that crosses a layer's boundary moved by an ulp of bfloat16."""
+        plain = self.alone(which, dtype="float32").tapes[0]
+        runs = [self.alone(which, dtype="float32", seed=s, shaken="bfloat16").tapes[0] for s in range(1, RUNS + 1)]
+        return Bench(plain, plain, runs, "float32")
+
+    def _across(self, name: str, benches: Sequence[Bench], other: str) -> None:
+        """Compare the full passes with others."""
+        measured = [
+            self._prompt(run, i, bench) for i, (run, bench) in enumerate(zip(self.passes, benches, strict=True))
+        ]
+        self.ran[name], self.against[name] = measured, (benches, other)
+        known = [one for one in measured if one is not None]
+        changed, tokens = (sum(map(len, parts)) for parts in zip(*((p.changed, p.kl) for p in known), strict=True))
+        kl = max(value for one in known for value in one.kl.values())
+        self.notes.append(
+            f"{WORDS[name]}, {changed} of {tokens} greedy choices are not {other}'s; KL {number(kl)} at most"
+        )
+        off = {i: one.ratios.off for i, one in enumerate(known) if one.ratios.off}
+        if off:
+            which = min(off, key=lambda i: off[i][0])
+            cause = "differs in one pass already; a case of `kind: model` names the layer"
+            tensors = [f"{name}.{i}" for i in off]
+            self.partings.append(Parting(name, which, off[which][0], off[which][-1], tensors, cause=cause))
 
     def _way(self, name: str) -> None:
         """Run a way; where it is off, look for what begins it."""
@@ -149,13 +182,13 @@ class Decoding:
             self.say(f"looks for what begins it in {self.port.name}, {WAYS[name].words}")
             self._explain(parting, calls, run)
 
-    def _prompt(self, run: Run, which: int) -> Prompt | None:
-        """How far a prompt is from its full pass."""
-        length = len(self.prompts[which])
-        pairs = log_probabilities(run, self.full[which], which, length)
+    def _prompt(self, run: Run, which: int, bench: Bench | None = None) -> Prompt | None:
+        """How far a prompt is from its full pass, or another one."""
+        length, bench = len(self.prompts[which]), bench or self.full[which]
+        pairs = log_probabilities(run, bench, which, length)
         if not pairs:
             return None
-        ratios = token_ratios(self.full[which], run, LOGPROBS, which, length)
+        ratios = token_ratios(bench, run, LOGPROBS, which, length)
         with np.errstate(invalid="ignore", over="ignore"):
             kl = {token: float(np.sum(np.exp(ours) * (ours - row))) for token, (row, ours) in pairs.items()}
         changed = [token for token, (row, ours) in pairs.items() if np.argmax(row) != np.argmax(ours)]
@@ -262,22 +295,23 @@ class Decoding:
     def comparisons(self) -> Iterator[Comparison]:
         """The log-probabilities of each prompt in each way."""
         for way, measured in self.ran.items():
+            benches, other = self.against.get(way, (self.full, FULL))
             for i, one in enumerate(measured):
                 if one is not None:
-                    yield self._comparison(f"{way}.{i}", one, self.full[i])
+                    yield self._comparison(f"{way}.{i}", other, one, benches[i])
         for way, message in self.failed.items():
             yield Comparison(
                 self.case.id, self.dtype, f"{way}.0", self.port.name, FULL, Verdict.STRUCTURE, 0.0, 0.0,
                 message=f"it does not run: {message}", culprit=(self.port.name,),
             )  # fmt: skip
 
-    def _comparison(self, tensor: str, one: Prompt, bench: Bench) -> Comparison:
+    def _comparison(self, tensor: str, other: str, one: Prompt, bench: Bench) -> Comparison:
         metrics, off = compare(*one.logprobs, 0.0, 0.0), bool(one.ratios.off)
         verdict = Verdict.SEMANTIC if off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
         envelope = bench.envelope(LOGPROBS)[1]
         name = self.port.name
         return Comparison(
-            self.case.id, self.dtype, tensor, name, FULL,
+            self.case.id, self.dtype, tensor, name, other,
             Verdict.NONFINITE if metrics.n_nonfinite_mismatched else verdict, 0.0, 0.0, metrics=metrics,
             error_ratio=(one.ratios.largest, None), envelope=(envelope.rms, envelope.max),
             culprit=(name,) if off else (),
@@ -301,7 +335,7 @@ class Decoding:
             explained = one.left is not None and one.left < OFF and one.id != "layer-code"
             largest = max(prompt.ratios.largest for prompt in measured)
             yield Diagnosis(
-                self.case.id, self.dtype, self.port.name, one.id, f"{WAYS[one.way].words}: {place}: {one.cause}",
+                self.case.id, self.dtype, self.port.name, one.id, f"{WORDS[one.way]}: {place}: {one.cause}",
                 tuple(one.tensors), explained, largest, one.left, evidence,
             )  # fmt: skip
 

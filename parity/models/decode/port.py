@@ -44,10 +44,12 @@ class Decoder(Port):
         replace: Collection[str] | None = None,
         dtype: str = "",
         seed: int = 0,
+        shaken: str = "",
     ) -> Run:
         """Run some calls with the boundaries of `layers` on the tapes. With `partner`, the full pass of each prompt,
         its values take the place of the calls' (only of the tensors in `replace`, if given). `seed` perturbs weights,
-        and what takes a place, by an ulp. Raises ModelError."""
+        and what takes a place, by an ulp; with `shaken`, all at the boundaries by an ulp of that dtype. Raises
+        ModelError."""
         record = self.folder / f"run-{next(self._numbers)}"
         reply = self._ask(
             "model.decode",
@@ -60,6 +62,7 @@ class Decoder(Port):
             replace=None if replace is None else list(replace),
             dtype=dtype or self.dtype,
             seed=seed,
+            shaken=shaken,
         )
         tapes = [Recorded(str(record / str(k))) for k in range(len(calls))]
         return Run(calls, tapes, reply["caches"], reply["takes"], reply["words"])

@@ -12,7 +12,7 @@ from parity.engine.inputs import slug
 from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.decode.spec import DECODE
-from parity.models.decode.ways import WAYS
+from parity.models.decode.ways import WORDS
 from parity.models.report import UNMEASURED, ModelReport, markdown, parts
 from parity.reporting.kinds import Anchors
 from parity.reporting.results.rows import CaseRow, ComparisonRow, OutcomeRow, Results
@@ -66,16 +66,16 @@ class DecodeView:
         notes = [self.ended.message] if self.ended is not None and self.ended.message else []
         fine = [way for way, rows in self.by_way.items() if not any(row.fails for row in rows)]
         said = sentences(self.causes)
-        said += [f"{WAYS[way].words}: {rows[0].message}" for way, rows in self.by_way.items() if rows[0].message]
+        said += [f"{WORDS[way]}: {rows[0].message}" for way, rows in self.by_way.items() if rows[0].message]
         if not self.is_off:
             apart = max((row.max_abs_diff or 0.0 for row in self.rows), default=0.0)
             expected = max((row.envelope.max for row in self.rows if row.envelope), default=0.0)
             said = [
-                f"aligned: {listed([WAYS[way].words for way in fine])}; log-probabilities differ from one pass's by "
+                f"aligned: {listed([WORDS[way] for way in fine])}; log-probabilities differ from one pass's by "
                 f"{number(apart)} at most, rounding does {number(expected)}"
             ]
         elif fine:
-            said.append(f"aligned: {listed([WAYS[way].words for way in fine])}")
+            said.append(f"aligned: {listed([WORDS[way] for way in fine])}")
         return [*said, *notes]
 
     def table(self) -> list[tuple[str, ...]]:
@@ -88,12 +88,12 @@ def row_of(way: str, rows: Sequence[ComparisonRow], cause: Diagnosis | None) -> 
     """A way in the texts of `HEAD`."""
     worst = max((row.largest_ratio for row in rows), default=0.0)
     if rows[0].message:
-        return WAYS[way].words, *[NOTHING] * (len(HEAD) - 1)
+        return WORDS[way], *[NOTHING] * (len(HEAD) - 1)
     if cause is None:
-        return WAYS[way].words, NOTHING, NOTHING, "0", NOTHING, NOTHING, number(worst)
+        return WORDS[way], NOTHING, NOTHING, "0", NOTHING, NOTHING, number(worst)
     e = cause.evidence
     off, altered = (f"{e[name]} of {e['tokens']}" for name in ("off", "changed"))
-    return WAYS[way].words, str(e["token"]), cause.id, off, altered, number(e["kl"]), number(worst)
+    return WORDS[way], str(e["token"]), cause.id, off, altered, number(e["kl"]), number(worst)
 
 
 def sentences(causes: Sequence[Diagnosis]) -> list[str]:
@@ -106,7 +106,7 @@ def sentences(causes: Sequence[Diagnosis]) -> list[str]:
 
 def sentence(causes: Sequence[Diagnosis]) -> str:
     """One of them."""
-    e, ways = causes[0].evidence, listed([WAYS[cause.evidence["way"]].words for cause in causes])
+    e, ways = causes[0].evidence, listed([WORDS[cause.evidence["way"]] for cause in causes])
     largest = max(cause.residual_before or 0.0 for cause in causes)
     parts = [
         f"{ways}, prompt {e['prompt']} from token {e['token']} on: {e['place']}: {e['cause']}",
@@ -151,7 +151,7 @@ class DecodeReport(ModelReport):
             return super().reason(row, rows)
         way, _, prompt = row.tensor.partition(".")
         return (
-            f"{WAYS[way].words}, the log-probabilities of prompt {prompt} are {number(row.largest_ratio)} times as far "
+            f"{WORDS[way]}, the log-probabilities of prompt {prompt} are {number(row.largest_ratio)} times as far "
             f"from those of one pass without a cache as in passes with weights perturbed by an ulp; the error bound is "
             f"{OFF:g}"
         )

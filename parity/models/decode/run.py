@@ -19,6 +19,7 @@ from parity.models.decode.judge import Decoding
 from parity.models.decode.port import Decoder
 from parity.models.decode.spec import DECODE
 from parity.models.ports import ModelError
+from parity.models.state import MappingError, mapped, stored
 from parity.outcome import CellOutcome, Outcome
 
 
@@ -54,25 +55,21 @@ class DecodeRun:
         diagnoses: list[Diagnosis] = []
         outcomes: list[CellOutcome] = []
         interrupted: KeyboardInterrupt | None = None
-        began, prompts = time.monotonic(), None
+        began = time.monotonic()
+        base: Decoding | None = None
         try:
             for port in sorted(self.ports, key=lambda port: port is not self.base):
                 outcome, message = Outcome.OK, ""
                 try:
-                    port.build(None)
-                    prompts = self.base.prompts() if port is self.base else prompts
-                    if prompts is None:
-                        raise ModelError("the baseline failed, and gives the prompts")
+                    decoding = self._decoding(port, base)
+                    base = decoding if port is self.base else base
                     self._tell(Judging(self.case.id))
-                    decoding = Decoding(
-                        self.case, self.dtype, port, prompts, models.TRUTH.get(self.dtype, ""), self._say
-                    )
                     decoding.judged()
                     comparisons += decoding.comparisons()
                     diagnoses += decoding.diagnoses()
-                    message = "; ".join(f"{way} is not run: {why}" for way, why in decoding.left_out.items())
-                except ModelError as error:
-                    outcome, message = error.outcome, str(error)
+                    message = "; ".join(decoding.notes)
+                except (ModelError, MappingError) as error:
+                    outcome, message = getattr(error, "outcome", Outcome.ERROR), str(error)
                 outcomes.append(CellOutcome(self.case.id, self.dtype, port.name, outcome, message=message))
         except KeyboardInterrupt as error:
             interrupted = error
@@ -83,6 +80,21 @@ class DecodeRun:
         yield JudgedCase(self.case, self.dtype, outcomes, comparisons, diagnoses, (), time.monotonic() - began)
         if interrupted is not None:
             raise interrupted
+
+    def _decoding(self, port: Decoder, base: Decoding | None) -> Decoding:
+        """A port with its model and prompts, and the baseline's weights. Raises ModelError and MappingError."""
+        self._say(f"builds {port.name}")
+        port.build(None)
+        if port is self.base:
+            return Decoding(self.case, self.dtype, port, port.prompts(), port.state, None, self._say)
+        if base is None or not base.full:
+            raise ModelError("the baseline failed, which gives the prompts and the weights")
+        moves, notes = mapped(self.base, port, self.case.params.mapping)
+        for note in notes:
+            self._say(f"{port.name}: {note}")
+        state = self.scratch / f"state-{port.name}"
+        stored(self.base, port, moves, state)
+        return Decoding(self.case, self.dtype, port, base.prompts, state, base, self._say)
 
     def _say(self, text: str) -> None:
         self._tell(Announced(f"{self.case.id} {self.dtype}: {text}"))

@@ -17,6 +17,7 @@ class Decode(Model):
     """`forward(model, tokens, cache, mask, positions)` returns logits [b, n, vocabulary], or these and a cache; it has
     those of the last three that it needs. `prompts` is a function of the baseline's file that returns lists of token
     ids. `chunk`: tokens of a call in chunks. `pad`: the id at padded places. `ways`: names of `WAYS`, empty for all.
+    Weights are moved by `mapping`.
     """
 
     forward: str = "decode"
@@ -33,4 +34,5 @@ class Decode(Model):
     def recorded(self) -> dict[str, Any]:
         """As results.json has it."""
         given = {name: getattr(self, name) for name in KEYS}
+        given |= {} if self.mapping is None else {"mapping": str(self.mapping)}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in given.items() if v != ()}

@@ -52,6 +52,12 @@ WAYS: Mapping[str, Way] = {
     "left": Way("in a batch padded left", ("mask",)),
     "left-step": Way("in a batch padded left, then token by token", ("mask", "cache")),
 }
+ACROSS: Mapping[str, Way] = {
+    "port": Way("in one pass with the baseline's weights"),
+    "dtype": Way("in one pass in bfloat16"),
+}
+"""Comparisons of a full pass with another one: the baseline's, and that in float32."""
+WORDS: Mapping[str, str] = {name: way.words for name, way in {**WAYS, **ACROSS}.items()}
 FULL = "the full pass"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -76,6 +76,13 @@ class FullPass:
         return changed
 
 
+def source_of(request: Message, call: Message) -> Optional[Callable[[str, Any], Any]]:
+    """What takes the place of a call's tensors: the full passes' values, or its own moved by an ulp of `shaken`."""
+    if request["shaken"]:
+        return lambda name, array: perturbed(array, request["shaken"], name, request["seed"])
+    return FullPass(request, call) if request["partner"] else None
+
+
 def decode(port: Any, function: Any, request: Message) -> Message:
     """Call the user's function for each of `calls`; call k's tensors go to the tape `record`/k, with `logits` and
     `logprobs`. With `partner`, the folders of the full passes by prompt, their values take the place of the calls'."""
@@ -85,7 +92,7 @@ def decode(port: Any, function: Any, request: Message) -> Message:
     with port.framework.no_grad():
         for k, call in enumerate(request["calls"]):
             tape = Tape(os.path.join(request["record"], str(k)))
-            source = FullPass(request, call) if request["partner"] else None
+            source = source_of(request, call)
             given = {name: port.to_tensor(np.array(call[name], np.int64), "int64") for name in ("tokens", *takes)
                      if name != "cache"}  # fmt: skip
             if "cache" in takes:
