@@ -23,6 +23,7 @@ FAULTS = {
     "narrow": (RETURNED, "return self.out(context), (k.bfloat16().float(), v.bfloat16().float())"),
     "corner": (".tril(total - n)", ".tril()"),
     "neighbour": (RETURNED, "return self.out(context + 0.1 * (context.roll(1, 0) - context)), (k, v)"),
+    "eps": ("self.norm2 = nn.LayerNorm(HIDDEN)", "self.norm2 = nn.LayerNorm(HIDDEN, eps=1e-3)"),
     "broken": ("mask[:, None, None, :]", "mask[:, None, None, :].expand(-1, 1, n, n)"),
     "uncached": (
         POSITIONS + "    return model(tokens, mask, positions, cache)",
@@ -60,9 +61,10 @@ def faulty(tmp_path_factory):
 
 
 def test_the_shipped_gpt_is_aligned_in_all_ways(tmp_path):
-    done = call("run", CONFIGS / "models" / "gpt.yaml", "--out", tmp_path)
+    configs = [CONFIGS / "models" / name for name in ("gpt.yaml", "gpt_ports.yaml")]
+    done = call("run", *configs, "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("aligned: token by token with the cache, in chunks with the cache") == 2
+    assert done.stdout.count("token by token with the cache, in chunks with the cache, in a batch of one length") == 4
     results = read_results(tmp_path)
     assert {row.verdict for row in results.comparisons} <= {"equal", "close"}
     assert {row.tensor for row in results.comparisons if row.dtype == "bfloat16"} >= {"left.1", "left-step.2", "step.0"}
@@ -90,6 +92,16 @@ def test_a_fault_is_found_where_it_begins(faulty, fault, ways, diagnosis, place,
     assert all(row.explained and row.evidence["left"] < 8 for row in rows)
     off = {row.tensor.partition(".")[0] for row in results.comparisons if row.actual == fault and row.fails}
     assert off == set(ways)
+
+
+def test_ports_that_differ_in_one_pass_are_told_apart_from_ways_that_do(faulty):
+    _, _, results = faulty
+    [row] = [row for row in results.diagnoses if row.backend == "eps"]
+    assert (row.evidence["way"], row.explained) == ("port", False)
+    assert row.evidence["place"] == "layer blocks.0.norm2, layer blocks.1.norm2"
+    assert {row.tensor.partition(".")[0] for row in results.comparisons if row.actual == "eps" and row.fails} == {
+        "port"
+    }
 
 
 def test_a_way_that_fails_or_cannot_be_tried_is_told_and_the_others_run(faulty):

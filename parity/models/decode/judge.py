@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -70,7 +70,8 @@ class Prompt:
 
 @dataclass
 class Decoding:
-    """A port and its prompts. `state`: the weights; `base`: the baseline's, of another port. `ran`: the ways' prompts,
+    """A port and its prompts. `state`: the weights; `base`: the baseline's, of another port, and `partners`
+    the layers there. `ran`: the ways' prompts,
     `against` what they are compared with if it is not `full`; `failed` and `notes` say why there are none."""
 
     case: CasePlan
@@ -79,6 +80,7 @@ class Decoding:
     prompts: Sequence[Tokens]
     state: Path
     base: Decoding | None
+    partners: Mapping[str, str]
     say: Callable[[str], None]
     takes: Sequence[str] = ()
     passes: list[Run] = field(default_factory=list)
@@ -163,9 +165,18 @@ class Decoding:
         off = {i: one.ratios.off for i, one in enumerate(known) if one.ratios.off}
         if off:
             which = min(off, key=lambda i: off[i][0])
-            cause = "differs in one pass already; a case of `kind: model` names the layer"
+            cause = f"differs from {other} in one pass; a case of `kind: model` says why"
             tensors = [f"{name}.{i}" for i in off]
-            self.partings.append(Parting(name, which, off[which][0], off[which][-1], tensors, cause=cause))
+            parting = Parting(name, which, off[which][0], off[which][-1], tensors, cause=cause)
+            self.partings.append(parting)
+            if name == "port" and self.base is not None:
+                parting.origin = self._origin(
+                    self._in_step(self.base, which), which, self.base.step[which], self.partners
+                )
+
+    def _in_step(self, base: Decoding, which: int) -> Run:
+        """The full pass over a prompt, with the baseline's values at the layers' boundaries."""
+        return self.run(full(self.prompts, which), layers=self.partners, partner={which: base.full[which].plain})
 
     def _way(self, name: str) -> None:
         """Run a way; where it is off, look for what begins it."""
@@ -207,7 +218,9 @@ class Decoding:
         plain = {i: one.plain for i, one in enumerate(self.full)}
         upto = only(calls, parting.prompt, parting.last)
         in_step = self.run(upto, layers=self.layers, partner=plain)
-        parting.origin = origin = self._origin(in_step, parting.prompt)
+        parting.origin = origin = self._origin(
+            in_step, parting.prompt, self.step[parting.prompt], {name: name for name in self.layers}
+        )
         caches = [cache for call, cache in zip(run.calls, run.caches, strict=True) if reads(call, parting.prompt)]
         why = None if origin is None else position(origin)
         if origin is not None and why is not None:
@@ -220,22 +233,22 @@ class Decoding:
         elif why:
             parting.id, parting.cause = why
 
-    def _origin(self, run: Run, which: int) -> Origin | None:
-        """What is off in step: from the first token on that is, in the order of the run."""
-        bench, length = self.step[which], len(self.prompts[which])
+    def _origin(self, run: Run, which: int, bench: Bench, partners: Mapping[str, str]) -> Origin | None:
+        """What is off in step: from the first token on that is, in the order of the run. `partners`: the names that
+        the layers have in the bench."""
         off: dict[Boundary, TokenRatios] = {}
-        for name in bench.plain:
-            at = Boundary.of(name)
-            found = token_ratios(bench, run, name, which, length) if at is not None else TokenRatios()
-            if at is not None and found.off:
-                off[at] = found
+        names = dict.fromkeys(name for tape in run.tapes for name in tape)
+        for at in filter(None, map(Boundary.of, names)):
+            theirs = steps.partner_name(at, partners, {})
+            if theirs is not None and theirs in bench.plain:
+                found = token_ratios(bench, run, theirs, which, len(self.prompts[which]), str(at))
+                off |= {at: found} if found.off else {}
         if not off:
             return None
         first = min(off, key=lambda at: off[at].off[0])
-        layers = {name: name for name in self.layers}
-        owners = dict.fromkeys(steps.owner(self.port, at, layers) for at in off)
+        owners = dict.fromkeys(steps.owner(self.port, at, partners) for at in off)
         places = [f"the code of {layer or 'the model'}" if kind == CODE else f"layer {layer}" for kind, layer in owners]
-        own = steps.owner(self.port, first, layers)
+        own = steps.owner(self.port, first, partners)
         place = places[list(owners).index(own)]
         what = first.words()
         if first.side == "in" and first.index < len(run.words.get(first.layer, ())):
@@ -306,9 +319,9 @@ class Decoding:
             )  # fmt: skip
 
     def _comparison(self, tensor: str, other: str, one: Prompt, bench: Bench) -> Comparison:
-        metrics, off = compare(*one.logprobs, 0.0, 0.0), bool(one.ratios.off)
-        verdict = Verdict.SEMANTIC if off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
         envelope = bench.envelope(LOGPROBS)[1]
+        metrics, off = compare(*one.logprobs, 0.0, envelope.max), bool(one.ratios.off)
+        verdict = Verdict.SEMANTIC if off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
         name = self.port.name
         return Comparison(
             self.case.id, self.dtype, tensor, name, other,

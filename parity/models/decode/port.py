@@ -39,17 +39,19 @@ class Decoder(Port):
         calls: Sequence[Call],
         prompts: Sequence[Tokens],
         *,
-        layers: Collection[str] = (),
+        layers: Collection[str] | Mapping[str, str] = (),
         partner: Mapping[int, Recorded] | None = None,
         replace: Collection[str] | None = None,
         dtype: str = "",
         seed: int = 0,
         shaken: str = "",
     ) -> Run:
-        """Run some calls with the boundaries of `layers` on the tapes. With `partner`, the full pass of each prompt,
-        its values take the place of the calls' (only of the tensors in `replace`, if given). `seed` perturbs weights,
-        and what takes a place, by an ulp; with `shaken`, all at the boundaries by an ulp of that dtype. Raises
-        ModelError."""
+        """Run some calls with the boundaries of `layers` (to the names that a partner has for them) on the tapes.
+
+        With `partner`, the full pass of each prompt, its values take the place of the calls' (only of the tensors in
+        `replace`, if given). `seed` perturbs weights, and what takes a place, by an ulp; with `shaken`, all at the
+        boundaries by an ulp of that dtype. Raises ModelError.
+        """
         record = self.folder / f"run-{next(self._numbers)}"
         reply = self._ask(
             "model.decode",
@@ -57,7 +59,7 @@ class Decoder(Port):
             record=str(record),
             calls=[call.message() for call in calls],
             lengths=[len(tokens) for tokens in prompts],
-            layers=list(layers),
+            layers=dict(layers) if isinstance(layers, Mapping) else {name: name for name in layers},
             partner={str(i): full.folder for i, full in (partner or {}).items()},
             replace=None if replace is None else list(replace),
             dtype=dtype or self.dtype,

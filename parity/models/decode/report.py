@@ -156,6 +156,11 @@ class DecodeReport(ModelReport):
             f"{OFF:g}"
         )
 
+    def location(self, row: ComparisonRow) -> str:
+        """The token and the id of the largest difference."""
+        index = row.worst_index
+        return f"token {index[0]}, id {index[1]}" if index and len(index) == 2 else super().location(row)
+
     def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:  # noqa: ARG002 - the answer says it
         """Nothing beside the answer."""
         yield from ()

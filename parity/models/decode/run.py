@@ -18,6 +18,7 @@ from parity.models import run as models
 from parity.models.decode.judge import Decoding
 from parity.models.decode.port import Decoder
 from parity.models.decode.spec import DECODE
+from parity.models.layers import partners
 from parity.models.ports import ModelError
 from parity.models.state import MappingError, mapped, stored
 from parity.outcome import CellOutcome, Outcome
@@ -86,7 +87,7 @@ class DecodeRun:
         self._say(f"builds {port.name}")
         port.build(None)
         if port is self.base:
-            return Decoding(self.case, self.dtype, port, port.prompts(), port.state, None, self._say)
+            return Decoding(self.case, self.dtype, port, port.prompts(), port.state, None, {}, self._say)
         if base is None or not base.full:
             raise ModelError("the baseline failed, which gives the prompts and the weights")
         moves, notes = mapped(self.base, port, self.case.params.mapping)
@@ -94,7 +95,9 @@ class DecodeRun:
             self._say(f"{port.name}: {note}")
         state = self.scratch / f"state-{port.name}"
         stored(self.base, port, moves, state)
-        return Decoding(self.case, self.dtype, port, base.prompts, state, base, self._say)
+        return Decoding(
+            self.case, self.dtype, port, base.prompts, state, base, partners(self.base, port, moves), self._say
+        )
 
     def _say(self, text: str) -> None:
         self._tell(Announced(f"{self.case.id} {self.dtype}: {text}"))

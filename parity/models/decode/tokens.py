@@ -54,10 +54,11 @@ def pieces(run: Run, name: str, full: tuple[int, ...], prompt: int, length: int)
                 yield Piece(at[1], row.start, values[cut(at[1], row.offset, row.count)])
 
 
-def token_ratios(bench: Bench, run: Run, name: str, prompt: int, length: int) -> TokenRatios:
-    """The error ratio of each token of a tensor; empty if a run has no such tensor of this form."""
+def token_ratios(bench: Bench, run: Run, name: str, prompt: int, length: int, theirs: str = "") -> TokenRatios:
+    """The error ratio of each token of a tensor, which has the name `theirs` in the run if it is another there; empty
+    if the run has no such tensor of this form."""
     found, measured = TokenRatios(), None
-    for piece in pieces(run, name, bench.plain.shape(name), prompt, length):
+    for piece in pieces(run, theirs or name, bench.plain.shape(name), prompt, length):
         exact, envelope = measured = measured or bench.envelope(name)
         for j in range(piece.values.shape[piece.axis]):
             token, place = piece.start + j, cut(piece.axis, piece.start + j, 1)

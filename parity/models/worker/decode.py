@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -56,21 +56,24 @@ class FullPass:
         self.full = {int(i): Recorded(folder) for i, folder in request["partner"].items()}
         self.lengths: Sequence[int] = request["lengths"]
         self.only = None if request["replace"] is None else set(request["replace"])
+        self.layers: Mapping[str, str] = request["layers"]
         self.call, self.dtype, self.seed = call, request["dtype"], request["seed"]
 
     def __call__(self, name: str, array: Any) -> Any:
         """The value for a tensor; None to leave it."""
         if self.only is not None and name not in self.only:
             return None
+        layer, _, rest = name.partition("|")
+        theirs = f"{self.layers[layer]}|{rest}"
         rows, n = self.call["rows"], len(self.call["tokens"][0])
         changed = None
         for i, row in enumerate(rows):
             full, length = self.full[row["prompt"]], self.lengths[row["prompt"]]
-            at = aligned(full.shape(name), array.shape, len(rows), n, length) if name in full else None
+            at = aligned(full.shape(theirs), array.shape, len(rows), n, length) if theirs in full else None
             if at is None or not row["count"] or (not at[0] and len(rows) > 1):
                 continue
             changed = array.copy() if changed is None else changed
-            values = perturbed(full.load(name), self.dtype, name, self.seed)[cut(at[1], row["start"], row["count"])]
+            values = perturbed(full.load(theirs), self.dtype, theirs, self.seed)[cut(at[1], row["start"], row["count"])]
             part = slice(i, i + 1) if at[0] else slice(None)
             changed[part][cut(at[1], row["offset"], row["count"])] = values
         return changed
