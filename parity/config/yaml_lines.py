@@ -77,8 +77,13 @@ class _YamlProblem(Exception):  # noqa: N818 - never leaves this module
         self.line = line
 
 
-def read_yaml(path: Path, report: Problems, included: Node | None = None) -> YamlFile | None:
-    """The file's content; None and a report if it cannot be read.
+def read_yaml(
+    path: Path,
+    report: Problems,
+    included: Node | None = None,
+    start: str = 'a config must start with "version: 1"',
+) -> YamlFile | None:
+    """The file's content; None and a report, which says how such a file starts, if it cannot be read.
 
     Nothing is shown of an included file (at the node `included`) that is not a config.
     """
@@ -99,7 +104,7 @@ def read_yaml(path: Path, report: Problems, included: Node | None = None) -> Yam
     if not root.is_mapping:
         empty = root.value is None
         message = "the file is empty" if empty else "the file must be a mapping at its top level"
-        report.add_file(str(path), f'{message}; a config must start with "version: 1"', 0 if empty else root.line)
+        report.add_file(str(path), f"{message}; {start}", 0 if empty else root.line)
         return None
     return YamlFile(path, hashlib.sha256(data).hexdigest(), root)
 

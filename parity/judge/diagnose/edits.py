@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -39,7 +39,10 @@ FIT_STEPS = 6
 FIT_STEP = 2.0**-20
 OF_ANY_SIZE = ("plus", "floor", "cap")
 DECADES = (1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 1.0, -1e-2, -1.0, -100.0)
-"""Where the search for an added number, a floor or a cap begins."""
+"""Where the search for an added number begins."""
+LIMITS = ("floor", "cap")
+QUANTILES = (0.02, 0.1, 0.25, 0.4, 0.6, 0.75, 0.9, 0.98)
+"""Of the values that are limited: where the search for the limit begins, which outside of them would change nothing."""
 GRADIENT = "grad."
 PER_CHARACTER = 1e-3
 """Of two forms that explain as much, the one with the shorter expression comes first."""
@@ -253,7 +256,8 @@ class Scan:
             edits = fits_of(self._program, target)
             for edit in budget.spent_on(edits, self._trial, FIT_STEPS * self._trial.costs[target]):
                 value = self._fitted(edit, target)
-                if value is None or not self._fits(target, self._trial.output(with_number(edit, value), target)):
+                near = None if value is None else self._trial.output(with_number(edit, value), target)
+                if value is None or near is None or not self._close(target, near):
                     continue
                 forms = (with_number(edit, short) for short in shortened(value))
                 yield from next(filter(None, ([*self._matched(form, target)] for form in forms)), [])
@@ -286,11 +290,19 @@ class Scan:
             fits = predicted is not None and predicted.shape == observed.shape and np.isfinite(predicted).all()
             return None if predicted is None or not fits else np.ravel(observed - predicted).astype(np.float64)
 
-        tried = [(left, value) for value in DECADES if (left := residuals(value)) is not None]
+        tried = [(left, value) for value in self._starts(edit) if (left := residuals(value)) is not None]
         if not tried or not np.isfinite(observed).all():
             return None
         best = min(tried, key=lambda pair: float(np.linalg.norm(pair[0])))[1]
         return float(np.sign(best)) * newton(lambda size: residuals(float(np.sign(best)) * size), abs(best))
+
+    def _starts(self, edit: Edit) -> Sequence[float]:
+        """The numbers with which the search for an added number or a limit begins."""
+        operands = self._program.steps[edit.positions[0]].operands if edit.kind in LIMITS else ()
+        values = np.asarray(self._trial.value(operands[edit.operand].index)) if operands else np.zeros(0)
+        usable = values[np.isfinite(values)] if values.dtype.kind == "f" else np.zeros(0)
+        found = np.quantile(usable, QUANTILES).tolist() if usable.size else DECADES
+        return [value for value in dict.fromkeys(found) if value] or DECADES
 
     def _again(self, edit: Edit) -> Iterator[Match]:
         """The edit of the outputs, with the gradients that follow from them."""

@@ -21,7 +21,7 @@ from parity.reporting.html.space import Detail, Space
 from parity.reporting.html.table import filters, table_rows
 from parity.reporting.html.templates import n_bytes, rendered, source
 from parity.reporting.html.tolerances import tolerances
-from parity.reporting.kinds import anchors_of, reports_of
+from parity.reporting.kinds import anchors_of, leads_of, reports_of
 from parity.reporting.results.cells import LABELS, TENSOR_LABELS, CellResult, Status, cells, counts, tally
 from parity.reporting.results.resume import stored
 from parity.reporting.results.rows import Results
@@ -32,6 +32,8 @@ BUDGET = 980_000
 """Bytes of the whole file; findings that would exceed it are told in a line."""
 LEAST_FOR_MORE = 150_000
 """What findings may take beyond a line each, even where the rest of the file is larger than the budget."""
+MAX_LED = 200
+"""Lines below a sentence that follows the verdict."""
 N_FIRST = 12
 """So many findings, the most urgent, have their pictures before others are told in more than a line."""
 
@@ -59,6 +61,8 @@ def context(
         "name": results.run.id or run_dir.name,
         "started": results.run.started[:MINUTES].replace("T", " "),
         "answer": summary.answer_parts(results),
+        "leads": leads_of(results),
+        "max_led": MAX_LED,
         "n_tensors": sum(numbers.values()),
         "tally": [(status, TENSOR_LABELS[status], n) for status, n in numbers.items()],
         "share": status_bar(numbers) if numbers else "",
