@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from parity.library.arrays import Tensor
 from parity.library.hints import EXPERIMENTS, Scene, coarse, taken
 from parity.library.pairs import Pair
 from parity.library.report import Hint
+from parity.reporting.text.words import listed
 
 MOST = 1 << 20
 """Elements of a tensor that is looked at as a whole: its experiments take half a second and 100 MB."""
@@ -27,6 +29,8 @@ GATES = (2, 3, 4)
 MAX_SPLITS = 400
 """Ways to take an axis apart that are tried."""
 MAX_LENGTH = 1 << 16
+MOST_FITTED = 4
+"""Elements for each number that is fitted, at least."""
 JOINED = (3, 2, 4)
 MAX_JOINED = 24
 """Tensors without a partner among which those are looked for that are parts of another one."""
@@ -117,13 +121,41 @@ def splits(length: int) -> Iterator[tuple[int, int, int, int]]:
     yield from sorted(found, key=lambda way: (way[0] > 1, 3 not in way[1:3], 2 not in way[1:3]))[:MAX_SPLITS]
 
 
+def by_slice(scene: Scene) -> Iterator[Hint]:
+    """A number is added, or every slice has a factor or a number of its own: a bias, another normalisation."""
+    if not scene.same_shape or scene.actual.dtype.kind != "f" or scene.expected.dtype.kind != "f":
+        return
+    a, e = scene.actual.astype(np.float64), scene.expected.astype(np.float64)
+    same, other = scene.names
+    for kept in kept_axes(a.shape):
+        rest = tuple(axis for axis in range(a.ndim) if axis not in kept)
+        factors = (a * e).sum(rest, keepdims=True) / (e * e).sum(rest, keepdims=True)
+        numbers = (a - e).mean(rest, keepdims=True)
+        where = (
+            f" for every index of {'axis' if len(kept) == 1 else 'axes'} {', '.join(map(str, kept))}" if kept else ""
+        )
+        for fitted, made, words in ((numbers, e + numbers, "plus"), (factors, e * factors, "times")):
+            if not scene.explains(made):
+                continue
+            low, high = float(fitted.min()), float(fitted.max())
+            shown = f"{low:.6g}" if not kept else f"a number of its own ({low:.6g} to {high:.6g})"
+            yield Hint(f"{same} is {other} {words} {shown}{where}", "scaled" if words == "times" else "")
+
+
+def kept_axes(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """No axis, all but the last, and every single one: as many as leave slices that say something."""
+    wanted = [(), tuple(range(len(shape) - 1)), *((axis,) for axis in range(len(shape)))]
+    size = math.prod(shape)
+    return [kept for kept in dict.fromkeys(wanted) if MOST_FITTED * math.prod(shape[i] for i in kept) <= size]
+
+
 def coarse_expected(scene: Scene) -> Iterator[Hint]:
     """The other tensor is the one of lower precision."""
     turned = replace(scene, actual=scene.expected, expected=scene.actual, names=(scene.names[1], scene.names[0]))
     yield from coarse(turned)
 
 
-OWN = (regated, interleaved, coarse_expected)
+OWN = (regated, interleaved, by_slice, coarse_expected)
 
 
 def joined(lonely: Stored, others: Sequence[Stored], names: tuple[str, str], rules: Rules) -> str:
