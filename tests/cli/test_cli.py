@@ -33,6 +33,7 @@ COMMANDS = [
     "accept",
     "inspect",
     "run",
+    "compare",
     "validate",
     "schema",
     "report",
