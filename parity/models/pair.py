@@ -19,7 +19,7 @@ from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import leaves, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
-from parity.models.findings import CODE, LAYER, Boundary, Finding
+from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
 from parity.models.leaves import Kernel
 from parity.models.measure import Bench, Distance, difference
 from parity.models.ports import Array, ModelError, Port
@@ -477,8 +477,8 @@ class Pair:
             }
             rest = [name for name in off if not name.startswith("buffer.")] if finding in main else []
             tensors = tuple(dict.fromkeys([*mine, *rest]))
-            alike = [one.place for one in self.findings if (one.id, one.title) == (finding.id, finding.title)]
-            title = f"{few(alike)}: {finding.title}"
+            alike = [one for one in self.findings if (one.id, one.title) == (finding.id, finding.title)]
+            title = f"{places(alike)}: {finding.title}"
             yield Diagnosis(*cell, finding.id, title, tensors, finding.explained, finding.ratio, None, evidence)
         if off and not self.findings:
             yield Diagnosis(*cell, "unexplained", "no layer is off in step", tuple(off), False)
@@ -498,6 +498,14 @@ def outcome(
 
     differing = {n: a for n, a in again.items() if n in returned and not np.array_equal(a, returned[n], equal_nan=True)}
     return CellOutcome(case.id, dtype, backend, Outcome.OK, outputs=outputs(returned), again=outputs(differing))
+
+
+def places(findings: Sequence[Finding]) -> str:
+    """`layers encoder.0.norm and encoder.1.norm`, `the code of a and b`."""
+    if len(findings) == 1 or len({finding.kind for finding in findings}) > 1 or findings[0].kind == WEIGHTS:
+        return few([finding.place for finding in findings])
+    names = few([finding.layer or "the model" for finding in findings])
+    return f"layers {names}" if findings[0].kind == LAYER else f"the code of {names}"
 
 
 def of_gradients(diagnosis: Diagnosis) -> bool:
