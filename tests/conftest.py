@@ -158,6 +158,15 @@ def run_in(folder: Path, config: str | Path, *arguments: str, env: Mapping[str, 
     return Finished(done.returncode, done.stdout, done.stderr, run_dir)
 
 
+@contextmanager
+def without_searches() -> Iterator[None]:
+    """Runs within are judged in full, but nobody looks for the causes: for tests that ask for verdicts alone."""
+    from parity import run
+
+    with patch.object(run, "judge", partial(run.judge, diagnose=False)):
+        yield
+
+
 @pytest.fixture
 def parity_run(tmp_path: Path) -> Callable[..., Finished]:
     """Runs `parity run` on YAML text or on a config file."""

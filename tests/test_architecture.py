@@ -127,7 +127,7 @@ def test_no_framework_is_imported_by_the_host(module):
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in SOURCES if room_of(p) in ("worker", "adapters") or p.parent.name == "worker"],
+    [p for p in SOURCES if room_of(p) in ("worker", "adapters", "capture") or p.parent.name == "worker"],
     ids=lambda p: p.name,
 )
 def test_what_runs_in_a_worker_parses_on_python_3_8(path):

@@ -1,64 +1,60 @@
-"""The same BERT in PaddlePaddle."""
+"""The same BERT classifier in Paddle, on paddle.nn.TransformerEncoder."""
 
 import paddle
 from paddle import nn
+from paddle.nn import functional
 
-VOCABULARY, HIDDEN, HEADS, INNER, LAYERS, LENGTH, CLASSES = 60, 24, 3, 40, 2, 9, 5
+VOCABULARY, POSITIONS, SEGMENTS, CLASSES = 128, 32, 2, 3
+WIDTH, HEADS, INNER, DEPTH = 32, 4, 64, 3
+EPS = 1e-12
 
 
-class Attention(nn.Layer):
-    def __init__(self):
+class Embeddings(nn.Layer):
+    def __init__(self, dropout):
         super().__init__()
-        self.query = nn.Linear(HIDDEN, HIDDEN)
-        self.key = nn.Linear(HIDDEN, HIDDEN)
-        self.value = nn.Linear(HIDDEN, HIDDEN)
-        self.out = nn.Linear(HIDDEN, HIDDEN)
+        self.word_embeddings = nn.Embedding(VOCABULARY, WIDTH, padding_idx=0)
+        self.position_embeddings = nn.Embedding(POSITIONS, WIDTH)
+        self.token_type_embeddings = nn.Embedding(SEGMENTS, WIDTH)
+        self.layer_norm = nn.LayerNorm(WIDTH, epsilon=EPS)
+        self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x, mask):
-        b, n, _ = x.shape
-        layers = (self.query, self.key, self.value)
-        q, k, v = (layer(x).reshape([b, n, HEADS, HIDDEN // HEADS]).transpose([0, 2, 1, 3]) for layer in layers)
-        scores = q @ k.transpose([0, 1, 3, 2]) / (HIDDEN // HEADS) ** 0.5
-        scores = scores + (1.0 - mask[:, None, None, :]) * -10000.0
-        context = (nn.functional.softmax(scores, -1) @ v).transpose([0, 2, 1, 3]).reshape([b, n, HIDDEN])
-        return self.out(context)
-
-
-class Block(nn.Layer):
-    def __init__(self):
-        super().__init__()
-        self.attention = Attention()
-        self.norm1 = nn.LayerNorm(HIDDEN, epsilon=1e-12)
-        self.up = nn.Linear(HIDDEN, INNER)
-        self.act = nn.GELU()
-        self.down = nn.Linear(INNER, HIDDEN)
-        self.norm2 = nn.LayerNorm(HIDDEN, epsilon=1e-12)
-        self.dropout = nn.Dropout(0.1)
-
-    def forward(self, x, mask):
-        x = self.norm1(x + self.dropout(self.attention(x, mask)))
-        return self.norm2(x + self.dropout(self.down(self.act(self.up(x)))))
+    def forward(self, tokens, segments):
+        positions = paddle.arange(tokens.shape[1])
+        words = self.word_embeddings(tokens)
+        x = words + self.position_embeddings(positions) + self.token_type_embeddings(segments)
+        return self.dropout(self.layer_norm(x))
 
 
 class Bert(nn.Layer):
-    def __init__(self):
+    def __init__(self, dropout):
         super().__init__()
-        self.words = nn.Embedding(VOCABULARY, HIDDEN)
-        self.positions = nn.Embedding(LENGTH, HIDDEN)
-        self.norm = nn.LayerNorm(HIDDEN, epsilon=1e-12)
-        self.encoder = nn.LayerList([Block() for _ in range(LAYERS)])
-        self.classifier = nn.Linear(HIDDEN, CLASSES)
+        self.embeddings = Embeddings(dropout)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, INNER, dropout=dropout, activation="gelu", act_dropout=0.0, layer_norm_eps=EPS
+        )
+        self.encoder = nn.TransformerEncoder(layer, DEPTH)
+        self.pooler = nn.Linear(WIDTH, WIDTH)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(WIDTH, CLASSES)
 
-    def forward(self, ids, mask):
-        x = self.norm(self.words(ids) + self.positions(paddle.arange(ids.shape[1])))
-        for block in self.encoder:
-            x = block(x, mask)
-        return self.classifier(x[:, 0])
+    def forward(self, tokens, segments, valid):
+        mask = (1.0 - valid.unsqueeze([1, 2])) * -10000.0
+        x = self.encoder(self.embeddings(tokens, segments), mask)
+        return self.classifier(self.dropout(paddle.tanh(self.pooler(x[:, 0]))))
 
 
 def build_model():
-    return Bert()
+    return Bert(dropout=0.1)
+
+
+def build_training():
+    """Without dropout, whose masks differ between frameworks."""
+    return Bert(dropout=0.0)
+
+
+def forward(model, batch):
+    return model(batch["tokens"], batch["segments"], batch["valid"])
 
 
 def loss(output, batch):
-    return nn.functional.cross_entropy(output, batch["labels"])
+    return functional.cross_entropy(output, batch["labels"])

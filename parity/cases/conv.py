@@ -180,7 +180,8 @@ def conv_transpose(
     layout: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """Every element of x times the kernel, added up where kernels overlap: the gradient of `conv` for its x
-    (torch.nn.functional.conv_transpose1d, 2d, 3d). The options are those of `conv`."""
+    (torch.nn.functional.conv_transpose1d, 2d, 3d). The options are those of `conv`; the input channels of `weight` may
+    be `interleaved` too."""
     x, weight, bias = tensors["x"], tensors["weight"], tensors.get("bias")
     axes, groups = x.ndim - 2, params.groups
     weight = weight if layout is None else anp.swapaxes(weight, *layout)
@@ -191,6 +192,7 @@ def conv_transpose(
     if flipped:
         weight = part(weight, (slice(None),) * 2 + (slice(None, None, -1),) * axes)
     x = in_turn(x, groups) if "x" in interleaved else x
+    weight = in_turn(weight[None], groups)[0] if "weight" in interleaved else weight
     rows, k = anp.transpose(x, (0, *range(2, axes + 2), 1)), n_out * prod(kernel)
     if groups == 1:
         seen = matmul(rows, anp.reshape(weight, (n_in, k)))
@@ -260,13 +262,20 @@ def conv_transpose_variants(params: ConvTransposeParams, shapes: Mapping[str, Sh
         yield from (Variant("padding-offset", {"less": n}, shown_by=BORDER) for n in (-1, 1))
     if max(each(params.dilation, len(shapes["x"]) - 2)) > 1:
         yield Variant("option-ignored", {"ignored": "dilation"}, shown_by="a kernel larger than 1")
-    yield from kernel_variants(params, shapes, shapes["weight"][1] * params.groups)
+    turns = (*TURNS, ("x", "weight"), ("x", "weight", "y"))
+    yield from kernel_variants(params, shapes, shapes["weight"][1] * params.groups, turns)
 
 
 BORDER = "a border that is not 0"
 
 
-def kernel_variants(params: Any, shapes: Mapping[str, Shape], n_out: int) -> Iterable[Variant]:
+TURNS = (("x",), ("y",), ("x", "y"))
+"""The tensors whose channels may take turns in the groups."""
+
+
+def kernel_variants(
+    params: Any, shapes: Mapping[str, Shape], n_out: int, turns: Iterable[tuple[str, ...]] = TURNS
+) -> Iterable[Variant]:
     """A stride or a bias left out, a flipped or a transposed kernel, groups whose channels take turns."""
     weight, kernel = shapes["weight"], shapes["weight"][2:]
     if max(each(params.stride, len(kernel))) > 1:
@@ -278,8 +287,8 @@ def kernel_variants(params: Any, shapes: Mapping[str, Shape], n_out: int) -> Ite
     for one, other in ((0, 1), (-2, -1)):
         if (one == 0 or len(kernel) > 1) and weight[one] == weight[other] > 1:
             yield Variant("transposed", {"layout": (one, other)}, shown_by="a weight that is not symmetric")
-    for which in (("x",), ("y",), ("x", "y")):
-        sides = {"x": shapes["x"][1], "y": n_out}
+    for which in turns:
+        sides = {"x": shapes["x"][1], "weight": shapes["x"][1], "y": n_out}
         if params.groups > 1 and all(sides[name] > params.groups for name in which):
             yield Variant("groups-interleaved", {"interleaved": which}, shown_by="channels that differ")
 

@@ -550,7 +550,7 @@ def all_rounded(step: Step, target: str, new: NewValues) -> list[Step]:
 def with_operand(step: Step, position: int, operand: Any) -> Step:
     """The step with another operand."""
     operands = (*step.operands[:position], operand, *step.operands[position + 1 :])
-    return replace(step, operands=operands)
+    return Step(step.index, step.function, operands, step.keywords, step.label, step.backward, step.site, step.of)
 
 
 def first_of(value: Any, *others: Any) -> Any:

@@ -185,10 +185,14 @@ PYTHON: Mapping[Callable[..., Any], Callable[..., Any]] = {
 """Options are computed as Python floats, so that a result takes the dtype of the tensor it is combined with."""
 
 
+NUMBERS = (int, float, bool)
+
+
 def call(function: Callable[..., Any], operands: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     """The function's result; a Python float if all operands are."""
-    if not all(type(item) in (int, float, bool) for item in operands) or not operands:
-        return function(*operands, **keywords)
+    for item in operands or (None,):
+        if type(item) not in NUMBERS:
+            return function(*operands, **keywords)
     try:
         result = PYTHON.get(function, function)(*operands, **keywords)
         return result.item() if isinstance(result, np.generic) else result
@@ -206,7 +210,7 @@ def filled(operands: Any, values: Sequence[Any], kind: np.dtype[Any]) -> Any:
     if isinstance(operands, Ref):
         return values[operands.index]
     if isinstance(operands, (tuple, list)):
-        return type(operands)(filled(item, values, kind) for item in operands)
+        return type(operands)([filled(item, values, kind) for item in operands])
     return in_dtype(operands, kind) if isinstance(operands, np.ndarray) else operands
 
 

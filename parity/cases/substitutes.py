@@ -133,6 +133,18 @@ def cumsum_in_blocks(values: Any, axis: int, carried: str, block: int, first: st
 
 BLOCKS = (128, 64, 32, 16, 8, 4)
 """Elements that a kernel handles together; the remainder is its tail."""
+
+
+def viewed_as_swapaxes(values: Any, one: int, other: int) -> Any:
+    """The elements in their old order in memory, with the shape that they had with two axes exchanged."""
+    return anp.reshape(values, np.swapaxes(np.empty(anp.shape(values)), one, other).shape)
+
+
+def viewed_as_transpose(values: Any, axes: Any = None) -> Any:
+    """The elements in their old order in memory, with the shape that they had with their axes in another order."""
+    return anp.reshape(values, np.transpose(np.empty(anp.shape(values)), axes).shape)
+
+
 PLACES = ("in the window", "other width", "rest in front", "bfloat16", "float16")
 OVERWRITING = ("last", "first")
 Substitute = tuple[Callable[..., Any], Mapping[str, Any]]
@@ -146,6 +158,8 @@ SUBSTITUTES: Mapping[str, Mapping[str, Substitute]] = {
         for carried in ("none", "last")
         for first in ("", "shorter")
     },
+    "swapaxes": {"viewed": (viewed_as_swapaxes, {})},
+    "transpose": {"viewed": (viewed_as_transpose, {})},
 }
 """Other functions of the same operands, with keywords, by the name of the function and that of the substitute."""
 

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from parity.cli import accept, diff, hunt, init, inspect, repro, run, store, stored, survey
+from parity.cli import accept, capture, compare, diff, hunt, init, inspect, repro, run, store, stored, survey
 from parity.cli.group import main
 
-__all__ = ["accept", "diff", "hunt", "init", "inspect", "main", "repro", "run", "store", "stored", "survey"]
+__all__ = [
+    "accept",
+    "capture",
+    "compare",
+    "diff",
+    "hunt",
+    "init",
+    "inspect",
+    "main",
+    "repro",
+    "run",
+    "store",
+    "stored",
+    "survey",
+]

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
-
-from annotated_types import MinLen
+from typing import Any, ClassVar
 
 from parity.config.errors import ConfigError
 from parity.config.grammar import ConfigModel, read
@@ -37,7 +35,7 @@ class EntryKeys(ConfigModel):
     """A tensor of the right side, and how it becomes the left one."""
 
     what: ClassVar[str] = "a tensor of the right side"
-    name: Annotated[str, MinLen(1)]
+    name: str
     transform: Any = None
 
 
@@ -67,7 +65,7 @@ def read_mapping(path: Path) -> dict[str, tuple[str, Transform]]:
 def entry_of(node: Node, problems: Problems) -> tuple[str, Transform] | None:
     """One entry; None and a report if it is wrong."""
     if not node.is_mapping:
-        if node.is_list or not node.text:
+        if node.is_list or node.value is None:
             problems.add(node, "expected the name of a tensor of the right side, or {name: ..., transform: ...}")
             return None
         return node.text, Transform()

@@ -97,7 +97,8 @@ def judged(run_dir: Path, rules: Sequence[ToleranceRule], fail_on: str | None) -
                 changes.append(Change((case, dtype, tensor, actual, expected), before, now))
         if n and n_lost == n:
             raise JudgeError(
-                f"{run_dir}: the run has no tolerance frontiers, as an earlier release wrote it; run it again"
+                f"{run_dir}: the run has no tolerance frontiers (an earlier release wrote it, or its "
+                "tensors are large); run it again, with these tolerances"
             )
         settle_again(store, known, interrupted=store.one(SUMMARY).exit_code == INTERRUPTED)
         return Rejudged(store.shown(), changes, n_lost)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 REPORTS: Mapping[str, str] = {
     "train": "parity.training.report.case:TrainingReport",
     "model": "parity.models.report:ModelReport",
+    "dump": "parity.dumps.report:DumpReport",
 }
 """The reports of the cases that are not those of an op, by what their rows have as `op`."""
 
@@ -110,6 +111,10 @@ class CaseReport:
         """Whether a suspect pass is a curve that leaves its ensemble."""
         return False
 
+    def lead(self, results: Results) -> list[tuple[str, list[str]]]:
+        """What comes right after the verdict: sentences, each with lines that may be folded away."""
+        return []
+
     def headline(self, cell: CellResult) -> str:
         """What a cell's headline says first, or nothing."""
         return ""
@@ -159,6 +164,11 @@ OPS = CaseReport()
 def reports_of(results: Results) -> list[CaseReport]:
     """The reports of all kinds of cases that a run was asked for."""
     return list(dict.fromkeys(report_of(case.op) for case in results.cases))
+
+
+def leads_of(results: Results) -> list[tuple[str, list[str]]]:
+    """What comes right after the verdict."""
+    return [said for report in reports_of(results) for said in report.lead(results)]
 
 
 def anchors_of(results: Results) -> Anchors:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from parity.reporting.kinds import reports_of
+from parity.reporting.kinds import leads_of, reports_of
 from parity.reporting.results.cells import CellResult, Status, cells, tally_text
 from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import answer, warnings
@@ -103,6 +103,7 @@ def head(results: Results) -> Iterator[str]:
     yield ""
     yield line(rest)
     yield ""
+    yield from (f"{line(sentence)}\n" for sentence, _ in leads_of(results))
     listed = [*causes(results), *remarks(results)]
     yield from [*listed, ""] if listed else []
     yield line(tally_text(results))

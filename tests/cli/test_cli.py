@@ -28,6 +28,7 @@ cases:
 COMMANDS = [
     "",
     "init",
+    "capture",
     "hunt",
     "reduce",
     "accept",

@@ -139,13 +139,13 @@ LIES = {
     "in-place": "x *= 2; return x / 2",
     "double": "return x.astype(np.float64)",
     "reused": "BUFFER.resize(x.shape, refcheck=False); BUFFER[...] = x; return BUFFER",
-    "later": "y = x.copy(); threading.Timer(0.01, y.fill, [7]).start(); return y",
+    "later": "y = x.copy(); LAST and LAST.pop().fill(7); LAST.append(y); return y",
 }
 """Bodies of an op whose result is its input, but for what they do with the memory."""
 
 
 def test_a_lying_op_is_caught_or_harmless(tmp_path):
-    text = "import threading\nimport numpy as np\n\nBUFFER = np.zeros(1, np.float32)\n\ndef relu(x):\n    {}\n"
+    text = "import numpy as np\n\nBUFFER, LAST = np.zeros(1, np.float32), []\n\ndef relu(x):\n    {}\n"
     for name, line in LIES.items():
         (tmp_path / f"{name}.py").write_text(text.format(line))
     backends = "".join(f"  - {{name: {n}, adapter: numpy, ops: {n}.py}}\n" for n in LIES)
@@ -153,7 +153,7 @@ def test_a_lying_op_is_caught_or_harmless(tmp_path):
     config = f"version: 1\ndtypes: [float32]\nbackends:\n  - numpy\n{backends}cases:\n  - {{op: relu, gradients: false, {inputs}}}\n"
     finished = run_in(tmp_path, config)
     assert set(finished.outcomes("later").values()) == {"ok"}
-    # An op works on arrays that nobody else has, and what it returns is copied before anybody can change it.
+    # An op works on arrays that nobody else has, and what it returns is copied before it is called again.
     failing = {(row["actual"], row["tensor"], row["verdict"]) for row in finished.failing()}
     assert failing == {("double", "y", "structure"), ("in-place", "input.x", "structure")}
 

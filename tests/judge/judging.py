@@ -58,14 +58,14 @@ def kernel(case: CasePlan, inputs: Tensors, dtype: str, variant: Variant | None 
     return {**found, **zeros}
 
 
-def judged(case: CasePlan, make: Callable[[Tensors, str], Tensors]) -> Judged:
+def judged(case: CasePlan, make: Callable[[Tensors, str], Tensors], *, diagnose: bool = True) -> Judged:
     """The judgement of a backend `mine` whose outputs are `make(inputs, dtype)`, with the oracle as the baseline."""
     inputs = drawn(case)
     judge = CaseJudge(case, inputs, consult_oracle(case, inputs), "oracle")
     for dtype in case.dtypes:
         outputs = {n: Output(str(v.dtype), v.shape, v) for n, v in make(inputs, dtype).items()}
         judge.take(dtype, [CellOutcome(case.id, dtype, "mine", Outcome.OK, outputs=outputs)])
-    return judge.judged()
+    return judge.judged(diagnose=diagnose)
 
 
 def names(found: Judged, dtype: str) -> list[str]:

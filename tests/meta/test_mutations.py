@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from tests.conftest import FAKES, Finished, run_in, user_config
+from tests.conftest import FAKES, Finished, run_in, user_config, without_searches
 
 MUTANT = """
 import sys
@@ -66,7 +66,8 @@ def mutated(folder, *cases: str) -> Finished:
     """A run of an op that spoils what the sizes of its cases ask for."""
     by_size = {size: (tensor, MUTATIONS[mutation]) for size, (mutation, tensor) in SIZES.items()}
     (folder / "mutant.py").write_text(MUTANT.format(fakes=str(FAKES), mutations=by_size))
-    return run_in(folder, user_config(folder / "mutant.py", cases=cases), "--dtype", "float32")
+    with without_searches():
+        return run_in(folder, user_config(folder / "mutant.py", cases=cases), "--dtype", "float32")
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ import numpy as np
 import pytest
 from lxml import etree
 
+from parity.judge.compare.frontier import NEVER, accepts, chain
 from parity.reporting.html.findings import case_anchors
 from parity.reporting.html.page import html_report
+from parity.reporting.html.tolerances import curve, tolerances
+from parity.reporting.plots.drift import FLOOR
 from parity.reporting.results.cells import Status, cells, tally_text
 from parity.reporting.results.results import read_results, write_atomically
 from parity.reporting.results.rows import Results
+from parity.reporting.results.store import store_of
 from parity.reporting.text.answer import answer, warnings
 from parity.reporting.text.findings import findings
 from tests.reporting import ci_runs
@@ -582,3 +587,21 @@ def test_runs_without_a_finding_read_well(tmp_path, code):
     assert ("no route to host" in text_of(page)) == (code == 3)
     assert "No findings." in text_of(page)
     assert "Case by case" not in text_of(page)
+
+
+def test_the_curve_of_tolerances_is_where_every_tensor_passes(tmp_path):
+    frontiers = [[(0.5, 1e-6), (2.0, 3e-6)], [(4.0, 1e-5)], [list(NEVER)], []]
+    rows = [comparison(tensor=f"t{i}", frontier=frontier) for i, frontier in enumerate(frontiers)]
+    results = read_results(stored(tmp_path, rows))
+    kept = [row.frontier for row in results.comparisons if row.frontier and NEVER not in row.frontier]
+    points = curve(chain([point for frontier in kept for point in frontier]))
+    assert len(points) > 20
+    assert points[-1][1] == FLOOR
+    for rtol, atol in points[:-1]:
+        assert all(accepts(frontier, rtol, atol * (1 + 1e-12)) for frontier in kept)
+        assert not all(accepts(frontier, rtol, atol * 0.999) for frontier in kept)
+    shown = tolerances(results, None)
+    with closing(store_of(results)) as store:
+        assert tolerances(results, store) == shown
+    assert shown["never"] == ["1 tensor of paddle in float32"]
+    assert "Which tolerances pass" in html_report(with_code(results, 0), tmp_path)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from parity.reporting.diff import html as diff_html
@@ -19,6 +20,7 @@ from parity.reporting.html.page import html_report
 from parity.reporting.results.cells import Status, cells, counts
 from parity.reporting.results.results import read_results, write_atomically
 from parity.reporting.results.rows import Results
+from parity.reporting.results.store import STORE, Store, fill
 from parity.reporting.text.findings import findings
 from tests.reporting.stored_runs import CASE, backend_row, changed, parted, plain, trained, training
 from tests.reporting.test_html import HOSTILE, found, healthy, hostile_run, keep, run_of, with_code, with_envelope
@@ -592,6 +594,38 @@ def test_five_thousand_cells_open_and_filter(browser, tmp_path):
         seen.page.click("#more")
         assert len(seen.cases) == 5000
         assert not seen.page.is_visible("#more")
+
+
+def test_all_cells_of_a_large_run_are_paged(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr("parity.reporting.results.store.LARGE", 8)
+    monkeypatch.setattr("parity.reporting.results.store.MAX_CASES", 6)
+    whole = read_results(run_of(tmp_path, 150, lambda i: i % 10 == 0))
+    name = whole.cases[1].id
+    cases = [replace(case, id=HOSTILE[0]) if case.id == name else case for case in whole.cases]
+    outcomes = [replace(row, case=HOSTILE[0]) if row.case == name else row for row in whole.outcomes]
+    rows = [row for row in whole.comparisons if row.case != name]
+    run_dir = tmp_path / "large"
+    run_dir.mkdir()
+    with closing(Store(run_dir / STORE)) as store:
+        fill(store, replace(whole, cases=cases, outcomes=outcomes, comparisons=rows))
+    shown = read_results(run_dir, whole=False)
+    assert (len(shown.cases), shown.left_out) == (6, 576)
+    with opened(browser, written(shown, run_dir)) as seen:
+        page = seen.page
+        page.locator("#every").scroll_into_view_if_needed()
+        expect(page.locator("#every-shown")).to_have_text("1 to 100 of 600 cells")
+        n = page.locator("#every-table tbody tr")
+        assert n.first.inner_text().split()[:3] == ["failed", "unstable", whole.cases[0].id]
+        page.click("#every-last")
+        expect(page.locator("#every-shown")).to_have_text("501 to 600 of 600 cells")
+        page.fill("#every-q", "</script>")
+        expect(page.locator("#every-shown")).to_have_text("1 to 4 of 4 cells")
+        page.fill("#every-q", "")
+        page.select_option("#every-status", label="failed")
+        expect(page.locator("#every-shown")).to_have_text(f"1 to {n.count()} of {n.count()} cells")
+        assert {row.split()[0] for row in n.all_inner_texts()} == {"failed"}
+        page.fill("#every-q", "no such case")
+        expect(page.locator("#every-shown")).to_have_text("No such cell.")
 
 
 def test_a_run_in_which_all_passed_and_one_that_was_interrupted(browser, tmp_path):

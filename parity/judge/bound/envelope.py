@@ -246,7 +246,8 @@ TINY, HUGE = 1e-130, 1e130
 
 def largest(values: Array) -> Any:
     """The largest magnitude, 0 of none; NaN where a value is."""
-    return max(values.max(initial=0.0), -values.min(initial=0.0)) if not np.isnan(values.max(initial=0.0)) else np.nan
+    most = values.max(initial=0.0)
+    return np.nan if np.isnan(most) else max(most, -values.min(initial=0.0))
 
 
 INTEGERS = "int64"

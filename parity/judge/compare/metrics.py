@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -61,7 +61,7 @@ class Metrics:
     given atol, inf where none would. `worst_index` is the first non-finite mismatch, else the element where |a-e| is
     the most tolerances; None for an empty tensor. `equal` is bit for bit, NaN counting as equal to NaN; across dtypes
     it means same value and same sign. `frontier` decides for every other tolerance (`frontier.py`); None if it was not
-    taken, in tensors that numba compares.
+    taken, in tensors that numba compares. `expected_rms` is the root mean square of `expected`.
     """
 
     n_elements: int
@@ -78,6 +78,7 @@ class Metrics:
     expected_value: float
     equal: bool
     frontier: Frontier | None = None
+    expected_rms: float = math.nan
 
 
 class _Sums(NamedTuple):
@@ -126,12 +127,61 @@ def compare(actual: ArrayLike, expected: ArrayLike, rtol: float, atol: float, *,
     if not a.size:
         return _empty(a, e)
     x, y, tol = _flat(a), _flat(e), _Tolerance(rtol, atol)
-    wide = _work_dtype(x.dtype, y.dtype)
     with np.errstate(all="ignore"):
-        total = _total(x, y, tol, wide, threads)
-        if wide is _FLOAT64 and 8 in (x.itemsize, y.itemsize) and not _in_range(total, x, y):
-            total = _total(x, y, tol, _LONGDOUBLE, threads)
-        return _metrics(total, x, y, a.shape)
+        total = _whole(x, y, tol, threads, x.nbytes + y.nbytes >= COMPILED_FROM)
+        return _metrics(total, (x[total.worst], y[total.worst]), x.size, a.shape)
+
+
+def compare_parts(
+    parts: Iterable[tuple[Array, Array]],
+    shape: tuple[int, ...],
+    rtol: float,
+    atol: float,
+    *,
+    threads: int = 2,
+    many: bool = False,
+) -> Metrics:
+    """The same of tensors of `shape` that arrive in flat parts, all of one length but the last, which may be shorter.
+
+    Each part is read once. `many`: there is so much to compare in all that numba is worth its import. Raises ValueError
+    if the parts are not those of a tensor of this shape.
+    """
+    tol, totals, values, length, n = _Tolerance(rtol, atol), [], [], 0, 0
+    with np.errstate(all="ignore"):
+        for actual, expected in parts:
+            _check(actual, expected, rtol, atol)
+            x, y = _flat(actual), _flat(expected)
+            total = _same(x, y) or _whole(x, y, tol, threads, many)
+            totals.append(total)
+            values.append((x[total.worst], y[total.worst]))
+            length, n = length or x.size, n + x.size
+        if n != math.prod(shape) or not totals:
+            raise ValueError(f"{n} elements are not those of a tensor of shape {list(shape)}")
+        joined_total = _joined(totals, length)
+        return _metrics(joined_total, values[joined_total.worst // length], n, shape)
+
+
+def _same(actual: Array, expected: Array) -> _Partial | None:
+    """The metrics of a part whose bits are equal, which needs one look at them; None if they are not, or not finite."""
+    if actual.dtype != expected.dtype or actual.dtype not in _BITS or not actual.size:
+        return None
+    bits = _BITS[actual.dtype]
+    x, y = actual.view(bits), expected.view(bits)
+    if not np.array_equal(x[:_SHORT], y[:_SHORT]) or not np.array_equal(x, y):
+        return None
+    square = float(_dot(actual, actual)) if actual.itemsize > 2 else float(_dot(*[actual.astype(np.float32)] * 2))
+    if not _LOWEST < square < _HIGHEST:
+        return None
+    return _Partial(_Sums(square, square, square, 0.0), actual.size, 0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0, True, ())
+
+
+def _whole(actual: Array, expected: Array, tol: _Tolerance, threads: int, many: bool) -> _Partial:
+    """The metrics of two flat arrays, in the dtype that has their squares."""
+    wide = _work_dtype(actual.dtype, expected.dtype)
+    total = _total(actual, expected, tol, wide, threads, many)
+    if wide is _FLOAT64 and 8 in (actual.itemsize, expected.itemsize) and not _in_range(total, actual, expected):
+        total = _total(actual, expected, tol, _LONGDOUBLE, threads, many)
+    return total
 
 
 def bfloat16_ulps(counted: int | None) -> int | None:
@@ -162,9 +212,9 @@ def _work_dtype(actual: np.dtype[Any], expected: np.dtype[Any]) -> np.dtype[Any]
     return _FLOAT64
 
 
-def _total(actual: Array, expected: Array, tol: _Tolerance, wide: np.dtype[Any], threads: int) -> _Partial:
+def _total(actual: Array, expected: Array, tol: _Tolerance, wide: np.dtype[Any], threads: int, many: bool) -> _Partial:
     """The metrics of all blocks together."""
-    compiled = _compiled(actual, expected) if wide is _FLOAT64 else None
+    compiled = _compiled(actual, expected) if many and wide is _FLOAT64 else None
     length = _LONG if compiled else block_length(wide)
 
     def work(index: int) -> _Partial:
@@ -178,10 +228,10 @@ def _total(actual: Array, expected: Array, tol: _Tolerance, wide: np.dtype[Any],
 
 
 def _compiled(actual: Array, expected: Array) -> Callable[[Array, Array, _Tolerance], _Partial] | None:
-    """The compiled `_block`, if it saves time and compiles."""
+    """The compiled `_block`, if there is one for these arrays and it compiles."""
     same = actual.dtype == expected.dtype and actual.dtype in (np.float32, np.float64)
     aligned = actual.flags.aligned and expected.flags.aligned
-    if not (same and aligned) or actual.nbytes + expected.nbytes < COMPILED_FROM:
+    if not (same and aligned):
         return None
     kernel, bits = _kernel(actual.dtype), _BITS[actual.dtype]
     if kernel is None:
@@ -380,13 +430,13 @@ def _joined(parts: list[_Partial], length: int) -> _Partial:
         excess=worst.excess,
         worst=index * length + worst.worst,
         equal=all(p.equal for p in parts),
-        frontier=None if parts[0].frontier is None else joined([p.frontier for p in parts if p.frontier is not None]),
+        frontier=None if any(p.frontier is None for p in parts) else joined([p.frontier or () for p in parts]),
     )
 
 
 def _exact_sum(values: tuple[Any, ...]) -> Any:
     """Rounded once for float64; longdouble is added up in order. Infinite where the sum leaves the range."""
-    if isinstance(values[0], np.longdouble):
+    if any(isinstance(value, np.longdouble) for value in values):
         return sum(values)
     try:
         return math.fsum(values)
@@ -394,11 +444,11 @@ def _exact_sum(values: tuple[Any, ...]) -> Any:
         return math.inf
 
 
-def _metrics(total: _Partial, actual: Array, expected: Array, shape: tuple[int, ...]) -> Metrics:
-    """The public form of `total`; `actual` and `expected` are flat, `shape` is theirs."""
+def _metrics(total: _Partial, worst: tuple[Any, Any], n: int, shape: tuple[int, ...]) -> Metrics:
+    """The public form of `total`, with the values of the worst element, the number of elements and their shape."""
     sums = total.sums
     return Metrics(
-        n_elements=actual.size,
+        n_elements=n,
         n_mismatched=total.n_mismatched,
         n_nonfinite_mismatched=total.n_nonfinite,
         max_abs_diff=float(total.max_abs),
@@ -408,10 +458,11 @@ def _metrics(total: _Partial, actual: Array, expected: Array, shape: tuple[int, 
         cosine=_cosine(sums.actual, sums.expected, sums.cross),
         required_rtol=float(total.required),
         worst_index=_index(total.worst, shape),
-        actual_value=float(actual[total.worst]),
-        expected_value=float(expected[total.worst]),
+        actual_value=float(worst[0]),
+        expected_value=float(worst[1]),
         equal=total.equal,
         frontier=(NEVER,) if total.n_nonfinite and total.frontier is not None else total.frontier,
+        expected_rms=float((sums.expected / total.n_finite) ** 0.5) if total.n_finite else 0.0,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -38,7 +38,10 @@ FIT_STEPS = 6
 FIT_STEP = 2.0**-20
 OF_ANY_SIZE = ("plus", "floor", "cap")
 DECADES = (1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 1.0, -1e-2, -1.0, -100.0)
-"""Where the search for an added number, a floor or a cap begins."""
+"""Where the search for an added number begins."""
+LIMITS = ("floor", "cap")
+QUANTILES = (0.02, 0.1, 0.25, 0.4, 0.6, 0.75, 0.9, 0.98)
+"""Of the values that are limited: where the search for the limit begins, which outside of them would change nothing."""
 GRADIENT = "grad."
 PER_CHARACTER = 1e-3
 """Of two forms that explain as much, the one with the shorter expression comes first."""
@@ -118,6 +121,7 @@ class Match:
         return self.name, {"kind": edit.kind}
 
 
+@np.errstate(all="ignore")
 def edit_causes(origin: KernelExplanation, budget: Budget | None = None, *, rounding: bool = True) -> list[Cause]:
     """The edits that explain a tensor which `origin` leaves wrong: those that explain most tensors, the simplest first.
 
@@ -137,6 +141,7 @@ def edit_causes(origin: KernelExplanation, budget: Budget | None = None, *, roun
     return []
 
 
+@np.errstate(all="ignore")
 def fitted_causes(origin: KernelExplanation, budget: Budget | None = None) -> list[Cause]:
     """The edits with one fitted number that explain most of what `origin` leaves wrong: evidence only if other inputs
     confirm the number."""
@@ -244,7 +249,8 @@ class Scan:
             edits = fits_of(self._program, target)
             for edit in budget.spent_on(edits, self._trial, FIT_STEPS * self._trial.costs[target]):
                 value = self._fitted(edit, target)
-                if value is None or not self._fits(target, self._trial.output(with_number(edit, value), target)):
+                near = None if value is None else self._trial.output(with_number(edit, value), target)
+                if value is None or near is None or not self._close(target, near):
                     continue
                 forms = (with_number(edit, short) for short in shortened(value))
                 yield from next(filter(None, ([*self._matched(form, target)] for form in forms)), [])
@@ -277,11 +283,19 @@ class Scan:
             fits = predicted is not None and predicted.shape == observed.shape and np.isfinite(predicted).all()
             return None if predicted is None or not fits else np.ravel(observed - predicted).astype(np.float64)
 
-        tried = [(left, value) for value in DECADES if (left := residuals(value)) is not None]
+        tried = [(left, value) for value in self._starts(edit) if (left := residuals(value)) is not None]
         if not tried or not np.isfinite(observed).all():
             return None
         best = min(tried, key=lambda pair: float(np.linalg.norm(pair[0])))[1]
         return float(np.sign(best)) * newton(lambda size: residuals(float(np.sign(best)) * size), abs(best))
+
+    def _starts(self, edit: Edit) -> Sequence[float]:
+        """The numbers with which the search for an added number or a limit begins."""
+        operands = self._program.steps[edit.positions[0]].operands if edit.kind in LIMITS else ()
+        values = np.asarray(self._trial.value(operands[edit.operand].index)) if operands else np.zeros(0)
+        usable = values[np.isfinite(values)] if values.dtype.kind == "f" else np.zeros(0)
+        found = np.quantile(usable, QUANTILES).tolist() if usable.size else DECADES
+        return [value for value in dict.fromkeys(found) if value] or DECADES
 
     def _again(self, edit: Edit) -> Iterator[Match]:
         """The edit of the outputs, with the gradients that follow from them."""
@@ -329,9 +343,8 @@ class Scan:
         observed = self._wrong[name]
         if values is None or values.dtype.kind not in "fi" or values.shape != observed.shape:
             return False
-        with np.errstate(invalid="ignore", over="ignore"):
-            beyond = np.abs(values - observed) > self._limits[name]
-            excused = self._evaluator.envelopes[name].excused
-            if (beyond if excused is None else beyond & ~excused).any():
-                return False
+        beyond = np.abs(values - observed) > self._limits[name]
+        excused = self._evaluator.envelopes[name].excused
+        if (beyond if excused is None else beyond & ~excused).any():
+            return False
         return ratio(observed, self._evaluator.predicted(name, values)) < OFF

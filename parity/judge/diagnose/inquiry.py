@@ -28,7 +28,7 @@ from parity.judge.diagnose.explanation import KernelExplanation, predicted, toge
 from parity.judge.diagnose.growth import growing, resized
 from parity.judge.diagnose.locality import wrong_elements
 from parity.judge.diagnose.milder import lost, milder_inputs
-from parity.judge.diagnose.probes import KEEPS_ALL, generic
+from parity.judge.diagnose.probes import KEEPS_ALL, generic, varied
 from parity.judge.diagnose.proposals import absent, proposals, recounted
 from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
@@ -117,12 +117,17 @@ class Inquiry:
             if result is not None:
                 return result
         result = self._searched(exact)
+        if result.best.explains and result.best.ids == {"reduced-precision"} and not result.best.is_exact:
+            # A running total in the format is more than a result in it.
+            grown = self._grown(small)
+            whole = any(set(result.start.wrong) <= set(evidence["tensors"]) for _, evidence in grown)
+            return replace(result, best=result.start, behaviours=grown) if whole else result
         if result.best.explains and "localized" not in result.best.ids:
             return result
         result = self._divided(exact, result)
         if result.best.explains and "localized" not in result.best.ids:
             return result
-        if grown := self._grown(small):
+        if grown := self._grown(small) if self._question.evaluator.dtype in COMPUTED_IN else ():
             # Where the sums lose most is no more than a consequence.
             return replace(
                 result, best=result.start if "localized" in result.best.ids else result.best, behaviours=grown
@@ -314,7 +319,7 @@ class Inquiry:
     def _grown(self, small: Question | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """Sums in a narrow dtype whose error grows with the number of terms."""
         evaluator = (small or self._question).evaluator
-        if self._kernel is None or evaluator.dtype not in COMPUTED_IN:
+        if self._kernel is None:
             return ()
         grown = growing(evaluator.case, evaluator.inputs, self._ratios)
         return () if grown is None else (("narrow-accumulation", grown),)
@@ -362,11 +367,25 @@ class Inquiry:
     @cached_property
     def _far(self) -> Sequence[Question]:
         """The backend's result for larger numbers, where a formula may have a limit that others do not show."""
+        data = self._question.evaluator.case.definition.data
+        return self._scaled(FAR, () if data is None else (data,))
+
+    @cached_property
+    def _farther(self) -> Sequence[Question]:
+        """The backend's results for inputs that are all larger or all smaller, where clipping differs, and for the
+        user's with other sizes of their elements, which reach the same branches."""
+        evaluator = self._question.evaluator
+        names = [name for name, values in evaluator.inputs.items() if values.dtype.kind == "f"]
+        near = self._ask(evaluator.case, varied(evaluator.case, evaluator.inputs))
+        scaled = [question for factor in (FAR, 1 / FAR) for question in self._scaled(factor, names)]
+        return scaled if near is None else [near, *scaled]
+
+    def _scaled(self, factor: float, names: Iterable[str]) -> Sequence[Question]:
+        """The backend's result for other inputs, of which `names` are multiplied; none if the reference is not finite
+        there."""
         case, inputs = generic(self._question.evaluator.case, KEEPS_ALL)
-        data = case.definition.data
-        if data not in inputs:
-            return ()
-        question = self._ask(case, {**inputs, data: inputs[data] * FAR})
+        scaled = {name: inputs[name] * factor for name in names if name in inputs}
+        question = self._ask(case, {**inputs, **scaled}) if scaled else None
         values = [] if question is None else [p.values for p in question.evaluator.base.values()]
         finite = all(v is not None and np.isfinite(v).all() for v in values)
         return (question,) if question is not None and finite else ()
@@ -463,6 +482,8 @@ class Inquiry:
 
     def concluded(self, first: SearchResult, kept: Sequence[KernelExplanation]) -> SearchResult:
         """The best remaining explanation; the others are rivals if the backend could not be called."""
+        if len(kept) > 1 and self.can_ask:
+            kept = [e for e in kept if all(holds(e, question) for question in self._farther)] or kept
         best = kept[0]
         rivals = [] if self.can_ask else [e for e in kept[1:] if e in first.rivals or self.is_rival(best, e)]
         second = next((e for e in (first.best, *first.rivals) if e not in kept and e.causes), first.second)

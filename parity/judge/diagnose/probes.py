@@ -6,7 +6,7 @@ the same numbers. Only an op's declared inputs, params and shapes are used here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -32,6 +32,8 @@ KEEPS_SPECIAL, KEEPS_ALL = 1, 2
 CHOOSING = (1.0, 2.0)
 """Values of which kernels have a formula of their own."""
 TINY = 0.01
+VARIED = (0.5, 1.5)
+"""By how much the sizes of a user's elements are changed."""
 STRENGTHS = (1.0, 0.5, 0.0)
 """How much the spread of rows varies; less if the reference is not finite, because states contradict each other."""
 
@@ -62,6 +64,19 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
         if all(np.isfinite(values).all() for values in outputs.values()):
             break
     return replace(case, params=params), inputs
+
+
+def varied(case: CasePlan, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Inputs whose elements have other sizes: zeros, signs, integers and what is not finite stay."""
+    plans = {plan.name: plan for plan in case.tensors}
+
+    def other(name: str, values: Array) -> Array:
+        if values.dtype.kind != "f":
+            return values
+        factors = generator(0, "varied", name).uniform(*VARIED, values.shape)
+        return plans[name].held(values * factors, (*case.dtypes, "float32"))
+
+    return {name: other(name, values) for name, values in inputs.items()}
 
 
 def drawn_input(

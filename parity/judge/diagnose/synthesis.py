@@ -82,7 +82,8 @@ def formulas_of(output: str, data: Sequence[Data], unit: float) -> list[Edit]:
         if not found and right.any():
             whole = (READ, key_of(program, program.outputs[output]))
             found = piecewise(whole, atoms, terms, observed, right, tolerance)
-        found = found or two_sided(atoms, terms, observed, tolerance)
+        for name in () if found else alike(output, data[0]):
+            found = found or two_sided(name, atoms, terms, observed, tolerance)
     kept = sorted(dict.fromkeys(map(simple, found)), key=length)[:MOST_KEPT]
     return [Edit((), output, RETURNED, value=(COMPUTED, expression)) for expression in kept]
 
@@ -404,15 +405,24 @@ def piecewise(
     return found
 
 
-def two_sided(atoms: Terms, terms: Terms, observed: Columns, tolerance: float) -> list[Expression]:
+def alike(output: str, one: Data) -> list[str]:
+    """The inputs of which each element may decide about one of an output: of a gradient its own, else those of the same
+    shape."""
+    shapes = {name: np.shape(one.trial.value(index)) for name, index in one.trial.program.inputs.items()}
+    names = [name for name, shape in shapes.items() if shape == one.observed.shape]
+    own = output.removeprefix("grad.")
+    return [own] if own in names else names
+
+
+def two_sided(name: str, atoms: Terms, terms: Terms, observed: Columns, tolerance: float) -> list[Expression]:
     """Two formulas, for the positive elements of an input and for the others."""
-    for row, told in zip(atoms.rows, atoms.told, strict=True):
-        if told[0] == READ and told[1][0] == "input":
-            positive = row > 0
-            one, other = (best(terms, observed, part, tolerance)[:1] for part in (positive, ~positive))
-            if one and other:
-                return [("where", ("greater", told, ("number", 0.0)), *one, *other)]
-    return []
+    told = (READ, ("input", name))
+    if told not in atoms.told:
+        return []
+    positive = atoms.rows[atoms.told.index(told)] > 0
+    one = best(terms, observed, positive, tolerance)[:1]
+    other = one and best(terms, observed, ~positive, tolerance)[:1]
+    return [("where", ("greater", told, ("number", 0.0)), *one, *other)] if other else []
 
 
 def condition_of(terms: Terms, right: NDArray[np.bool_], agrees: NDArray[np.bool_]) -> Expression | None:

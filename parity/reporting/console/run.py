@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from parity.config.nodes import printable
-from parity.reporting.kinds import CaseReport, report_of, reports_of
+from parity.reporting.kinds import CaseReport, leads_of, report_of, reports_of
 from parity.reporting.results.cells import tally_text
 from parity.reporting.results.rows import NOT_COMPARED, PASSING, SEVERITY, ComparisonRow, Results
 from parity.reporting.text.answer import MAX_CAUSES, answer, known_lines, warnings
@@ -27,6 +27,7 @@ LEAST_WIDTH = 30
 N_TEXTS = 3
 """The number of leading text columns of a table; numbers follow, and the last column is text again."""
 MAX_MESSAGE = 300
+MAX_LED = 8
 STYLES = {
     "equal": "green",
     "close": "green",
@@ -55,10 +56,15 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
     `verbosity` -1 prints the verdict line only, 1 every tensor with its three values.
     """
     console.print(answer(results), soft_wrap=True)
-    if verbosity < 0:
-        return
-    console.print(lineup(results), soft_wrap=True)
-    console.print(Text(tally_text(results), style="dim"), soft_wrap=True)
+    if verbosity >= 0:
+        render_rest(results, console, verbosity=verbosity)
+
+
+def render_rest(results: Results, console: Console, *, verbosity: int) -> None:
+    """Print everything but the verdict line."""
+    tallied = Text(tally_text(results), style="dim")
+    for text in (*lead_lines(results, verbose=verbosity > 0), lineup(results), tallied):
+        console.print(text, soft_wrap=True)
     if results.left_out:
         console.print(Text(left_out(results), style="dim"), soft_wrap=True)
     found = findings(results)
@@ -81,6 +87,15 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
             console.print(part, soft_wrap=isinstance(part, Text))
     if results.comparisons:
         print_tables(results, console, verbose=verbosity > 0)
+
+
+def lead_lines(results: Results, *, verbose: bool) -> Iterator[Text]:
+    """What follows the verdict: sentences, each with a few of its lines."""
+    for sentence, lines in leads_of(results):
+        yield Text(printable(sentence))
+        shown = lines if verbose else lines[:MAX_LED]
+        more = [f"and {len(lines) - len(shown)} more (-v shows them)"] if len(lines) > len(shown) else []
+        yield from (Text(f"  {printable(text)}", style="dim") for text in (*shown, *more))
 
 
 def left_out(results: Results) -> str:
@@ -180,13 +195,18 @@ class OpTable:
         return reasons(self.results)
 
     @cached_property
+    def measured(self) -> list[str]:
+        """The backends, if anything is known of their errors from an exact answer."""
+        return self.results.backend_names if any(row.errors for row in self.rows) else []
+
+    @cached_property
     def width(self) -> int:
         """The width with a column for each backend."""
-        return max(line.cell_len for line in self._lines(self.results.backend_names))
+        return max(line.cell_len for line in self._lines(self.measured))
 
     def lines(self, width: int) -> list[Text]:
         """The lines; without the backends' columns if they do not fit into `width`."""
-        return self._lines(self.results.backend_names if self.width <= width else [])
+        return self._lines(self.measured if self.width <= width else [])
 
     def _lines(self, backends: Sequence[str]) -> list[Text]:
         names = ("", "", "verdict", "× tol", *map(printable, backends), "root cause")
@@ -321,6 +341,8 @@ def legend(results: Results, wanted: int) -> str:
     """The meaning of the columns; `wanted` is the width that shows all of them, 0 if they are shown."""
     text = "× tol: the worst element's difference in units of its tolerance (1 is the limit). "
     text += "".join(report.legend for report in reports_of(results))
+    if not any(row.with_oracle for row in results.comparisons):
+        return text.rstrip()
     if wanted:
         return f"{text}COLUMNS={wanted} also shows each backend's error."
     return f"{text}Under a backend's name: its largest error |x - exact|; ✗ means that it exceeds the tolerance."

@@ -13,14 +13,17 @@ from markupsafe import Markup
 
 from parity.reporting.console.run import left_out, lineup
 from parity.reporting.html import summary
+from parity.reporting.html.every_cell import every_cell
 from parity.reporting.html.figures import status_bar
 from parity.reporting.html.findings import FindingRenderer, case_anchors, glossary
 from parity.reporting.html.fingerprints import fingerprints as read_fingerprints
 from parity.reporting.html.space import Detail, Space
 from parity.reporting.html.table import filters, table_rows
 from parity.reporting.html.templates import n_bytes, rendered, source
-from parity.reporting.kinds import anchors_of, reports_of
+from parity.reporting.html.tolerances import tolerances
+from parity.reporting.kinds import anchors_of, leads_of, reports_of
 from parity.reporting.results.cells import LABELS, TENSOR_LABELS, CellResult, Status, cells, counts, tally
+from parity.reporting.results.resume import stored
 from parity.reporting.results.rows import Results
 
 MINUTES = len("2026-01-31T10:00")
@@ -29,6 +32,8 @@ BUDGET = 980_000
 """Bytes of the whole file; findings that would exceed it are told in a line."""
 LEAST_FOR_MORE = 150_000
 """What findings may take beyond a line each, even where the rest of the file is larger than the budget."""
+MAX_LED = 200
+"""Lines below a sentence that follows the verdict."""
 N_FIRST = 12
 """So many findings, the most urgent, have their pictures before others are told in more than a line."""
 
@@ -48,13 +53,16 @@ def context(
 ) -> dict[str, Any]:
     """What the page says, but for its findings."""
     numbers = tally(results)
-    script = source("report.js")
+    every, curves = of_all_rows(results, run_dir)
+    script = source("report.js") + (source("every_cell.js") if every else "")
     rows = table_rows(all_cells, anchors_of(results))
     return {
         "parity": results.run.parity,
         "name": results.run.id or run_dir.name,
         "started": results.run.started[:MINUTES].replace("T", " "),
         "answer": summary.answer_parts(results),
+        "leads": leads_of(results),
+        "max_led": MAX_LED,
         "n_tensors": sum(numbers.values()),
         "tally": [(status, TENSOR_LABELS[status], n) for status, n in numbers.items()],
         "share": status_bar(numbers) if numbers else "",
@@ -64,6 +72,8 @@ def context(
         "matrix": summary.matrix(all_cells, results),
         "left_out": left_out(results),
         "rows": rows,
+        "every": every,
+        "tolerances": curves,
         "n_passed": sum(cell.status is Status.PASSED for cell in all_cells),
         "statuses": [(status, LABELS[Status(status)]) for status in counts(all_cells)],
         "filters": filters(all_cells),
@@ -83,6 +93,15 @@ def context(
         "script": Markup(script),  # noqa: S704
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
+
+
+def of_all_rows(results: Results, run_dir: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """What needs the rows of all cells, which of a large run are in its store: a table of them, and the tolerances that
+    would pass."""
+    if not results.left_out:
+        return None, tolerances(results, None)
+    with stored(run_dir) as store:
+        return every_cell(store), tolerances(results, store)
 
 
 def findings(all_cells: Sequence[CellResult], renderer: FindingRenderer, budget: int) -> Markup:

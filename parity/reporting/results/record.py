@@ -148,7 +148,9 @@ def unsupported(outcomes: Sequence[OutcomeRow]) -> frozenset[CellKey]:
 
 
 MEASURES = tuple(
-    f.name for f in fields(Metrics) if f.name not in ("n_nonfinite_mismatched", "equal", "worst_index", "frontier")
+    f.name
+    for f in fields(Metrics)
+    if f.name not in ("n_nonfinite_mismatched", "equal", "worst_index", "frontier", "expected_rms")
 )
 
 

@@ -1,0 +1,133 @@
+"""`parity.capture(model, folder)`: every layer of a model, as a dump."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable, List, Mapping, Optional, Union
+
+from parity.capture.dump import Dump
+from parity.capture.frameworks import framework_of
+from parity.capture.frameworks.base import Source
+from parity.capture.frameworks.calls import Call, Layer, joined
+
+RANKS = (("RANK", "WORLD_SIZE"), ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"))
+"""Environment variables of launchers: this process's rank, and how many there are."""
+
+
+def capture(model: Any, folder: Union[str, Path], *, gradients: bool = False, steps: Optional[int] = None) -> "Capture":
+    """Store the inputs, outputs and parameters of every layer of `model`, from here to `close()` or the process's end.
+
+    Use it as a statement, or as a context manager. Tensors are written as each layer is called, so memory is bounded
+    by the largest layer. Each process of a launcher writes to its own `rankN` of the folder.
+
+    Args:
+        model: a model of torch, Paddle or OneFlow.
+        folder: of the dump; an earlier dump in it is replaced.
+        gradients: also those of inputs, outputs and parameters, in the backward passes.
+        steps: only so many calls of the model (None: all).
+
+    Raises:
+        CaptureError: the folder cannot be used.
+        TypeError: this is no model of a framework that parity knows.
+    """
+    framework = framework_of(model)
+    taken = Capture(folder, gradients=gradients, steps=steps)
+    taken.begin(framework, model)
+    return taken
+
+
+class Capture:
+    """A dump that is being made: of one model, or of each that is called.
+
+    `is_step`: the latest outermost call is one of the first `steps`, and so are the gradients that follow.
+    """
+
+    def __init__(self, folder: Union[str, Path], *, gradients: bool = False, steps: Optional[int] = None) -> None:
+        self.gradients = gradients
+        self.steps = steps
+        self.dump = Dump(Path(folder) / rank_folder(os.environ))
+        self.stack = ExitStack()
+        self.open = True
+        self.is_step = True
+        atexit.register(self.close)
+
+    def begin(self, framework: Source, model: Any = None) -> None:
+        """Record a model of a framework, or each outermost one that is called."""
+        self.stack.callback(framework.attach(self, model))
+
+    def sink(self, call: Call, role: str, where: str, array: Any) -> None:
+        """Store a tensor of a call."""
+        self.guarded(lambda: self.dump.record(call, role, where, array))
+
+    def store_model(self, framework: Source, model: Any, prefix: str) -> None:
+        """Store what a model consists of, and its parameters as they are before its first call."""
+        self.add_layers(framework, [replace(it, name=joined(prefix, it.name)) for it in framework.layers(model)])
+        for name in framework.compiled(model):
+            say(f"{joined(prefix, name) or 'the model'} is compiled: values within compiled code are not stored.")
+        for name, tensor in framework.named_parameters(model):
+            framework.tell(tensor, self.storing(joined(prefix, name), "parameters"))
+            if self.gradients and framework.has_history(tensor):
+                framework.watched(tensor, self.gradient_sink(framework, joined(prefix, name)))
+        for name, tensor in framework.named_buffers(model):
+            framework.tell(tensor, self.storing(joined(prefix, name), "buffers"))
+
+    def add_layers(self, framework: Source, layers: List[Layer]) -> None:
+        """Note layers and their framework."""
+        self.guarded(lambda: self.dump.add_layers(framework.name, framework.version(), layers))
+
+    def storing(self, name: str, group: Optional[str] = None) -> Callable[[Any], None]:
+        """What stores a tensor that belongs to no call."""
+        return lambda array: self.guarded(lambda: self.dump.add(name, array, group))
+
+    def gradient_sink(self, framework: Source, name: str) -> Callable[[Any], None]:
+        """What stores the gradients of a parameter."""
+
+        def store(gradient: Any) -> None:
+            if self.open and self.is_step:
+                framework.tell(gradient, self.storing(f"{name}.grad"))
+
+        return store
+
+    def guarded(self, write: Callable[[], None]) -> None:
+        """Write; the user's program goes on without a dump if the disk is full."""
+        if not self.open:
+            return
+        try:
+            write()
+        except OSError as error:
+            self.open = False
+            with suppress(OSError):
+                self.dump.close(complete=False)
+            say(f"{self.dump.folder} is incomplete: {error.strerror or error}.")
+
+    def close(self) -> None:
+        """End the recording and write the rest of the index."""
+        atexit.unregister(self.close)
+        self.stack.close()
+        if self.open:
+            self.guarded(self.dump.close)
+            self.open = False
+
+    def __enter__(self) -> "Capture":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def rank_folder(environment: Mapping[str, str]) -> str:
+    """The folder of this rank, "" where there is only one."""
+    for rank, ranks in RANKS:
+        if environment.get(ranks, "1") != "1" and environment.get(rank, "").isdigit():
+            return f"rank{environment[rank]}"
+    return ""
+
+
+def say(message: str) -> None:
+    """A line on stderr."""
+    sys.stderr.write(f"parity.capture: {message}\n")

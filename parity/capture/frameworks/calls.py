@@ -1,0 +1,119 @@
+"""The data that all frameworks share: layers, their calls, and what a call computed.
+
+A tensor's name within a call says where it is in the arguments or the result: `0` for the first positional argument
+or the only output, `mask` for a keyword argument, `1.hidden` for an item of a nested tuple, list, dict or dataclass.
+Arrays are copies in the tensor's dtype; bfloat16 as its bits in uint16. A dtype that NumPy lacks is float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from parity.capture.frameworks.visit import visit
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of a model: its dotted name ("" is the model), its class's name, and its plain attributes."""
+
+    name: str
+    kind: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """The place of a tensor in `Arguments`."""
+
+    name: str
+
+
+Arguments = Tuple[Tuple[Any, ...], Mapping[str, Any]]
+"""The positional and the keyword arguments of a call, with a `Tensor` for each tensor."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer.
+
+    `order` counts the calls of all layers from 0, in the order in which they begin; `nth` those of this layer;
+    `depth` is the number of layers that are being called around it.
+    """
+
+    layer: str
+    kind: str
+    order: int
+    depth: int
+    nth: int = 0
+    arguments: Arguments = field(default=((), {}), repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """What a layer alone has computed, arrays by name.
+
+    `gradients` are those of its inputs, `parameters` those of its parameters, whose names are relative to the layer;
+    neither has what no gradient flows to. `buffers` are its buffers after the call.
+    """
+
+    outputs: Mapping[str, Any]
+    gradients: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+    buffers: Mapping[str, Any]
+
+
+Sink = Callable[[Call, str, str, Any], None]
+"""Takes a call, the tensor's role (`input`, `output`, `grad.input`, `grad.output`), its name and its values."""
+
+Replace = Callable[[Call, Mapping[str, Any]], Optional[Mapping[str, Any]]]
+"""From a call and its inputs to those to take instead, all or some; None: as they are."""
+
+
+def joined(prefix: str, name: str) -> str:
+    """A dotted name."""
+    return f"{prefix}.{name}" if prefix and name else prefix or name
+
+
+def arguments_of(names: List[str]) -> Arguments:
+    """Arguments of these inputs alone: numbers are positions, all else are keywords; nested ones in dicts or tuples."""
+    nested: Dict[str, Any] = {}
+    for name in names:
+        *path, last = name.split(".")
+        inner = nested
+        for key in path:
+            inner = inner.setdefault(key, {})
+        inner[last] = Tensor(name)
+    listed = {key: _listed(value) for key, value in nested.items()}
+    positions = [int(key) for key in listed if key.isdigit()]
+    args = tuple(listed.get(str(position)) for position in range(max(positions, default=-1) + 1))
+    return args, {key: value for key, value in listed.items() if not key.isdigit()}
+
+
+def _listed(value: Any) -> Any:
+    """Dicts whose keys count from 0 are tuples."""
+    if not isinstance(value, dict):
+        return value
+    inner = {key: _listed(item) for key, item in value.items()}
+    keys = [str(position) for position in range(len(inner))]
+    return tuple(inner[key] for key in keys) if set(keys) == set(inner) else inner
+
+
+def filled(arguments: Arguments, tensors: Mapping[str, Any]) -> Any:
+    """(args, kwargs) with the tensors in their places."""
+    return visit(arguments, lambda value: isinstance(value, Tensor), lambda _, place: tensors[place.name])
+
+
+def described(value: Any) -> Any:
+    """An option as JSON has it: numbers, strings, sequences of them; the name of a function, class or dtype.
+
+    NotImplemented for all else.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        items = [described(item) for item in value]
+        return NotImplemented if NotImplemented in items else items
+    if callable(value) and hasattr(value, "__name__"):
+        return value.__name__
+    return str(value) if type(value).__name__.lower() in ("dtype", "vartype") else NotImplemented

@@ -1,0 +1,99 @@
+"""Keras 3 on any of its backends: `keras.Layer`."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterator, List, Tuple
+
+import numpy as np
+
+from parity.capture.frameworks.base import Framework
+
+
+class KerasFramework(Framework):
+    """Keras where it runs eagerly; of `fit` and `predict` that is `compile(run_eagerly=True)`.
+
+    A layer's name is that of the layers around it and its own; a variable's that of its layer and its own. Gradients
+    of inputs and outputs are those of a tf.GradientTape, or of torch.
+    """
+
+    name = "keras"
+
+    def __init__(self) -> None:
+        import keras
+
+        if not hasattr(keras, "Layer"):
+            raise TypeError(f"parity captures Keras 3, and this is {keras.__version__}.")
+        self.framework = keras
+        self.base = keras.Layer
+        self.backend = keras.backend.backend()
+        if self.backend == "tensorflow":
+            import tensorflow
+
+            self.tensorflow = tensorflow
+
+    def named_layers(self, model: Any) -> Iterator[Tuple[str, Any]]:
+        yield from named_within(model, "", set())
+
+    def named_parameters(self, model: Any) -> Iterator[Tuple[str, Any]]:
+        return self.named_variables(model, "_trainable_variables")
+
+    def named_buffers(self, model: Any) -> Iterator[Tuple[str, Any]]:
+        return self.named_variables(model, "_non_trainable_variables")
+
+    def named_variables(self, model: Any, attribute: str) -> Iterator[Tuple[str, Any]]:
+        """The variables that each layer itself has."""
+        for name, layer in self.named_layers(model):
+            for variable in getattr(layer, attribute):
+                yield f"{name}.{variable.name}".lstrip("."), variable
+
+    def is_tensor(self, value: Any) -> bool:
+        if isinstance(value, np.ndarray):
+            return True
+        return bool(self.framework.ops.is_tensor(value)) and hasattr(value, "__array__")
+
+    def is_tracing(self) -> bool:
+        from keras.src.backend.common import stateless_scope, symbolic_scope
+
+        symbolic = symbolic_scope.in_symbolic_scope() or stateless_scope.in_stateless_scope()
+        return bool(symbolic or (self.backend == "tensorflow" and self.tensorflow.inside_function()))
+
+    def to_numpy(self, tensor: Any) -> Any:
+        array = np.asarray(self.framework.ops.convert_to_numpy(tensor))
+        return np.array(array.view(np.uint16) if array.dtype.name == "bfloat16" else array)
+
+    def from_numpy(self, array: Any, like: Any) -> Any:
+        return self.framework.ops.convert_to_tensor(array, dtype=like.dtype)
+
+    def has_history(self, tensor: Any) -> bool:
+        if self.backend == "torch":
+            return bool(getattr(tensor, "requires_grad", False))
+        is_float = self.backend == "tensorflow" and getattr(tensor, "dtype", None) is not None
+        return is_float and not isinstance(tensor, (np.ndarray, self.framework.Variable)) and tensor.dtype.is_floating
+
+    def alias(self, tensor: Any) -> Any:
+        return tensor.view_as(tensor) if self.backend == "torch" else tensor
+
+    def watched(self, tensor: Any, function: Callable[[Any], None]) -> Any:
+        if self.backend == "torch":
+            return super().watched(tensor, function)
+
+        @self.tensorflow.custom_gradient  # type: ignore[untyped-decorator]
+        def identity(value: Any) -> Tuple[Any, Callable[[Any], Any]]:
+            def gradient(upstream: Any) -> Any:
+                function(upstream)
+                return upstream
+
+            return self.tensorflow.identity(value), gradient
+
+        return identity(tensor)
+
+
+def named_within(layer: Any, name: str, seen: set) -> Iterator[Tuple[str, Any]]:  # type: ignore[type-arg]
+    """A layer and those within it, each once."""
+    if id(layer) in seen:
+        return
+    seen.add(id(layer))
+    yield name, layer
+    inner: List[Any] = layer._layers
+    for child in inner:
+        yield from named_within(child, f"{name}.{child.name}".lstrip("."), seen)

@@ -1,0 +1,204 @@
+"""Every call of a layer, seen where it goes through its base class's `__call__`."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from parity.capture.frameworks.calls import Arguments, Call, Replace, Sink, Tensor, filled, joined
+from parity.capture.frameworks.visit import visit
+
+if TYPE_CHECKING:
+    from parity.capture.capturing import Capture
+    from parity.capture.frameworks.base import Framework
+
+RECORDERS: Dict[Any, List["Recorder"]] = {}
+"""A class whose `__call__` is patched to the recorders at work."""
+
+
+class Recorder:
+    """Gives the tensors of each call of known layers to a sink.
+
+    `layers` maps the id of a layer to its name and to itself, so that no other object gets this id.
+    """
+
+    def __init__(
+        self,
+        framework: Framework,
+        layers: Dict[int, Tuple[str, Any]],
+        sink: Sink,
+        replace: Optional[Replace] = None,
+        gradients: bool = False,
+    ) -> None:
+        self.framework = framework
+        self.layers = layers
+        self.sink = sink
+        self.replace = replace
+        self.gradients = gradients
+        self.active = True
+        self.depth = 0
+        self.order = 0
+        self.counts: Dict[str, int] = {}
+
+    def call(self, layer: Any, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a layer's call, and record it if the layer is known."""
+        if not self.active or id(layer) not in self.layers:
+            return run(*args, **kwargs)
+        inputs: Dict[str, Any] = {}
+        call = self.begun(layer, self.taken((args, kwargs), inputs))
+        changed = {**self.replaced(call, inputs)}
+        if self.gradients:
+            changed.update(self.aliases(call, {**inputs, **changed}, getattr(layer, "inplace", False)))
+        if changed:
+            args, kwargs = filled(call.arguments, {**inputs, **changed})
+        self.depth += 1
+        try:
+            result = run(*args, **kwargs)
+        finally:
+            self.depth -= 1
+        return visit(result, self.framework.is_tensor, functools.partial(self.returned, call))
+
+    def returned(self, call: Call, name: str, tensor: Any) -> Any:
+        """Give an output to the sink, and return the tensor to go on with."""
+        self.framework.tell(tensor, functools.partial(self.sink, call, "output", name or "0"))
+        if self.gradients and self.framework.has_history(tensor):
+            return self.watched(call, "grad.output", name or "0", tensor)
+        return tensor
+
+    def begun(self, layer: Any, arguments: Arguments) -> Call:
+        """The next call, of this layer."""
+        name, _ = self.layers[id(layer)]
+        nth = self.counts.get(name, 0)
+        call = Call(name, type(layer).__name__, self.order, self.depth, nth, arguments)
+        self.counts[name] = nth + 1
+        self.order += 1
+        return call
+
+    def taken(self, arguments: Any, inputs: Dict[str, Any]) -> Arguments:
+        """The arguments with a `Tensor` in place of each tensor, which goes to `inputs`."""
+
+        def take(name: str, tensor: Any) -> Tensor:
+            inputs[name] = tensor
+            return Tensor(name)
+
+        return tuple(visit(value, self.framework.is_tensor, take) for value in arguments)
+
+    def replaced(self, call: Call, inputs: Mapping[str, Any]) -> Dict[str, Any]:
+        """Give the inputs to the sink, and return the tensors that take the place of some."""
+        if self.replace is None:
+            for name, tensor in inputs.items():
+                self.framework.tell(tensor, functools.partial(self.sink, call, "input", name))
+            return {}
+        arrays = {name: self.framework.to_numpy(tensor) for name, tensor in inputs.items()}
+        others = self.replace(call, arrays) or {}
+        for name, array in {**arrays, **others}.items():
+            self.sink(call, "input", name, array)
+        return {name: self.framework.from_numpy(array, inputs[name]) for name, array in others.items()}
+
+    def aliases(self, call: Call, inputs: Mapping[str, Any], inplace: bool) -> Dict[str, Any]:
+        """Aliases of the inputs that gradients flow to: one for each tensor, however often it is an argument.
+
+        A gradient has the name of its tensor's first place. A layer that works in place gets the tensor itself, whose
+        gradient is that of this use; an alias would lose it.
+        """
+        aliases: Dict[int, Any] = {}
+        for name, tensor in inputs.items():
+            if id(tensor) in aliases or not self.framework.has_history(tensor):
+                continue
+            alias = tensor if inplace else self.framework.alias(tensor)
+            if self.framework.has_history(alias):  # not where gradients are off
+                aliases[id(tensor)] = self.watched(call, "grad.input", name, alias)
+        return {name: aliases[id(tensor)] for name, tensor in inputs.items() if id(tensor) in aliases}
+
+    def watched(self, call: Call, role: str, name: str, tensor: Any) -> Any:
+        """The tensor to go on with, whose gradient goes to the sink in each backward pass."""
+
+        def gradient(values: Any) -> None:
+            if self.active:
+                self.framework.tell(values, functools.partial(self.sink, call, role, name))
+
+        return self.framework.watched(tensor, gradient)
+
+
+class ModelRecorder(Recorder):
+    """Records the first calls of one model, or (None) of each outermost one, under the name of its class."""
+
+    def __init__(self, capture: Capture, framework: Framework, model: Any) -> None:
+        super().__init__(framework, {}, capture.sink, gradients=capture.gradients)
+        self.capture = capture
+        self.model = model
+        self.stored: Dict[str, Any] = {}
+        if model is not None:
+            self.add(model, "")
+
+    def add(self, model: Any, prefix: str) -> None:
+        """Know the layers of a model; one that is known already keeps its name."""
+        for name, layer in self.framework.named_layers(model):
+            self.layers.setdefault(id(layer), (joined(prefix, name), layer))
+
+    def call(self, layer: Any, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Record an outermost call unless it is one too many."""
+        if self.depth or not self.active or not self.is_known(layer, (args, kwargs)):
+            return super().call(layer, run, *args, **kwargs)
+        name, _ = self.layers[id(layer)]
+        self.capture.is_step = self.capture.steps is None or self.counts.get(name, 0) < self.capture.steps
+        if self.capture.is_step:
+            return super().call(layer, run, *args, **kwargs)
+        self.active = False
+        try:
+            return run(*args, **kwargs)
+        finally:
+            self.active = True
+
+    def is_known(self, layer: Any, arguments: Any) -> bool:
+        """Whether an outermost layer is to be recorded; its model is stored before its first call.
+
+        One with neither parameters nor inputs is no model: in OneFlow, `ones` is a layer.
+        """
+        if self.model is None and id(layer) not in self.layers:
+            if not any(self.framework.named_parameters(layer)) and not self.framework.tensors(arguments):
+                return False
+            kind, number = type(layer).__name__, sum(kind == type(layer).__name__ for kind in self.stored.values())
+            prefix = f"{kind}{number + 1}" if number else kind
+            self.add(layer, prefix)
+            self.stored[prefix] = kind
+            self.capture.store_model(self.framework, layer, prefix)
+        if id(layer) in self.layers and not self.stored:
+            self.stored[""] = type(self.model).__name__
+            self.capture.store_model(self.framework, self.model, "")
+        return id(layer) in self.layers
+
+
+def start(recorder: Recorder, base: Any) -> None:
+    """Let a recorder see all calls that go through `base.__call__`, inside those that do already."""
+    if base not in RECORDERS:
+        RECORDERS[base] = []
+        _patch(base, recorder.framework, RECORDERS[base])
+    RECORDERS[base].append(recorder)
+
+
+def stop(recorder: Recorder, base: Any) -> None:
+    """End what `start` began; the last one takes the patch away."""
+    recorder.active = False
+    recorders = RECORDERS[base]
+    recorders.remove(recorder)
+    original = getattr(base.__call__, "parity_original", None)
+    if not recorders and original is not None:  # somebody else's patch on top keeps ours, which does nothing then
+        base.__call__ = original
+        del RECORDERS[base]
+
+
+def _patch(base: Any, framework: Framework, recorders: List[Recorder]) -> None:
+    original = base.__call__
+
+    @functools.wraps(original)
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if framework.is_tracing():
+            return original(layer, *args, **kwargs)
+        run = functools.partial(original, layer)
+        for recorder in recorders:
+            run = functools.partial(recorder.call, layer, run)
+        return run(*args, **kwargs)
+
+    call.parity_original = original  # type: ignore[attr-defined]
+    base.__call__ = call

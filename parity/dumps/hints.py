@@ -1,0 +1,168 @@
+"""What a difference between two dumps looks like: the library's experiments, and those that only weights need."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from parity.dumps.compare import Partners, Rules
+from parity.dumps.tensors import NARROW, Array, Stored
+from parity.library.arrays import Tensor
+from parity.library.hints import EXPERIMENTS, Scene, coarse, taken
+from parity.library.measure import MAX_ELEMENTS
+from parity.library.pairs import Pair
+from parity.library.report import Hint
+
+MAX_PEERS = 8
+"""Other tensors that differ, whose values are looked for in a tensor."""
+GATES = (2, 3, 4)
+"""Numbers of blocks that are tried in all orders: an LSTM has four gates, a GRU three, as query, key and value."""
+MAX_SPLITS = 400
+"""Ways to take an axis apart that are tried."""
+MAX_LENGTH = 1 << 16
+JOINED = (3, 2, 4)
+MAX_JOINED = 24
+"""Tensors without a partner among which those are looked for that are parts of another one."""
+
+
+GENERAL = ("permuted-elements", "localized", "")
+"""Diagnoses that a more special experiment may replace."""
+
+
+def hint_of(pair: Partners, peers: Iterable[Partners], names: tuple[str, str], rules: Rules) -> Hint | None:
+    """What explains a tensor that differs, if it is small enough for that; raises DumpError."""
+    if not 1 < pair.left.size <= MAX_ELEMENTS or pair.left.size != pair.right.size:
+        return None
+    alike = [peer for peer in peers if peer.left.size == pair.left.size and peer != pair]
+    mine, *others = (in_memory(each) for each in [pair, *alike[:MAX_PEERS]])
+    limits = rules.tolerance(pair.left.name, pair.dtypes)
+    scene = Scene(mine.path, mine.actual.values, mine.expected.values, limits, names, [mine, *others])
+    with np.errstate(all="ignore"):
+        general = next((named(hint, experiment) for experiment in EXPERIMENTS for hint in experiment(scene)), None)
+        if general is not None and general.diagnosis not in GENERAL:
+            return general
+        return next((hint for experiment in OWN for hint in experiment(scene)), general)
+
+
+def named(hint: Hint, experiment: object) -> Hint:
+    """A hint, with the diagnosis of another tensor's values."""
+    return replace(hint, diagnosis=hint.diagnosis or "swapped-outputs") if experiment is taken else hint
+
+
+def in_memory(pair: Partners) -> Pair:
+    """Two tensors as the library has them."""
+    values = pair.whole()
+    mine, theirs = (
+        Tensor(array, "float32" if dtype in NARROW else dtype) for array, dtype in zip(values, pair.dtypes, strict=True)
+    )
+    return Pair(pair.left.name, mine, theirs)
+
+
+def regated(scene: Scene) -> Iterator[Hint]:
+    """Blocks along an axis in another order."""
+    if not scene.same_shape or not scene.same_values():
+        return
+    for axis, n in itertools.product(range(min(2, scene.expected.ndim)), GATES):
+        if scene.expected.shape[axis] % n or scene.expected.shape[axis] == n:
+            continue
+        blocks = np.split(scene.expected, n, axis)
+        for order in itertools.islice(itertools.permutations(range(n)), 1, None):
+            if scene.explains(np.concatenate([blocks[i] for i in order], axis)):
+                yield Hint(f"{scene.names[0]} is {scene.names[1]} with its {n} blocks along axis {axis} in the order "
+                           f"{list(order)}, as gates or as query, key and value", "gate-order")  # fmt: skip
+
+
+def interleaved(scene: Scene) -> Iterator[Hint]:
+    """An axis that is taken apart and put together in another order: fused projections by head, or rotary pairs."""
+    if not scene.same_shape or not scene.same_values():
+        return
+    for axis in range(min(2, scene.expected.ndim)):
+        values = np.moveaxis(scene.expected, axis, 0)
+        for outer, a, b, rest in splits(values.shape[0]):
+            moved = values.reshape(outer, a, b, rest, -1).swapaxes(1, 2).reshape(values.shape)
+            if scene.explains(np.moveaxis(moved, 0, axis)):
+                same, other = scene.names
+                theirs, mine = ([n for n in (outer, *two, rest) if n > 1] for two in ((a, b), (b, a)))
+                yield Hint(f"axis {axis} of {other} is {theirs}, that of {same} {mine}: interleaved, as in a fused "
+                           "projection of query, key and value", "head-grouping")  # fmt: skip
+
+
+def splits(length: int) -> Iterator[tuple[int, int, int, int]]:
+    """The ways to write an axis as four, of which the middle ones are exchanged; query, key and value by head first."""
+    divisors = [n for n in range(1, length + 1) if length % n == 0] if length <= MAX_LENGTH else []
+    found = [
+        (outer, a, b, length // (outer * a * b))
+        for outer in divisors
+        for a in divisors
+        for b in divisors
+        if a > 1 and b > 1 and length % (outer * a * b) == 0
+    ]
+    yield from sorted(found, key=lambda way: (way[0] > 1, 3 not in way[1:3], 2 not in way[1:3]))[:MAX_SPLITS]
+
+
+def coarse_expected(scene: Scene) -> Iterator[Hint]:
+    """The other tensor is the one of lower precision."""
+    turned = replace(scene, actual=scene.expected, expected=scene.actual, names=(scene.names[1], scene.names[0]))
+    yield from coarse(turned)
+
+
+OWN = (regated, interleaved, coarse_expected)
+
+
+def joined(lonely: Stored, others: Sequence[Stored], names: tuple[str, str], rules: Rules) -> str:
+    """What a tensor without a partner is made of, if it is of some of the other side's, in words; raises DumpError.
+
+    `names`: the side that has it, and the other one.
+    """
+    if not 1 < lonely.size <= MAX_ELEMENTS or len(others) > MAX_JOINED:
+        return ""
+    parts = [other for other in others if len(other.shape) == len(lonely.shape) and other.size < lonely.size]
+    whole: Array | None = None
+    for n in JOINED:
+        for group in itertools.permutations(parts, n) if len(parts) <= n + 3 else windows(parts, n):
+            if sum(part.size for part in group) != lonely.size:
+                continue
+            whole = values_of(lonely) if whole is None else whole
+            for axis, moved in joins([values_of(part) for part in group], whole.shape):
+                limits = rules.tolerance(lonely.name, [lonely.dtype, *(part.dtype for part in group)])
+                if Scene(lonely.name, whole, moved, limits, names).explains(moved):
+                    listed = ", ".join(part.name for part in group)
+                    return f"it is {listed} of {names[1]}, joined along axis {axis}"
+    return ""
+
+
+def twin(lonely: Stored, others: Sequence[Stored]) -> str:
+    """Whether a tensor of the same side has these values too, as tied weights have, in words; raises DumpError."""
+    if not 1 < lonely.size <= MAX_ELEMENTS:
+        return ""
+    alike = [o for o in others if (o.shape, o.dtype) == (lonely.shape, lonely.dtype) and o.name != lonely.name]
+    values = values_of(lonely)
+    equal = any(np.array_equal(values_of(other), values) for other in alike[:MAX_JOINED])
+    return "the same values are there under another name" if equal else ""
+
+
+def windows(parts: Sequence[Stored], n: int) -> Iterator[tuple[Stored, ...]]:
+    """Neighbours."""
+    return (tuple(parts[i : i + n]) for i in range(len(parts) - n + 1))
+
+
+def values_of(tensor: Stored) -> Array:
+    """A tensor in memory, in a dtype of NumPy."""
+    values = tensor.whole()
+    return values.astype(np.float32) if values.dtype.name in NARROW else values
+
+
+def joins(parts: Sequence[Array], shape: tuple[int, ...]) -> Iterator[tuple[Any, Array]]:
+    """The ways to join tensors into one of this shape, transposed or not."""
+    for axis in range(len(shape)):
+        for words, each in (("", parts), (", transposed", [part.T for part in parts])):
+            try:
+                whole = np.concatenate(each, axis)
+            except ValueError:
+                continue
+            if whole.shape == shape:
+                yield f"{axis}{words}", whole

@@ -1,0 +1,146 @@
+"""The texts about dumps, in every output format."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from parity.config.nodes import printable
+from parity.judge.bound.envelope import OFF
+from parity.reporting.kinds import CaseReport
+from parity.reporting.results.rows import FINDINGS, NOT_COMPARED, CaseRow, ComparisonRow, Results
+from parity.reporting.text.evidence import called
+from parity.reporting.text.words import factor, listed, plural
+
+if TYPE_CHECKING:
+    from parity.reporting.text.reasons import CaseRows
+
+ORDINALS = {1: "st", 2: "nd", 3: "rd"}
+HOWS = ("exact", "mapping", "name", "content", "order")
+"""How tensors are paired, in the order in which it is tried."""
+ADVICE = (
+    "two dumps alone cannot tell a fault from rounding that has grown through the layers: a third, of the same in "
+    "float64, can (`--truth DIR`); if this is fine, set --rtol and --atol"
+)
+
+
+class DumpReport(CaseReport):
+    """Tensors in files: no op, and no exact answer unless a third dump is one."""
+
+    no_script = "a dump has tensors and no calls, so there is nothing to reproduce"
+    pictured = False
+
+    def call(self, case: CaseRow) -> str:  # noqa: ARG002
+        """What its tensors belong to."""
+        return "tensors in files"
+
+    def recipe(self, case: CaseRow) -> list[tuple[str, str]]:
+        """The pairs that were not found by their whole names."""
+        return [("paired", pair_text(name, told)) for name, told in pairs_of(case)] or [("paired", "by exact names")]
+
+    def shows_oracle(self, row: ComparisonRow) -> bool:
+        """Whether there is a third dump."""
+        return row.oracle_value is not None
+
+    def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
+        """How far two tensors are apart, in roundings of the dtype."""
+        if row.verdict in ("structure", NOT_COMPARED):
+            return row.message or "the structure differs"
+        if row.verdict == "nonfinite":
+            return "NaN or infinity on one side only; no tolerance accepts that"
+        if not row.fails:
+            return super().reason(row, rows)
+        if row.culprit or row.error_ratio.expected is not None:
+            ratios = listed(f"{name} is {factor(ratio)}" for name, ratio in row.ratios.items())
+            return f"from the truth, in units of what {row.dtype} can reach here: {ratios}; the bound is {OFF:g}"
+        ratio = row.error_ratio.actual
+        times = "" if ratio is None else f" by {factor(ratio)} roundings of {row.dtype} in the root mean square"
+        return f"the sides differ{times}; {SIZES.get(row.verdict, '')}"
+
+    def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
+        """What would tell more."""
+        if any(row.verdict in ("unstable", "semantic", "degraded") and not row.culprit for row in findings):
+            yield ADVICE
+
+    def lead(self, results: Results) -> list[tuple[str, list[str]]]:
+        """The first tensor that differs beyond rounding, and how tensors were paired, with those not paired by name."""
+        mine = [case for case in results.cases if case.op == "dump"]
+        said = [(first_text(results, mine), list[str]())] if results.comparisons else []
+        pairs = [(name, told) for case in mine for name, told in pairs_of(case)]
+        n_paired = len(
+            {r.tensor_key for r in results.comparisons if r.worst_index is not None or r.verdict != "structure"}
+        )
+        counts = Counter(told.get("how", "") for _, told in pairs)
+        counts["exact"] = max(0, n_paired - len(pairs))
+        found = [f"{counts[how]} by {WORDS[how]}" for how in HOWS if counts[how]]
+        if found and not results.left_out:
+            lines = [pair_text(name, told) for name, told in sorted(pairs, key=lambda pair: not pair[1].get("doubt"))]
+            said.append((f"{plural(n_paired, 'pair')} of tensors: {', '.join(found)}", lines))
+        off = Counter(name for row in results.comparisons if not row.with_oracle for name in row.culprit)
+        if any(row.with_oracle for row in results.comparisons):
+            texts = [f"{name} in {plural(n, 'tensor')}" for name, n in off.most_common()] or ["neither"]
+            said.append((f"further from the truth than the dtype explains: {listed(texts)}", []))
+        notes = [note for row in results.backends for note in row.flags.get("notes", ())]
+        return [*said, *((f"no tensors, not compared: {note}", list[str]()) for note in notes)]
+
+
+LACKING = "does not have it"
+WORDS = {
+    "exact": "exact name",
+    "mapping": "the mapping",
+    "name": "name",
+    "content": "content",
+    "order": "order and shape",
+}
+SIZES = {
+    "rounding": "that is rounding, and the tolerance is tighter",
+    "degraded": "a float64 tensor with float32 accuracy",
+    "unstable": "more than a rounding, less than another formula would",
+    "semantic": "far more than rounding",
+}
+
+
+def pairs_of(case: CaseRow) -> Iterable[tuple[str, dict[str, Any]]]:
+    """The pairs that were not found by exact names, with how they were."""
+    pairs = case.params.get("pairs")
+    found = pairs.items() if isinstance(pairs, dict) else ()
+    return [(name, told) for name, told in found if isinstance(told, dict)]
+
+
+def pair_text(name: str, told: dict[str, Any]) -> str:
+    """`a.weight = a/kernel (name, transpose)`, with a doubt if there is one."""
+    how = ", ".join(filter(None, (told.get("how"), told.get("transform"))))
+    doubt = f"; {told['doubt']}" if told.get("doubt") else ""
+    return printable(f"{name} = {told.get('right')} ({how}{doubt})")
+
+
+def first_text(results: Results, cases: Sequence[CaseRow]) -> str:
+    """`the first tensor that differs ...: fc1.weight (3rd of 12): left is 2 times right`."""
+    ordered = all(case.params.get("ordered", True) for case in cases)
+    order = "in the order of the dump" if ordered else "by name"
+    places = {key: i for i, key in enumerate(dict.fromkeys(row.tensor_key for row in results.comparisons), 1)}
+    first = next((row for row in results.comparisons if row.verdict in FINDINGS and row.known is None), None)
+    if first is None:
+        return f"aligned: no tensor of {len(places)} differs beyond rounding or its tolerance"
+    why = next(
+        (
+            f"{row.title} ({called(row)})"
+            for row in results.diagnoses
+            if (row.case, row.dtype) == (first.case, first.dtype) and first.tensor in row.tensors
+        ),
+        first.message,
+    )
+    size = first.error_ratio.actual
+    if not why and size is not None:
+        who = f"{listed(first.culprit)} is" if first.culprit else "the sides are"
+        why = f"{who} apart by {factor(first.largest_ratio)} roundings of {first.dtype}"
+    why = why or first.verdict
+    place = "" if results.left_out else f" ({nth(places[first.tensor_key])} of {len(places)})"
+    head = f"not aligned: the first tensor that differs beyond rounding, {order}, is"
+    return printable(f"{head} {first.tensor}{place}: {why}")
+
+
+def nth(n: int) -> str:
+    """`1st`, `12th`."""
+    return f"{n}{'th' if n % 100 in (11, 12, 13) else ORDINALS.get(n % 10, 'th')}"

@@ -1,0 +1,226 @@
+"""Layers of torch, recorded: what goes in and comes out, in every way a model can be called."""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import parity
+from parity.capture.frameworks import framework
+from parity.capture.safetensors import entries, read
+
+TORCH = framework("torch")
+Pair = namedtuple("Pair", "first second")
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x, mask=None, scale=1.0):
+        h = self.linear(self.act(self.norm(self.linear(x)))) * scale
+        return {"h": h if mask is None else h * mask, "pair": Pair(h, None)}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.block = Block()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        mask = torch.ones(len(x), 1)
+        return self.head(x + self.block(x, mask=mask, scale=2.0)["h"])
+
+
+def recorded(model, *args, gradients=False, replace=None, run=None):
+    """All tensors of a run, by (layer, nth, role, name), and the calls in order."""
+    tensors, calls = {}, {}
+
+    def sink(call, role, name, array):
+        tensors[call.layer, call.nth, role, name] = array
+        calls[call.order] = call
+
+    with TORCH.recording(model, sink, replace, gradients):
+        (run or model)(*args)
+    return tensors, [calls[order] for order in sorted(calls)]
+
+
+def backward(model):
+    return lambda x: model(x).square().sum().backward()
+
+
+def x_of(rows=3):
+    return torch.from_numpy(np.random.RandomState(0).randn(rows, 4).astype(np.float32))
+
+
+def test_calls_have_names_orders_and_depths():
+    tensors, calls = recorded(Net(), x_of())
+    assert [(c.layer, c.kind, c.depth, c.nth) for c in calls] == [
+        ("", "Net", 0, 0),
+        ("block", "Block", 1, 0),
+        ("block.linear", "Linear", 2, 0),
+        ("block.norm", "BatchNorm1d", 2, 0),
+        ("block.act", "ReLU", 2, 0),
+        ("block.linear", "Linear", 2, 1),
+        ("head", "Linear", 1, 0),
+    ]
+    names = {key[2:] for key in tensors if key[0] == "block"}
+    assert names == {("input", "0"), ("input", "mask"), ("output", "h"), ("output", "pair.0")}
+    before, after = tensors["block.act", 0, "input", "0"], tensors["block.act", 0, "output", "0"]
+    assert (before < 0).any(), "copied before the layer changed it in place"
+    np.testing.assert_array_equal(np.maximum(before, 0), after)
+
+
+def test_recording_changes_nothing_and_ends():
+    model, x = Net(), x_of()
+    plain = nn.Module.__call__
+    expected = [model(x), torch.autograd.grad(model(x).square().sum(), list(model.parameters()))]
+    tensors, _ = recorded(model, x, gradients=True, run=lambda x: expected.append(model(x)))
+    assert torch.equal(expected[0], expected[2])
+    assert nn.Module.__call__ is plain
+    n = len(tensors)
+    model(x).sum().backward()
+    assert len(tensors) == n
+
+
+def test_gradients_are_those_of_each_call():
+    model, x = Net(), x_of().requires_grad_()
+    tensors, _ = recorded(model, x, gradients=True, run=backward(model))
+    h = torch.from_numpy(tensors["head", 0, "grad.output", "0"])
+    np.testing.assert_allclose(tensors["head", 0, "grad.input", "0"], (h @ model.head.weight).detach(), rtol=1e-6)
+    # x goes into the block and past it: its gradient has two parts, of which the block gives one.
+    whole, passed = tensors["", 0, "grad.input", "0"], tensors["head", 0, "grad.input", "0"]
+    np.testing.assert_allclose(tensors["block", 0, "grad.input", "0"], whole - passed, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(whole, x.grad)
+    assert ("block.act", 0, "grad.input", "0") in tensors
+
+
+def test_a_layer_alone_repeats_its_call_and_leaves_no_trace():
+    model, x = Net(), x_of().requires_grad_()
+    buffers = TORCH.buffers(model)
+    tensors, calls = recorded(model, x, gradients=True, run=backward(model))
+    TORCH.load(model, buffers)
+    grads = [parameter.grad.clone() for parameter in model.parameters()]
+    inputs = {name: tensors["block", 0, "input", name] for name in ("0", "mask")}
+    result = TORCH.run_layer(model, "block", inputs, {"h": tensors["block", 0, "grad.output", "h"]}, calls[1].arguments)
+    np.testing.assert_array_equal(result.outputs["h"], tensors["block", 0, "output", "h"])
+    np.testing.assert_allclose(result.gradients["0"], tensors["block", 0, "grad.input", "0"], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(result.parameters["norm.weight"], model.block.norm.weight.grad, rtol=1e-5, atol=1e-7)
+    assert not np.array_equal(result.buffers["norm.running_mean"], buffers["block.norm.running_mean"])
+    assert all(np.array_equal(a, b) for a, b in zip(TORCH.buffers(model).values(), buffers.values(), strict=True))
+    assert all(map(torch.equal, grads, (parameter.grad for parameter in model.parameters())))
+
+
+def test_other_inputs_take_their_place():
+    def replace(call, inputs):
+        return {"0": np.zeros_like(inputs["0"])} if call.layer == "head" else None
+
+    model = Net()
+    tensors, _ = recorded(model, x_of(), replace=replace)
+    assert not tensors["head", 0, "input", "0"].any()
+    np.testing.assert_allclose(tensors["", 0, "output", "0"], np.tile(model.head.bias.detach(), (3, 1)))
+
+
+def test_options_and_state():
+    model = Net()
+    layers = {layer.name: layer for layer in TORCH.layers(model.eval())}
+    assert list(layers) == ["", "block", "block.linear", "block.norm", "block.act", "head"]
+    assert layers["block.norm"].options["eps"] == 1e-5
+    assert layers["block.norm"].options["training"] is False
+    TORCH.load(model, {"head.bias": np.array([1.0, 2.0], np.float32)})
+    assert TORCH.parameters(model)["head.bias"].tolist() == [1.0, 2.0]
+    with pytest.raises(ValueError, match=r"no parameter or buffer 'head\.b'"):
+        TORCH.load(model, {"head.b": np.zeros(2)})
+    with pytest.raises(ValueError, match=r"has the shape \(2,\)"):
+        TORCH.load(model, {"head.bias": np.zeros(3)})
+
+
+def dumped(model, folder, run, **options):
+    with parity.capture(model, folder, **options):
+        run()
+    index = json.loads((folder / "index.json").read_text())
+    tensors = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        tensors.update({name: read(path, entry) for name, entry in entries(path).items()})
+    return index, tensors
+
+
+def test_a_dump_has_parameters_and_gradients(tmp_path):
+    model, x = Net(), x_of()
+    weight = model.head.weight.detach().clone()
+
+    def step():
+        backward(model)(x)
+        with torch.no_grad():
+            model.head.weight.zero_()
+
+    index, tensors = dumped(model, tmp_path / "dump", lambda: (step(), step()), gradients=True, steps=1)
+    np.testing.assert_array_equal(tensors["head.weight"], weight)
+    assert tensors["head.weight.grad"].shape == (2, 4)
+    assert not [name for name in tensors if "call1.output" in name and not name.startswith("block.linear")]
+    assert not [name for name in tensors if "repeat" in name], "the second step is not stored"
+    assert index["parameters"][-1] == "head.bias"
+    assert index["buffers"] == [f"block.norm.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")]
+    assert index["frameworks"] == {"torch": torch.__version__}
+    assert set(index["tensors"]) == set(tensors)
+
+
+def test_an_exception_ends_its_call_only(tmp_path):
+    model = Net()
+
+    def run():
+        with pytest.raises(RuntimeError):
+            model(torch.ones(3, 5))
+        model(x_of())
+
+    index, tensors = dumped(model, tmp_path / "dump", run)
+    assert "call0.output.0" not in tensors
+    assert "call1.output.0" in tensors
+    assert [call["depth"] for call in index["calls"] if call["layer"] == ""] == [0, 0]
+
+
+def test_compiled_layers_are_seen_from_outside(tmp_path, capsys):
+    model = Net()
+    model.block = torch.compile(model.block, backend="eager")
+    index, tensors = dumped(model, tmp_path / "dump", lambda: model(x_of()))
+    assert [call["layer"] for call in index["calls"]] == ["", "block", "head"]
+    assert "block.call0.output.h" in tensors
+    assert "block.linear.weight" in tensors
+    assert "block is compiled" in capsys.readouterr().err
+    torch._dynamo.reset()
+
+
+def test_wrappers_leave_names_as_they_are(tmp_path):
+    model = nn.DataParallel(Net())
+    _, tensors = dumped(model, tmp_path / "dump", lambda: model(x_of()))
+    assert "head.weight" in tensors
+    assert "block.norm.call0.output.0" in tensors
+
+
+def test_bfloat16_and_autocast(tmp_path):
+    model = Net()
+    with torch.autocast("cpu", torch.bfloat16):
+        _, tensors = dumped(model, tmp_path / "dump", lambda: model(x_of()))
+    assert tensors["block.linear.call0.output.0"].dtype == np.uint16
+    assert tensors["block.linear.weight"].dtype == np.float32
+    model.bfloat16()
+    result = TORCH.run_layer(
+        model, "head", {"0": np.full((1, 4), 0x3F80, np.uint16)}, {"0": np.full((1, 2), 0x3F80, np.uint16)}
+    )
+    assert {array.dtype.name for array in (*result.outputs.values(), *result.parameters.values())} == {"uint16"}
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="dict is no model"):
+        parity.capture({}, tmp_path)
+    assert not list(tmp_path.iterdir())
