@@ -68,7 +68,12 @@ FAULTS = (
     Fault("mask-complement", "encoder", "(1.0 - mask[:, None, None, :])", "mask[:, None, None, :]", ATTENTION, r"1 - "),
     Fault("mask-small", "encoder", "* -10000.0", "* -10.0", ATTENTION, r"-10"),
     Fault(
-        "mask-missing", "encoder", "scores = scores + (1.0 - mask[:, None, None, :]) * -10000.0", "pass", ATTENTION, r"."
+        "mask-missing",
+        "encoder",
+        "scores = scores + (1.0 - mask[:, None, None, :]) * -10000.0",
+        "pass",
+        ATTENTION,
+        r".",
     ),
     Fault("softmax-axis", "encoder", "softmax(scores, -1)", "softmax(scores, -2)", ATTENTION, r"dim|axis|swapaxes"),
     Fault(
@@ -88,7 +93,9 @@ FAULTS = (
         r".",
     ),
     Fault("residual-missing", "encoder", ATTENDED, "self.norm1(self.dropout(self.attention(x, mask)))", BLOCK, r"."),
-    Fault("residual-twice", "encoder", ATTENDED, "self.norm1(x + x + self.dropout(self.attention(x, mask)))", BLOCK, r"."),
+    Fault(
+        "residual-twice", "encoder", ATTENDED, "self.norm1(x + x + self.dropout(self.attention(x, mask)))", BLOCK, r"."
+    ),
     Fault(
         "position-offset",
         "encoder",
@@ -246,7 +253,9 @@ FAULTS = (
 
 HEALTHY = (
     Fault("healthy-encoder", "encoder", "", "", "", ""),
-    Fault("healthy-encoder-train-functional", "encoder", "self.act(self.up(x))", "nn.functional.gelu(self.up(x))", "", ""),
+    Fault(
+        "healthy-encoder-train-functional", "encoder", "self.act(self.up(x))", "nn.functional.gelu(self.up(x))", "", ""
+    ),
     Fault("healthy-resnet", "resnet", "", "", "", ""),
     Fault("healthy-encoder-own", "encoder", "", "", "", "", OWN),
 )

@@ -12,7 +12,7 @@ import numpy as np
 from parity.config.plan import ORACLE, CasePlan
 from parity.engine.inputs import slug
 from parity.judge.bound.envelope import FLOOR, OFF
-from parity.judge.case import CaseJudge, Judged
+from parity.judge.case import CaseJudge, Cell, Judged
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
@@ -56,6 +56,7 @@ class Pair:
     step: Bench
     run: Recorded
     own: Path | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     first: Boundary | None = None
     n_layers: int = 0
@@ -69,10 +70,12 @@ class Pair:
 
     def judged(self) -> None:
         """Look for what is off, layer by layer in step, and for the causes; measure what each explains."""
+        self.partners = steps.fitting(self.other, self.partners, self.free.plain, self.run)
+        self.keys = steps.aligned(self.free.plain, self.run, self.partners, self._buffers)
         run = self.other.run(
-            self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, replace=None
+            self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, keys=self.keys
         )
-        self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners, self._buffers)
+        self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners, self.keys)
         for finding in self.findings:
             finding.values = {at: run.load(str(at)) for at in finding.boundaries if at.side == "in"}
         self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
@@ -87,7 +90,7 @@ class Pair:
         self.findings = [*values, *(finding for finding in self.findings if finding.title), *shared]
         self._measure()
         self.first = next(
-            (at for at, d in steps.distances(self.free, self.run, self.partners, self._buffers, whole=True) if d.off),
+            (at for at, d in steps.distances(self.free, self.run, self.keys, whole=True) if d.off),
             None,
         )
 
@@ -161,12 +164,17 @@ class Pair:
         judge = CaseJudge(case, inputs, oracle, self.base.name, ask=lambda name, *cell: by_name[name](*cell))
         judge.take(self.dtype, outcomes)
         cell = judge.cells[self.dtype]
-        if not any(cell.off.values()):
+        if not self._alone_off(cell):
             return judge.judged(diagnose=False)
         verified = self._verified(finding, case, inputs, outcomes[1], set(cell.off[self.other.name]))
         small = sum(array.size for array in inputs.values()) <= SMALL_CASE
         judged = judge.judged(diagnose=small and not verified)
-        finding.comparisons = [renamed(c, finding) for c in judged.comparisons if c.verdict.fails or c.culprit]
+        off = self._alone_off(cell)
+        finding.comparisons = [
+            renamed(c, finding)
+            for c in judged.comparisons
+            if c.tensor in off and c.actual == self.other.name and c.culprit
+        ]
         script = repro.write(kernels[1], self.base.name, oracle, place)
         finding.evidence |= {"op": op.name, "folder": str(place), **({} if script is None else {"script": str(script)})}
         if verified:
@@ -175,6 +183,12 @@ class Pair:
         elif not self._explained(finding, judged):
             self._undiagnosed(finding)
         return judged
+
+    def _alone_off(self, cell: Cell) -> set[str]:
+        """The tensors in which the other port is wrong, and not as the baseline is."""
+        shared = cell.off[self.base.name].keys()
+        apart = {c.tensor for c in cell.comparisons if c.expected == self.base.name and c.verdict.fails}
+        return {tensor for tensor in cell.off[self.other.name] if tensor not in shared or tensor in apart}
 
     def _explained(self, finding: Finding, judged: Judged) -> bool:
         """Whether the judge has found the other port's cause, which becomes that of the finding."""
@@ -196,7 +210,7 @@ class Pair:
         try:
             made = code_case(
                 self.case, self.dtype, (self.base, self.other), self.states, self.partners, same, finding.layer,
-                finding.call, self.free.plain, place,
+                finding.call, self.free.plain, self.run, self.keys, place,
             )  # fmt: skip
             oracle = consult_oracle(made.case, made.inputs)
         except (ModelError, ValueError, TypeError, KeyError) as error:
@@ -291,7 +305,7 @@ class Pair:
 
     def _values(self, finding: Finding, at: Boundary) -> str:
         """The first values that differ, of whole numbers."""
-        ours = self.free.plain.load(str(steps.partner_name(at, self.partners, self._buffers)))
+        ours = self.free.plain.load(self.keys[str(at)])
         theirs = finding.values.get(at)
         if theirs is None or theirs.dtype.kind not in "iu" or theirs.shape != ours.shape:
             return ""
@@ -317,7 +331,12 @@ class Pair:
             loaded += finding.parameters
             mended += [str(at) for at in finding.boundaries if not at.state]
             run = self.other.run(
-                self._state(loaded), self.batch, layers=self.partners, partner=self.free.plain, replace=mended
+                self._state(loaded),
+                self.batch,
+                layers=self.partners,
+                partner=self.free.plain,
+                keys=self.keys,
+                replace=mended,
             )
             left = self._apart(run)
             finding.shares = {
@@ -371,9 +390,9 @@ class Pair:
             if name.partition(".")[0] in ("output", "loss"):
                 yield self._comparison(name, name, None)
         yield from self._metrics()
-        for at, distance in steps.distances(self.free, self.run, self.partners, self._buffers, whole=True):
+        for at, distance in steps.distances(self.free, self.run, self.keys, whole=True):
             if at.state:
-                ours = self.free.plain.load(str(steps.partner_name(at, self.partners, self._buffers)))
+                ours = self.free.plain.load(self.keys[str(at)])
                 yield self._row(self._start(f"buffer.{at.layer}.{at.state}"), distance, self.run.load(str(at)), ours)
         for theirs, move in moved.items():
             ours = [f"grad.{source}" for source in move.sources]
