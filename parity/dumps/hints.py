@@ -16,7 +16,6 @@ from parity.library.arrays import Tensor
 from parity.library.hints import EXPERIMENTS, Scene, coarse, taken
 from parity.library.pairs import Pair
 from parity.library.report import Hint
-from parity.reporting.text.words import listed
 
 MOST = 1 << 20
 """Elements of a tensor that is looked at as a whole: its experiments take half a second and 100 MB."""

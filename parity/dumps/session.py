@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,8 +46,9 @@ large ones' elements, since those take half a second each."""
 HINTED = 1 << 24
 MAX_JOINED = 32
 """Tensors without a partner that are looked for in others."""
-FINGERPRINTED = 1 << 21
-"""Elements of a part whose fingerprint is taken at a time."""
+MAX_OPTIONS, MAX_TEXT = 50, 300
+CALL = re.compile(r"(?:.*\.)?call\d+(?=\.)")
+"""The call in a name that `parity capture` gives: `encoder.2.norm1.call0.output.0`."""
 
 
 @dataclass(frozen=True)
@@ -312,7 +315,9 @@ class Session:
         ]
         self.store.add(outcomes)
         sides = zip((self.job.left, self.job.right), self.job.names, strict=True)
-        self.store.put(BACKENDS, [backend(dump, name) for dump, name in sides])
+        rows = [backend(dump, name) for dump, name in sides]
+        rows[0].flags["options"] = list(itertools.islice(differing_options(self.job), MAX_OPTIONS))
+        self.store.put(BACKENDS, rows)
         self.store.put(RUN, [self.run_row()])
         asked = Asked(tuple((case.id, tuple(case.dtypes)) for case in self.cases), self.job.judged)
         plan = Plan("", (), (), self.job.names[1], 0, (), self.asking.known, asked)
@@ -360,8 +365,21 @@ def backend(dump: Dump, name: str) -> BackendRow:
     return BackendRow(name=name, framework=dump.path.suffix.removeprefix(".") or "folder", version="", flags=flags)
 
 
+def differing_options(job: Job) -> Iterator[str]:
+    """The options in which a layer of both captures differs: `norm1: eps 1e-05, 0.001`."""
+    for layer, mine in job.left.options.items():
+        theirs = job.right.options.get(layer, {})
+        apart = [f"{key} {mine[key]}, {theirs[key]}" for key in mine if key in theirs and mine[key] != theirs[key]]
+        if apart:
+            yield printable(f"{layer or 'the model'}: {'; '.join(apart)}"[:MAX_TEXT])
+
+
 def case_of(name: str) -> str:
-    """The layer that a tensor belongs to: its name without the last part, or the whole name."""
+    """The layer that a tensor belongs to: its name without the last part, or the whole name; the call of a layer, in a
+    capture."""
+    call = CALL.match(name)
+    if call:
+        return call[0]
     return name.rpartition(".")[0] or name.rpartition("/")[0] or name
 
 
