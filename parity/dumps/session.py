@@ -118,6 +118,8 @@ def prepared(left: Dump, right: Dump, truth: Dump | None, asking: Asking) -> Job
 def matched(left: Dump, right: Dump, mapping: Mapping[str, tuple[str, Transform]]) -> Matching:
     """The matching of two dumps; fingerprints are taken of those tensors only that names do not pair."""
     ours, theirs = entries(left), entries(right)
+    if len(ours) == len(theirs) == 1 and not mapping:
+        return Matching((only_pair(ours[0].name, theirs[0].name),), (), ())
     found = match(ours, theirs, mapping, by_order=False)
     if not (found.left_only and found.right_only):
         return found
@@ -128,6 +130,11 @@ def matched(left: Dump, right: Dump, mapping: Mapping[str, tuple[str, Transform]
         marked(theirs, right, set(found.right_only), shared),
     )
     return match(ours, theirs, mapping, by_order=left.ordered and right.ordered)
+
+
+def only_pair(left: str, right: str) -> Pair:
+    """The tensors of two dumps of one each: they are meant, whatever they are called, and as they are."""
+    return Pair(left, right, How.EXACT if left == right else How.ORDER)
 
 
 def entries(dump: Dump) -> list[Entry]:
