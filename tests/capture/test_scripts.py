@@ -113,23 +113,36 @@ tape.gradient(loss, net.trainable_variables)
 }
 
 
-def captured(tmp_path, script, *arguments):
+def captured(folder, script, *arguments, name="dump"):
     """The index and the tensors of a captured script."""
-    out = tmp_path / "dump"
-    done = call("capture", script, "--out", out, *arguments, cwd=tmp_path)
+    out = folder / name
+    done = call("capture", script, "--out", out, *arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
     index = json.loads((out / "index.json").read_text())
     files = sorted(out.glob("*.safetensors"))
     return index, {name: read(path, entry) for path in files for name, entry in entries(path).items()}
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The scripts, and the dumps that tests have made of them."""
+    folder = tmp_path_factory.mktemp("scripts")
+    (folder / "shared.py").write_text(SHARED)
+    for framework, text in SCRIPTS.items():
+        (folder / f"{framework}_script.py").write_text(text)
+    return folder
+
+
+def of_script(folder, framework):
+    arguments = ("-b", framework, "--gradients", "--rate", "0.25")
+    return captured(folder, f"{framework}_script.py", *arguments, name=framework)
+
+
 @pytest.mark.process
 @pytest.mark.frameworks
 @pytest.mark.parametrize("framework", SCRIPTS)
-def test_an_unchanged_script(tmp_path, framework):
-    (tmp_path / "shared.py").write_text(SHARED)
-    (tmp_path / "train.py").write_text(SCRIPTS[framework])
-    index, tensors = captured(tmp_path, "train.py", "-b", framework, "--gradients", "--rate", "0.25")
+def test_an_unchanged_script(folder, framework):
+    index, tensors = of_script(folder, framework)
     assert index["complete"]
     assert list(index["frameworks"]) == [framework]
     assert [call["layer"] for call in index["calls"]] == ["Net", "Net.norm", "Net.head"]
@@ -148,6 +161,81 @@ def test_an_unchanged_script(tmp_path, framework):
         np.testing.assert_allclose(tensors[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
     kernel = tensors["Net.head.kernel" if framework == "keras" else "Net.head.weight"]
     np.testing.assert_array_equal(kernel if kernel.shape == (4, 2) else kernel.T, w.astype(np.float32))
+
+
+@pytest.mark.process
+@pytest.mark.frameworks
+def test_dumps_of_two_frameworks_are_compared(folder):
+    for framework in ("torch", "oneflow"):
+        if not (folder / framework).exists():
+            of_script(folder, framework)
+    done = call("compare", "torch", "oneflow", "--out", "compared", cwd=folder)
+    assert "18 pairs of tensors: 18 by exact name" in done.stdout
+    assert done.returncode == 0, done.stdout
+
+
+ALONE = """
+import sys
+
+import numpy as np
+
+from parity.capture.frameworks import framework
+
+here = framework({framework!r})
+nn = here.framework.nn
+
+
+class Net(here.base):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1D(4) if here.name == "paddle" else nn.BatchNorm1d(4)
+
+    def forward(self, x, mask=None):
+        h = self.norm(self.linear(self.linear(x)))
+        return {{"h": h * mask, "none": None}}
+
+
+model, recorded, calls = Net(), {{}}, {{}}
+x = here.leaf(np.arange(12, dtype=np.float32).reshape(3, 4) ** 0.5)
+mask = here.from_numpy(np.ones((3, 1)), x)
+
+
+def sink(call, role, name, array):
+    calls[call.layer] = call
+    recorded[call.layer, call.nth, role, name] = array
+
+
+before = here.buffers(model)
+with here.recording(model, sink, gradients=True):
+    (model(x, mask=mask)["h"] ** 2).sum().backward()
+assert ("linear", 1, "grad.input", "0") in recorded, list(recorded)
+np.testing.assert_allclose(recorded["", 0, "grad.input", "0"], here.to_numpy(x.grad), rtol=1e-5)
+here.load(model, before)
+
+inputs = {{name: recorded["", 0, "input", name] for name in ("0", "mask")}}
+result = here.run_layer(model, "", inputs, {{"h": recorded["", 0, "grad.output", "h"]}}, calls[""].arguments)
+np.testing.assert_array_equal(result.outputs["h"], recorded["", 0, "output", "h"])
+np.testing.assert_allclose(result.gradients["0"], recorded["", 0, "grad.input", "0"], rtol=1e-4, atol=1e-6)
+for name, parameter in here.named_parameters(model):
+    np.testing.assert_allclose(result.parameters[name], here.to_numpy(parameter.grad), rtol=1e-4, atol=1e-5, err_msg=name)
+for name, array in here.buffers(model).items():
+    np.testing.assert_array_equal(array, before[name])
+assert any((result.buffers[name] != before[name]).any() for name in before)
+
+with here.recording(model, sink, lambda call, inputs: {{"0": 0 * inputs["0"]}} if call.layer == "linear" else None):
+    model(x, mask=mask)
+np.testing.assert_allclose(recorded["linear", 0, "output", "0"], np.tile(here.parameters(model)["linear.bias"], (3, 1)))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.frameworks
+@pytest.mark.parametrize("framework", ["paddle", "oneflow"])
+def test_a_layer_alone_and_other_inputs(tmp_path, framework):
+    (tmp_path / "alone.py").write_text(ALONE.format(framework=framework))
+    index, _ = captured(tmp_path, "alone.py", "-b", framework)
+    assert index["frameworks"].keys() == {framework}
 
 
 MAKE_ONNX = """

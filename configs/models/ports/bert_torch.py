@@ -53,11 +53,12 @@ class Layer(nn.Module):
         self.inner = nn.Linear(WIDTH, INNER)
         self.outer = nn.Linear(INNER, WIDTH)
         self.norm2 = nn.LayerNorm(WIDTH, eps=EPS)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout1 = nn.Dropout(dropout)
+        self.dropout2 = nn.Dropout(dropout)
 
     def forward(self, x, mask):
-        x = self.norm1(x + self.dropout(self.attention(x, mask)))
-        return self.norm2(x + self.dropout(self.outer(functional.gelu(self.inner(x)))))
+        x = self.norm1(x + self.dropout1(self.attention(x, mask)))
+        return self.norm2(x + self.dropout2(self.outer(functional.gelu(self.inner(x)))))
 
 
 class Bert(nn.Module):
@@ -87,12 +88,16 @@ def build_training():
 
 
 def initialized(model):
-    """BERT's normal weights; norms and biases that are not 1 and 0, so that a swapped one shows."""
+    """BERT's normal weights; norms and biases that are not 1 and 0, so that a swapped one shows.
+
+    The row of the padding is zero: Paddle returns zeros for it, whatever it holds.
+    """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             mean, std = (1.0, 0.1) if "norm" in name and name.endswith("weight") else (0.0, 0.1)
             parameter.copy_(mean + std * torch.randn(parameter.shape, generator=generator))
+        model.embeddings.word.weight[0] = 0.0
     return model
 
 

@@ -20,7 +20,7 @@ class BertEmbeddings(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens, segments):
-        positions = flow.arange(tokens.size(1), device=tokens.device).unsqueeze(0)
+        positions = flow.arange(tokens.size(1), device=tokens.device)
         x = self.word_embeddings(tokens) + self.token_type_embeddings(segments) + self.position_embeddings(positions)
         return self.dropout(self.layernorm(x))
 
@@ -55,11 +55,12 @@ class BertLayer(nn.Module):
         self.activation = nn.GELU()
         self.output = nn.Linear(INNER, WIDTH)
         self.output_norm = nn.LayerNorm(WIDTH, eps=EPS)
-        self.dropout = nn.Dropout(dropout)
+        self.attention_dropout = nn.Dropout(dropout)
+        self.output_dropout = nn.Dropout(dropout)
 
     def forward(self, x, mask):
-        x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
-        return self.output_norm(x + self.dropout(self.output(self.activation(self.intermediate(x)))))
+        x = self.attention_norm(x + self.attention_dropout(self.attention(x, mask)))
+        return self.output_norm(x + self.output_dropout(self.output(self.activation(self.intermediate(x)))))
 
 
 class Bert(nn.Module):
