@@ -12,7 +12,7 @@ from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import CellOutcome
 
-CLIENTS: Mapping[str, str] = {"train": "parity.training.run:CLIENT"}
+CLIENTS: Mapping[str, str] = {"train": "parity.training.run:CLIENT", "model": "parity.models.run:CLIENT"}
 """A `Client` for each kind that is no op, as module:name; it is imported when it is first called."""
 
 
@@ -33,11 +33,11 @@ class JudgedCase:
 class Client:
     """What runs the cases of a kind: `run(plan, options, run_dir, observe, rows, done)` runs those of a plan.
 
-    `replaceable` are the functions that a user's file may replace in such a case.
+    `replaceable(case)` are the functions that a user's file may have for such a case.
     """
 
     run: Callable[..., Iterator[JudgedCase]]
-    replaceable: Sequence[str]
+    replaceable: Callable[[CasePlan], Sequence[str]]
 
 
 def client_of(kind: str) -> Client:

@@ -129,4 +129,8 @@ DIAGNOSES = (
     "activation-form",
     "clip-ignored",
     "trust-ratio",
+    "layer-options",
+    "layer-code",
+    "weights-differ",
+    "weights-untied",
 )

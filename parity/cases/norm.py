@@ -346,7 +346,7 @@ def batch_reference(
     if backward and params.training:
         y = affine(BY_HAND[backward](x, groups.axes, params.eps), weight, bias)
     elif gradient_of_training and not params.training:
-        y = affine(as_in_training(x, *moments, groups.axes, params.eps), weight, bias)
+        y = affine(as_in_training(x, *detach(moments, "both"), groups.axes, params.eps), weight, bias)
     else:
         y = apply(x, moments, params.eps, weight, bias, **options)
     return {"y": y, "running_mean": running[0], "running_var": running[1]}

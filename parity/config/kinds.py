@@ -18,7 +18,7 @@ KIND = "kind"
 OP = "op"
 """The kind of all other cases."""
 
-KINDS: Mapping[str, str] = {"train": "parity.training.config.case:TRAININGS"}
+KINDS: Mapping[str, str] = {"train": "parity.training.config.case:TRAININGS", "model": "parity.models.config:MODELS"}
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,8 @@ def first_text(results: Results, cases: Sequence[CaseRow]) -> str:
     )
     size = first.error_ratio.actual
     if not why and size is not None:
-        who = f"{listed(first.culprit)} is" if first.culprit else "the sides are"
-        why = f"{who} apart by {factor(first.largest_ratio)} roundings of {first.dtype}"
+        who = f"{listed(first.culprit)} off the truth" if first.culprit else "the sides differ"
+        why = f"{who} by {factor(first.largest_ratio)} roundings of {first.dtype}"
     why = why or first.verdict
     place = "" if results.left_out else f" ({nth(places[first.tensor_key])} of {len(places)})"
     head = f"not aligned: the first tensor that differs beyond rounding, {order}, is"

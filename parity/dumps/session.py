@@ -20,7 +20,7 @@ from parity.config.plan import ORACLE, Asked, KnownDeviation, Plan
 from parity.config.tolerances import parse_options
 from parity.config.yaml_lines import read_yaml
 from parity.dumps.compare import Names, Partners, Rules, against, compared, judged, structural
-from parity.dumps.hints import hint_of, joined, twin
+from parity.dumps.hints import CORNER, MOST, hint_of, joined, twin
 from parity.dumps.matching import Entry, How, Matching, Moments, Pair, Transform, match
 from parity.dumps.tensors import Dump, DumpError, Stored
 from parity.judge.compare.verdict import Comparison, Verdict
@@ -39,8 +39,11 @@ KIND = "dump"
 MANY = 1 << 28
 """From this many bytes of both dumps on, numba, if installed, replaces NumPy: its import takes 0.3 s."""
 MAX_HINTS = 64
-"""Tensors that are looked at for what explains their difference, the first in order."""
+"""Tensors that are looked at for what explains their difference, the first in order; together they may have a few
+large ones' elements, since those take half a second each."""
+HINTED = 1 << 24
 MAX_JOINED = 32
+"""Tensors without a partner that are looked for in others."""
 FINGERPRINTED = 1 << 21
 """Elements of a part whose fingerprint is taken at a time."""
 
@@ -262,10 +265,14 @@ class Session:
 
     def explain(self) -> None:
         """What the first tensors that differ look like, as diagnoses."""
+        left = HINTED
         for i, (comparison, _) in enumerate(self.failing[:MAX_HINTS]):
             side = comparison.culprit[0] if comparison.culprit else ""
             peers = [self.suspect(other, side) for _, other in self.failing]
             pair = peers[i]
+            left -= pair.left.size if pair.left.size <= MOST else CORNER
+            if left < 0:
+                break
             names = (side, "the truth") if side else self.job.names
             try:
                 hint = hint_of(pair, peers, names, self.asking.rules)

@@ -55,8 +55,12 @@ class BackendInfo:
 
 def replaceable(cases: Iterable[CasePlan]) -> list[str]:
     """The functions that a user's file may replace for these cases."""
-    kinds = {case.op for case in cases}
-    return sorted({name for kind in kinds for name in (client_of(kind).replaceable if kind in CLIENTS else (kind,))})
+    return sorted({name for case in cases for name in functions_of(case)})
+
+
+def functions_of(case: CasePlan) -> Sequence[str]:
+    """The functions that a user's file may have for a case."""
+    return client_of(case.op).replaceable(case) if case.op in CLIENTS else (case.op,)
 
 
 def resolve(spec: BackendSpec, *, provision: bool, announce: Callable[[str], None]) -> environments.Interpreter:

@@ -20,6 +20,7 @@ from parity.judge.bound.choices import Choices, Chosen, Mask, chosen_indices, ra
 from parity.judge.bound.envelope import (
     FIRST_RUNS,
     FLOOR,
+    LOSSY,
     OFF,
     UNIT_ROUNDOFF,
     Array,
@@ -66,9 +67,6 @@ FAINT = 1e-6
 """A gradient larger than this part of the largest tensor is not zero."""
 ZERO = 1e-12
 """A gradient smaller than this part of the terms that cancel in it is zero."""
-LOSSY = 1024.0
-"""If a careful implementation's error E grows with the condition, an algorithm whose error grows with its square has an
-error of E^2 / (u |x|) times about the root of the length of its sums (naive variance of 1,024 elements: 150)."""
 PREPARED_RUNS = 6
 NOTHING: Observed = {}
 Behaved = tuple[tuple[str, Mapping[str, Any]], ...]

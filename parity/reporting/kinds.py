@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 REPORTS: Mapping[str, str] = {
     "train": "parity.training.report.case:TrainingReport",
+    "model": "parity.models.report:ModelReport",
     "dump": "parity.dumps.report:DumpReport",
 }
 """The reports of the cases that are not those of an op, by what their rows have as `op`."""

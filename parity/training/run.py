@@ -21,6 +21,7 @@ from parity.config.plan import ORACLE, CasePlan, Plan
 from parity.engine import Announced, EngineOptions, Event, Judging, TrainingAdvanced
 from parity.engine.logs import RunLog
 from parity.engine.starting import replaceable
+from parity.engine.workers import Workers
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results.kept import side_folders
 from parity.reporting.results.rows import TrainingRow
@@ -39,7 +40,6 @@ from parity.training.lockstep.session import (
     roles,
     training_folder,
 )
-from parity.training.lockstep.workers import Workers
 from parity.training.spec import TRAIN, Training
 from parity.training.worker.job import HOOKS
 
@@ -106,14 +106,14 @@ def trainings(
         log.close()
 
 
-def functions_of_a_step() -> list[str]:
+def functions_of_a_step(_case: CasePlan) -> list[str]:
     """The functions of a user's file that a training calls: ops, those that composed ops call, and hooks."""
     parts = (part for op in LAYER_OPS for part in parts_of(op))
     clips = (f"clip_grad_{clip}" for clip in CLIPS)
     return sorted({*LAYER_OPS, *parts, *LOSSES, *OPTIMIZERS, *clips, *HOOKS})
 
 
-CLIENT = Client(trainings, replaceable=functions_of_a_step())
+CLIENT = Client(trainings, replaceable=functions_of_a_step)
 
 
 def ensemble_of(case: CasePlan, dtype: str, plan: Plan, n_computing: int) -> str:

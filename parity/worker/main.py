@@ -77,9 +77,15 @@ from parity.worker.user_ops import UserOps, UserOpsError
 
 PROTOCOL = 1
 
-CLIENTS = dict.fromkeys(
-    ("train", "steps", "record", "restore", "state"), "parity.training.worker.requests:TrainingRequests"
-)
+CLIENTS = {
+    **dict.fromkeys(
+        ("train", "steps", "record", "restore", "state"), "parity.training.worker.requests:TrainingRequests"
+    ),
+    **dict.fromkeys(
+        ("model.build", "model.run", "model.layer", "model.trace", "model.metric"),
+        "parity.models.worker.requests:ModelRequests",
+    ),
+}
 """What answers requests other than for ops: `place(backend).answer(request)`."""
 
 Message = Dict[str, Any]

@@ -13,8 +13,8 @@ import numpy as np
 from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, WrittenAt
 from parity.engine import EngineOptions
 from parity.engine.logs import RunLog
+from parity.engine.workers import Reply, Worker, Workers
 from parity.training.lockstep.session import DrawnTraining, draw
-from parity.training.lockstep.workers import Reply, Worker, Workers
 from parity.training.spec import Training, message
 
 WANTED = (

@@ -18,9 +18,9 @@ from parity.cases.draw import Normal
 from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, Plan, WrittenAt
 from parity.engine import EngineOptions, process
 from parity.engine.logs import RunLog
+from parity.engine.workers import Workers
 from parity.outcome import Outcome
 from parity.training.lockstep.session import TrainingSession, chunk_ends, draw, roles
-from parity.training.lockstep.workers import Workers
 from parity.training.records import CURVES_AXES
 from parity.training.spec import Data, Group, Layer, Parameter, Training
 from tests.conftest import FAKES, waited_for

@@ -12,7 +12,7 @@ from parity.judge.catalogue.updates import UPDATES
 
 __all__ = ["CATALOGUE", "Entry"]
 
-CLIENTS_ENTRIES = ("parity.training.judge.catalogue:TRAININGS",)
+CLIENTS_ENTRIES = ("parity.training.judge.catalogue:TRAININGS", "parity.models.catalogue:MODELS")
 """Entries that clients of the judge bring along, as module:name."""
 
 

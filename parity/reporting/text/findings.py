@@ -249,8 +249,10 @@ def cause_of(row: ComparisonRow, diagnosis: Diagnosis | None) -> Cause:
 
 
 def cause_named(diagnosis: Diagnosis) -> Cause:
-    """A diagnosis by its id, an edit without a name by its expression, too."""
-    return called(diagnosis), str(diagnosis.evidence.get("expression", "")) if diagnosis.id == EDIT else ""
+    """A diagnosis by its id, an edit without a name by its expression, too, and what is in a part of a model by its
+    title, which names all places that have it."""
+    told = diagnosis.title if "place" in diagnosis.evidence else ""
+    return called(diagnosis), str(diagnosis.evidence.get("expression", "")) if diagnosis.id == EDIT else told
 
 
 def title_of(difference: Difference) -> str:

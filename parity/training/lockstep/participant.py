@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from parity.config.plan import BackendSpec
 from parity.engine.process import Message, WorkerError
 from parity.engine.starting import BackendError
+from parity.engine.workers import Reply, Worker, Workers
 from parity.outcome import Arrays, CellOutcome, Outcome
 from parity.training.config.memory import RING
 from parity.training.lockstep.checkpoints import Checkpoint, Checkpoints, record_of
-from parity.training.lockstep.workers import Reply, Worker, Workers
 from parity.training.records import Curves, StepRecord, joined, read_curves
 
 START_S = 60.0

@@ -17,11 +17,11 @@ from parity.cases.dtypes import coarsest
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
 from parity.engine.inputs import slug
 from parity.engine.process import Message
+from parity.engine.workers import Workers
 from parity.outcome import CellOutcome
 from parity.training import data
 from parity.training.lockstep.checkpoints import Checkpoints
 from parity.training.lockstep.participant import Participant, Role
-from parity.training.lockstep.workers import Workers
 from parity.training.records import Curves, Ensemble, Setting, StepRecord
 from parity.training.spec import Training, as_member, message
 

@@ -1,4 +1,4 @@
-"""The workers of trainings: one process for each participant, kept warm from one training to the next."""
+"""Workers that a client asks one request at a time: a process for each participant, kept warm from case to case."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Workers:
     def __init__(self, options: EngineOptions, ops: Sequence[str], log: RunLog, post: Callable[[Any], None]) -> None:
         self.options = options
         self.n_computing = options.jobs or os.cpu_count() or 1
-        self.threads = ThreadPoolExecutor(self.n_computing, thread_name_prefix="parity-training")
+        self.threads = ThreadPoolExecutor(self.n_computing, thread_name_prefix="parity-client")
         self.scratch = Scratch()
         self._ops = ops
         self._log = log
@@ -89,7 +89,7 @@ class Workers:
         return self._new(spec, interpreter)
 
     def give_back(self, worker: Worker) -> None:
-        """The worker is free for another training."""
+        """The worker is free for another case."""
         with self._lock:
             self._idle.setdefault(worker.spec, []).append(worker)
 
@@ -134,7 +134,7 @@ class Workers:
             if self._stopped.is_set():
                 raise BackendError("stopped")
             process = spawn(interpreter, self.options.threads, self._log)
-            buffers = SharedBuffers(self.scratch.folder, f"training-{len(self._processes)}", 1)
+            buffers = SharedBuffers(self.scratch.folder, f"client-{len(self._processes)}", 1)
             self._processes.append(process)
         info = greet(process, spec, interpreter, self.options.threads)
         try:

@@ -1,0 +1,1 @@
+"""Two ports of one model: where they differ, and why."""

@@ -1,0 +1,271 @@
+"""The code of a layer between its children as an op: traced in one port, it judges what the other port computed."""
+
+from __future__ import annotations
+
+import re
+from ast import literal_eval
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.cases import OPS
+from parity.cases.brought import Brought, BroughtError, Source, op_of, outputs_of
+from parity.cases.op import CaseError, Op
+from parity.config.plan import CasePlan
+from parity.models.findings import Boundary
+from parity.models.functions import others, source
+from parity.models.leaves import case_of, held
+from parity.models.ports import Array, ModelError, Port
+from parity.models.worker.port import LOSS
+from parity.models.worker.tape import Recorded
+
+MOST_INPUTS = 64
+FUNCTION = "code"
+"""The name of the function in a traced program's file."""
+
+
+@dataclass(frozen=True)
+class CodeKernel:
+    """A port's layer with its children closed, as a kernel: `inputs` and `outputs` say where each is in this port.
+
+    `rest` are the tensors of the run that the program does not read, by place.
+    """
+
+    port: Port
+    layer: str
+    call: int
+    children: Sequence[str]
+    inputs: Mapping[str, Sequence[str]]
+    outputs: Mapping[str, str]
+    rest: Mapping[str, Array]
+    state: Path
+    dtype: str
+    op: str
+    params: Any
+
+    def __call__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Its outputs by the program's names; None for another op or dtype, or what it cannot be given."""
+        if dtype != self.dtype or (case.op, case.params) != (self.op, self.params):
+            return None
+        given = dict(self.rest)
+        given |= {
+            place: np.asarray(inputs[name])
+            for name, places in self.inputs.items()
+            for place in places
+            if name in inputs
+        }
+        upstream = {name: inputs[f"grad.{name}"] for name in self.outputs if f"grad.{name}" in inputs}
+        given |= {f"grad:{self.outputs[name].rpartition('|')[2]}": np.asarray(a) for name, a in upstream.items()}
+        try:
+            returned = self.port.alone(self.state, self.layer, self.call, given, self.children)
+        except ModelError:
+            return None
+        firsts = {name: places[0] for name, places in self.inputs.items() if places}
+        places = {f"grad.{name}": f"grad.{place[3:]}" for name, place in firsts.items() if place[:3] == "in:"}
+        return {name: returned[key] for name, key in {**self.outputs, **places}.items() if key in returned}
+
+
+@dataclass(frozen=True)
+class CodeCase:
+    """The case with its inputs, and both ports as kernels, the baseline first."""
+
+    case: CasePlan
+    inputs: Mapping[str, Array]
+    kernels: Mapping[str, CodeKernel]
+    params: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def otherwise(self) -> Iterator[tuple[str, Any, CasePlan]]:
+        """The case with another word or axis for one option of an op in it."""
+        options = {name: getattr(self.case.params, name) for name in self.params}
+        for name, value in others(options, self.params):
+            yield name, value, replace(self.case, params=replace(self.case.params, **{name: value}))
+
+
+def children_of(layer: str, paired: Sequence[str]) -> list[str]:
+    """The layers with a partner that are in a layer, and in no other one that is in it."""
+    inner = [name for name in paired if name and name != layer and (not layer or name.startswith(f"{layer}."))]
+    return [name for name in inner if not any(name.startswith(f"{other}.") for other in inner)]
+
+
+def code_case(
+    model: CasePlan,
+    dtype: str,
+    ports: tuple[Port, Port],
+    states: Mapping[str, Path],
+    partners: Mapping[str, str],
+    parameters: Mapping[str, str],
+    layer: str,
+    call: int,
+    plain: Recorded,
+    run: Recorded,
+    keys: Mapping[str, str],
+    folder: Path,
+) -> CodeCase:
+    """The code of the other port's `layer` as a case, by the program of the baseline's partner; its files are stored
+    in `folder`. `parameters` maps the baseline's parameters to those of the other port of the same layout, `keys`
+    names of tensors of the other port's `run` to those of the baseline's, `plain`.
+
+    Raises ModelError where it cannot be traced, or has no program.
+    """
+    base, other = ports
+    ours = partners[layer]
+    theirs = {there: here for here, there in partners.items()}
+    children = children_of(ours, list(partners.values()))
+    boundary = [name for name in plain if Boundary.of(name) is not None]
+    given = {
+        f"child:{name}": plain.load(name) for name in boundary if name.split("|")[0] in children and "|out|" in name
+    }
+    given |= {f"in:{i}": plain.load(name) for i in range(MOST_INPUTS) if (name := f"{ours}|{call}|in|{i}") in plain}
+    reply, constants = base.traced(states[base.name], ours, call, given, children)
+    places, outputs = reply["inputs"], reply["outputs"]
+    values = values_of(reply, base, ours, Recorded(str(states[base.name])), given, constants)
+    used = {name: held(array, dtype) for name, array in values.items()}
+    texts = [*(f"{line['text']} {line['given']}" for line in reply["lines"]), *reply["returned"].values()]
+    read = set(re.findall(r"\w+", " ".join(texts)))
+    used = {name: array for name, array in used.items() if name in read}
+    options: dict[str, tuple[str, str]] = {}
+    single = single_op(reply)
+    if single is not None:
+        definition, params, tensors = single
+        used = {name: used[argument] for name, argument in tensors.items()}
+        places = {name: places[argument] for name, argument in tensors.items()}
+        last = reply["lines"][-1]["name"]
+        outputs = {definition.upstream[0]: next(outputs[o] for o, value in reply["returned"].items() if value == last)}
+    title = f"The code of {ours or 'the model'} in {base.name}: what it makes of its inputs and its layers' outputs"
+    if single is not None:
+        # A loss is one number, which says little; its gradient says more.
+        used |= (
+            {f"grad.{name}": np.ones((), np.float64 if dtype == "float64" else np.float32) for name in outputs}
+            if layer == LOSS
+            else {}
+        )
+        case = replace(case_of(model, dtype, definition.name, params, used, folder), gradients=layer == LOSS)
+    else:
+        case, options = planned(model, dtype, title, reply, used, folder)
+    kernels = {}
+    own = {f"{ours}.{name}".removeprefix("."): name for name in own_names(base, ours)}
+    same = {name: name for name in boundary}
+    for port, name, closed, names, known in (
+        (base, ours, children, same, own),
+        (other, layer, [theirs[child] for child in children if child in theirs], keys, parameters),
+    ):
+        there: dict[str, list[str]] = {}
+        for mine, partner in names.items():
+            there.setdefault(partner, []).append(mine)
+        at = {place: placed(place, name, (ours, call), there, known) for place in {*places.values(), *given}}
+        rest = dict(own_inputs(run, name, call)) if port is other else {}
+        rest |= {mine: array for place, array in given.items() for mine in at[place]}
+        kernels[port.name] = CodeKernel(
+            port,
+            name,
+            call,
+            closed,
+            {argument: at[place] for argument, place in places.items()},
+            {output: there[key][0] for output, key in outputs.items() if key in there},
+            rest,
+            states[port.name],
+            dtype,
+            case.op,
+            case.params,
+        )
+    return CodeCase(case, used, kernels, options)
+
+
+def values_of(
+    program: Mapping[str, Any],
+    base: Port,
+    layer: str,
+    state: Recorded,
+    given: Mapping[str, Array],
+    constants: Mapping[str, Array],
+) -> dict[str, Array]:
+    """The inputs of a program as the baseline had them, by argument."""
+    values: dict[str, Array] = {}
+    for name, place in program["inputs"].items():
+        kind, _, own = place.partition(":")
+        if kind == "constant":
+            values[name] = constants[name]
+        elif kind == "param":
+            info = base.tensors[f"{layer}.{own}".removeprefix(".")]
+            values[name] = state.load(info.tied or info.name)
+        else:
+            values[name] = given[place]
+    return values
+
+
+def planned(
+    model: CasePlan, dtype: str, title: str, program: Mapping[str, Any], inputs: Mapping[str, Array], folder: Path
+) -> tuple[CasePlan, dict[str, tuple[str, str]]]:
+    """A traced program's case with its inputs, both of which are stored, and which params of ops its params are.
+
+    Raises ModelError if it cannot be run.
+    """
+    text, options, known = source(
+        FUNCTION, title, program["lines"], program["returned"], {n: a.shape for n, a in inputs.items()}
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "code.py"
+    path.write_text(text, encoding="utf-8")
+    whole = tuple(
+        (n, int(a.min(initial=0)), int(a.max(initial=0)) + 1) for n, a in inputs.items() if a.dtype.kind == "i"
+    )
+    brought = Brought(Source(path, text.encode()), FUNCTION, tuple(inputs), whole, (), tuple(options))
+    shapes = tuple((name, array.shape) for name, array in inputs.items())
+    try:
+        params = op_of(brought).params(**options)
+        upstream = tuple(n for n, (_, kind) in outputs_of(brought, params, shapes).items() if kind.kind == "f")
+    except (BroughtError, CaseError) as error:
+        raise ModelError(str(error)) from error
+    brought = replace(brought, upstream=upstream)
+    return replace(case_of(model, dtype, FUNCTION, params, inputs, folder), brought=brought), known
+
+
+def single_op(program: Mapping[str, Any]) -> tuple[Op, Any, dict[str, str]] | None:
+    """The op that is all of a program, with its params and the argument for each of its tensors; None of others."""
+    lines = program["lines"]
+    if len(lines) != 1 or lines[0]["op"] not in OPS or lines[0]["name"] not in program["returned"].values():
+        return None
+    op, given = OPS[lines[0]["op"]], lines[0]["given"]
+    tensors = {item.name: given[item.name] for item in op.inputs if item.name in given}
+    known = {param.name: literal_eval(given[param.name]) for param in fields(op.params) if param.name in given}
+    left = {name: text for name, text in given.items() if name not in tensors and name not in known}
+    if any(text not in ("False", "None") for text in left.values()):
+        return None
+    try:
+        params = op.params(
+            **{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+        )
+    except (TypeError, ValueError):
+        return None
+    return (op, params, tensors) if set(tensors.values()) <= program["inputs"].keys() else None
+
+
+def own_names(port: Port, layer: str) -> list[str]:
+    """The last parts of the names of a layer's own tensors."""
+    return [name.rpartition(".")[2] for name in port.tensors if name.rpartition(".")[0] == layer]
+
+
+def own_inputs(run: Recorded, layer: str, call: int) -> Iterator[tuple[str, Array]]:
+    """What a layer got in a run, by place."""
+    for i in range(MOST_INPUTS):
+        name = f"{layer}|{call}|in|{i}"
+        if name in run:
+            yield f"in:{i}", run.load(name)
+
+
+def placed(
+    place: str, layer: str, ours: tuple[str, int], names: Mapping[str, Sequence[str]], parameters: Mapping[str, str]
+) -> list[str]:
+    """Where an input of the program is in a port: nowhere, once, or several times. `ours` is the baseline's call."""
+    kind, _, own = place.partition(":")
+    if kind == "in":
+        found = names.get(f"{ours[0]}|{ours[1]}|in|{own}", [])
+        return [f"in:{name.rpartition('|')[2]}" for name in found]
+    if kind == "child":
+        return [f"child:{name}" for name in names.get(own, [])]
+    name = parameters.get(f"{ours[0]}.{own}".removeprefix("."), "") if kind == "param" else ""
+    owner, _, own = name.rpartition(".")
+    return [f"param:{own}"] if name and owner in ("", layer) else []

@@ -1,0 +1,78 @@
+"""Which layer of one port is which of the other: by their parameters, then by name and class among what has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+from parity.models.ports import LayerInfo, Port
+from parity.models.state import Move
+
+Key = Callable[[LayerInfo], str]
+
+
+def partners(base: Port, other: Port, moves: Sequence[Move]) -> dict[str, str]:
+    """The baseline's layer for each layer of another port that has one; "" is the model itself.
+
+    Layers are partners if the same parameters of the baseline are below both; of several such layers, one inside the
+    other, the outermost are, and so on. Layers without parameters are looked for inside of partners: by name, then by
+    class and by order if there are as many.
+    """
+    ours = {source: {source} for move in moves for source in move.sources}
+    theirs = {move.target: set(move.sources) for move in moves}
+    found: dict[str, str] = {"": ""}
+    by_parameters = below(base, ours)
+    for parameters, names in below(other, theirs).items():
+        found.update(zip(names, by_parameters.get(parameters, ()), strict=False))
+    found[""] = ""
+    bare = [name for name in other.layers if name not in found and not has(name, theirs)]
+    free = [name for name in base.layers if name not in found.values() and not has(name, ours)]
+    # The outer layers come first, so that they are paired when those in them are looked at.
+    for depth in range(1 + max((name.count(".") for name in bare), default=-1)):
+        level = [name for name in bare if name.count(".") == depth]
+        for parent in dict.fromkeys(paired_above(name, found) for name in level):
+            ours_below = [name for name in free if name not in found.values()]
+            mine = [name for name in ours_below if paired_above(name, found.values()) == found[parent]]
+            yours = [name for name in level if paired_above(name, found) == parent]
+            found |= alike([base.layers[name] for name in mine], [other.layers[name] for name in yours])
+    return found
+
+
+def below(port: Port, sources: Mapping[str, set[str]]) -> dict[frozenset[str], list[str]]:
+    """The layers by the baseline's parameters that are below them, the outer ones first."""
+    layers: dict[frozenset[str], list[str]] = {}
+    for name in sorted(port.layers, key=lambda name: name.count(".") + bool(name)):
+        prefix = f"{name}." if name else ""
+        parts = frozenset(part for own, made_of in sources.items() if own.startswith(prefix) for part in made_of)
+        if parts:
+            layers.setdefault(parts, []).append(name)
+    return layers
+
+
+def has(layer: str, sources: Iterable[str]) -> bool:
+    """Whether a layer has parameters that are mapped, or layers with such."""
+    return any(name.startswith(f"{layer}.") for name in sources)
+
+
+def paired_above(layer: str, paired: Container[str]) -> str:
+    """The innermost layer around a layer that has a partner; the model itself has one."""
+    parent = layer.rpartition(".")[0]
+    return parent if not parent or parent in paired else paired_above(parent, paired)
+
+
+def alike(mine: Sequence[LayerInfo], yours: Sequence[LayerInfo]) -> dict[str, str]:
+    """Pairs of layers without parameters in partners."""
+    found: dict[str, str] = {}
+    keys: tuple[Key, ...] = (lambda layer: layer.name.rpartition(".")[2], lambda layer: plain(layer.kind), lambda _: "")
+    for key in keys:
+        ours = [layer for layer in mine if layer.name not in found.values()]
+        theirs = [layer for layer in yours if layer.name not in found]
+        for word in dict.fromkeys(map(key, theirs)):
+            a, b = ([layer for layer in side if key(layer) == word] for side in (ours, theirs))
+            if len(a) == len(b):
+                found |= {there.name: here.name for here, there in zip(a, b, strict=True)}
+    return found
+
+
+def plain(kind: str) -> str:
+    """`maxpool2d` for MaxPool2d and MaxPool2D."""
+    return kind.lower()

@@ -1,0 +1,245 @@
+"""A layer of a framework as an op: its class and options as the op's name and params, its call as a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.cases import OPS
+from parity.cases.draw import File, TensorPlan, generator
+from parity.cases.dtypes import as_dtype
+from parity.cases.op import CaseError, Op
+from parity.config.plan import DEFAULT_TOLERANCES, CasePlan
+from parity.engine.inputs import save_array
+from parity.models.ports import Array, LayerInfo, ModelError, Port
+from parity.models.state import CONVENTIONS, inverse
+from parity.models.worker.tape import Recorded
+
+ALIASES = {
+    "conv1dtranspose": "conv_transpose1d",
+    "conv2dtranspose": "conv_transpose2d",
+    "conv3dtranspose": "conv_transpose3d",
+    "swish": "silu",
+    "upsample": "interpolate",
+    **{f"{norm}norm{d}d": f"{norm}_norm" for norm in ("batch", "instance") for d in (1, 2, 3)},
+}
+"""Classes whose name is not that of an op without underscores."""
+BY_CLASS = {**{name.replace("_", ""): name for name in OPS}, **ALIASES}
+
+Renamed = tuple[str, Callable[[Any], Any]]
+
+
+def same(value: Any) -> Any:
+    """The value."""
+    return value
+
+
+RENAMED: Mapping[str, Mapping[str, Renamed]] = {
+    "paddle": {
+        "epsilon": ("eps", same),
+        "ksize": ("kernel_size", same),
+        "axis": ("dim", same),
+        "start_axis": ("start_dim", same),
+        "stop_axis": ("end_dim", same),
+        "min": ("min_val", same),
+        "max": ("max_val", same),
+        "momentum": ("momentum", lambda momentum: 1.0 - momentum),
+        "exclusive": ("count_include_pad", lambda exclusive: not exclusive),
+        "divisor": ("divisor_override", same),
+        "approximate": ("approximate", lambda tanh: "tanh" if tanh else "none"),
+        "return_mask": ("return_indices", same),
+    }
+}
+"""Attributes that PyTorch calls otherwise, and what PyTorch's value is. Source: the classes' documentation; Paddle's
+BatchNorm weighs the old statistics with its momentum."""
+INTERNAL = frozenset(("name", "inplace", "in_place", "device", "data_format", "sparse", "is_distributed", "op_type"))
+"""Attributes that do not change what a layer computes."""
+
+
+def options_of(port: Port, layer: LayerInfo) -> dict[str, Any]:
+    """A layer's options in PyTorch's names; lists of one number, repeated, are that number."""
+    names, found = RENAMED.get(port.spec.adapter, {}), {}
+    for attribute, value in layer.options.items():
+        own = attribute.removeprefix("_")
+        name, change = names.get(own, (own, same))
+        if name not in INTERNAL and value is not None:
+            found[name] = single(change(value))
+    if "kernel_size" in found and "pool" in layer.kind.lower():
+        found.setdefault("stride", found["kernel_size"])
+    return found
+
+
+def single(value: Any) -> Any:
+    """`[2, 2]` as 2."""
+    return value[0] if isinstance(value, list) and value and all(item == value[0] for item in value) else value
+
+
+def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The options of both that have different values; equal up to the rounding of a number."""
+    shared = [name for name in ours if name in theirs]
+    return {name: (ours[name], theirs[name]) for name in shared if not alike(ours[name], theirs[name])}
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two values are equal; numbers up to the rounding of 1 - x."""
+    if isinstance(a, float) and isinstance(b, (int, float)):
+        return bool(np.isclose(a, b, rtol=1e-12, atol=0.0))
+    return bool(a == b)
+
+
+def op_of(layer: LayerInfo) -> Op | None:
+    """The op that a framework's layer computes, if parity knows it."""
+    name = None if layer.own else BY_CLASS.get(layer.kind.lower())
+    return None if name is None else OPS[name]
+
+
+def params_of(op: Op, options: Mapping[str, Any], layer: Mapping[str, tuple[int, ...]]) -> Any:
+    """The op's params from a layer's options, which are PyTorch's; `layer` has the shapes of its own tensors.
+
+    Raises CaseError, TypeError or ValueError where they do not fit.
+    """
+    given = dict(options)
+    if op.name == "layer_norm" and "weight" in layer:
+        given.setdefault("normalized_shape", list(layer["weight"]))
+    known = {field.name: given[field.name] for field in fields(op.params) if field.name in given}
+    return op.params(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A call of a port's layer as a kernel of an op: `state` is the port's, `params` those that its options give."""
+
+    port: Port
+    layer: LayerInfo
+    call: int
+    op: Op
+    params: Any
+    state: Path
+    dtype: str
+
+    def own_name(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """The layer's name of one of the op's tensors, and the order of axes that gives PyTorch's layout."""
+        kinds = CONVENTIONS.get(self.port.spec.adapter, {}).get(self.layer.kind, {})
+        return next(((own, axes) for own, (known, axes) in kinds.items() if known == name), (name, ()))
+
+    def info(self, name: str) -> Any:
+        """The layer's tensor that is one of the op's, or None."""
+        return self.port.tensors.get(f"{self.layer.name}.{self.own_name(name)[0]}".removeprefix("."))
+
+    @property
+    def placed(self) -> dict[str, str]:
+        """Where each of the op's inputs is in a call of the layer: `in:0`, `param:weight`."""
+        found: dict[str, str] = {}
+        for item in self.op.inputs:
+            if self.info(item.name) is not None:
+                found[item.name] = f"param:{self.own_name(item.name)[0]}"
+            elif not item.optional:
+                found[item.name] = f"in:{sum(place.startswith('in:') for place in found.values())}"
+        return found
+
+    def inputs(self, plain: Recorded) -> dict[str, Array]:
+        """The op's inputs as this port had them in a run. Raises KeyError."""
+        stored, found = Recorded(str(self.state)), {}
+        for name, place in self.placed.items():
+            side, _, own = place.partition(":")
+            if side == "in":
+                found[name] = plain.load(f"{self.layer.name}|{self.call}|in|{own}")
+            else:
+                info = self.info(name)
+                array, axes = stored.load(info.tied or info.name), self.own_name(name)[1]
+                found[name] = array.transpose(axes) if axes else array
+        return found
+
+    def __call__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Its outputs and gradients by the op's names; None for other options, another dtype, or parameters of other
+        shapes."""
+        if case.params != self.params or dtype != self.dtype or case.op != self.op.name:
+            return None
+        given: dict[str, Array] = {}
+        for name, place in self.placed.items():
+            array = np.asarray(inputs[name]) if name in inputs else None
+            if array is None:
+                return None
+            if place.startswith("param:"):
+                axes, shape = self.own_name(name)[1], self.info(name).shape
+                array = array.transpose(inverse(axes)) if axes else array
+                if array.size != np.prod(shape, dtype=int):
+                    return None
+                array = array.reshape(shape)
+            given[place] = array
+        given |= {
+            f"grad:{i}": np.asarray(inputs[f"grad.{n}"])
+            for i, n in enumerate(self.op.upstream)
+            if f"grad.{n}" in inputs
+        }
+        try:
+            returned = self.port.alone(self.state, self.layer.name, self.call, given)
+        except ModelError:
+            return None
+        return self._named(returned, inputs)
+
+    def _named(self, returned: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
+        found: dict[str, Array] = {}
+        for i, name in enumerate(self.op.upstream):
+            key = f"{self.layer.name}|{self.call}|out|{i}"
+            if key in returned:
+                found[name] = returned[key]
+        for name, place in self.placed.items():
+            side, _, own = place.partition(":")
+            for key, target in ((f"grad.{own}", f"grad.{name}"), (f"after.{own}" if side == "param" else "", name)):
+                if key in returned and (target.startswith("grad.") or not self.info(name).trained):
+                    axes = self.own_name(name)[1] if side == "param" else ()
+                    array = returned[key]
+                    found[target] = (array.transpose(axes) if axes else array).reshape(inputs[name].shape)
+        return found
+
+
+def layer_case(
+    kernel: Kernel, model: CasePlan, plain: Recorded, folder: Path, *, gradients: bool
+) -> tuple[CasePlan, dict[str, Array]] | None:
+    """A layer's call as a case of its op, with the tensors of the run, which are stored in `folder`; None if the op
+    does not take them. grad_outputs are drawn."""
+    op = kernel.op
+    try:
+        inputs = {name: held(array, kernel.dtype) for name, array in kernel.inputs(plain).items()}
+        shapes = op.infer_shapes(kernel.params, {name: array.shape for name, array in inputs.items()})
+        inputs = {name: array.reshape(shapes.inputs.get(name, array.shape)) for name, array in inputs.items()}
+    except (CaseError, KeyError, ValueError):
+        return None
+    if gradients and op.differentiable:
+        for name in op.upstream:
+            drawn = generator(0, model.id, kernel.layer.name, name).normal(size=shapes.outputs[name])
+            inputs[f"grad.{name}"] = as_dtype(drawn, kernel.dtype)
+    case = case_of(model, kernel.dtype, op.name, kernel.params, inputs, folder)
+    return replace(case, gradients=gradients and bool(op.differentiable)), inputs
+
+
+def case_of(model: CasePlan, dtype: str, name: str, params: Any, inputs: Mapping[str, Array], folder: Path) -> CasePlan:
+    """A case of an op with these inputs, which are stored."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plans = []
+    for tensor, array in inputs.items():
+        save_array(folder / f"{tensor}.npy", array)
+        plans.append(TensorPlan(tensor, array.shape, File(folder / f"{tensor}.npy"), integers=array.dtype.kind == "i"))
+    tolerance, source = DEFAULT_TOLERANCES, model.source
+    return CasePlan(model.id, name, params, (dtype,), tuple(plans), tolerance, source, gradients=False)
+
+
+def held(array: Array, dtype: str) -> Array:
+    """A tensor as the host holds it: integers in int64, bfloat16 in float32."""
+    return array.astype(np.int64) if array.dtype.kind in "iub" else as_dtype(array, dtype)
+
+
+def words(differences: Mapping[str, tuple[Any, Any]], names: Sequence[str]) -> str:
+    """`eps is 1e-05 in torch and 1e-12 in paddle`."""
+    parts = (f"{name} is {shown(a)} in {names[0]} and {shown(b)} in {names[1]}" for name, (a, b) in differences.items())
+    return "; ".join(parts)
+
+
+def shown(value: Any) -> str:
+    """A value in short: 1 - 0.99 is 0.01."""
+    return f"{value:.10g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,101 @@
+"""How far apart two runs of a model are, in units of what rounding does to it.
+
+The envelope of a tensor is the largest difference between the baseline's runs whose parameters and inputs were moved by
+an ulp, and its run in float64, which is taken for the truth of that port. It is measured at every boundary of a layer,
+so that rounding which a model amplifies is not a finding in the layers behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from parity.judge.bound.envelope import FLOOR, OFF, WORK, Array, Envelope, envelope_of, error_ratio, size
+from parity.judge.bound.groups import Spread
+from parity.models.worker.tape import Recorded, squeezed
+
+RUNS = 4
+"""Perturbed runs of the baseline."""
+
+
+@dataclass(frozen=True)
+class Distance:
+    """A tensor of a port and the baseline's: the error ratios of both, the envelope, and the size of their difference
+    (root mean square, relative to the baseline's). `shapes` says how they differ if they cannot be compared."""
+
+    ratio: float
+    base_ratio: float
+    envelope: Envelope
+    truth: Array | None = None
+    relative: float = 0.0
+    shapes: str = ""
+
+    @property
+    def off(self) -> bool:
+        """Whether it is more than rounding."""
+        return not self.ratio < OFF
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The baseline's runs: as it is, the truth, and perturbed."""
+
+    plain: Recorded
+    truth: Recorded
+    perturbed: Sequence[Recorded]
+    dtype: str
+
+    def envelope(self, name: str) -> tuple[Array, Envelope]:
+        """The truth of a tensor, and its envelope. Raises KeyError."""
+        values = (self.truth if name in self.truth else self.plain).load(name)
+        exact = np.asarray(values)
+        if exact.dtype.kind != "f":
+            return exact, Envelope(0.0, 0.0)
+        exact = exact.astype(WORK[self.dtype], copy=False)
+        largest, spread = FLOOR[self.dtype] * np.abs(exact), Spread(exact.shape)
+        finite = np.zeros(exact.shape, np.bool_)
+        for run in (self.plain, *self.perturbed):
+            if name not in run or run.shape(name) != exact.shape:
+                continue
+            ran = run.load(name)
+            finite |= np.isfinite(ran)
+            with np.errstate(invalid="ignore"):
+                error = np.abs(ran - exact)
+            largest = np.maximum(largest, error)
+            spread.add(np.where(np.isfinite(error), error, 0))
+        return exact, envelope_of(largest, exact, finite, spread.inflation)
+
+    def distance(
+        self, name: str, other: Recorded, theirs: str, *, whole: bool = False, moved: Array | None = None
+    ) -> Distance:
+        """Another port's tensor `theirs` (or `moved`, in the baseline's layout) from the baseline's `name`.
+
+        `whole`: only the tensor as a whole counts, not its rows and columns.
+        """
+        exact, envelope = self.envelope(name)
+        values = other.load(theirs) if moved is None else moved
+        base = self.plain.load(name)
+        if squeezed(values.shape) == squeezed(exact.shape):
+            values = values.reshape(exact.shape)
+        if values.shape != exact.shape or (values.dtype.kind == "f") != (exact.dtype.kind == "f"):
+            shapes = f"{values.dtype} {list(values.shape)}, not {base.dtype} {list(base.shape)}"
+            return Distance(float("inf"), 0.0, envelope, exact, 1.0, shapes)
+        if exact.dtype.kind != "f":
+            same = np.array_equal(values, exact)
+            return Distance(0.0 if same else float("inf"), 0.0, envelope, exact, float(not same))
+        envelope = envelope.whole if whole else envelope
+        held = np.asarray(values, dtype=np.float64 if self.dtype == "float64" else np.float32)
+        ratio, own = error_ratio(held, exact, envelope), error_ratio(np.asarray(base, held.dtype), exact, envelope)
+        with np.errstate(invalid="ignore"):
+            apart, scale = size(values.astype(np.float64) - base), size(base.astype(np.float64))
+        return Distance(ratio, own, envelope, exact, apart.rms / scale.rms if scale.rms else float(apart.rms > 0))
+
+
+def difference(a: Array, b: Array) -> float:
+    """The root mean square of a difference; infinite where shapes or finiteness differ."""
+    if a.shape != b.shape or not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return float("inf")
+    with np.errstate(invalid="ignore"):
+        return size(a.astype(np.float64) - b).rms

@@ -1,0 +1,542 @@
+"""Two ports of a model, from their runs to what is off: outputs, gradients, layers in step, causes, shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.config.plan import ORACLE, CasePlan
+from parity.engine.inputs import slug
+from parity.judge.bound.envelope import FLOOR, OFF
+from parity.judge.case import CaseJudge, Cell, Judged
+from parity.judge.compare.cell import consult_oracle
+from parity.judge.compare.metrics import compare
+from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.models import leaves, repro, steps, weights
+from parity.models.code import CodeCase, CodeKernel, children_of, code_case
+from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
+from parity.models.leaves import Kernel
+from parity.models.measure import Bench, Distance, difference
+from parity.models.ports import Array, ModelError, Port
+from parity.models.spec import Model
+from parity.models.state import Move
+from parity.models.worker.tape import Recorded
+from parity.outcome import CellOutcome, Outcome, Output
+from parity.reporting.text.words import few
+
+MOST_MENDED = 12
+"""Findings whose share is measured, each in a run of its own."""
+CLASS = "its class"
+MAIN = 0.1
+"""A finding that explains less of the output's difference is not the cause of what is off there."""
+SMALL_CASE = 1 << 22
+"""Elements of a layer's inputs up to which its op is judged with a search for the cause."""
+
+
+@dataclass
+class Pair:
+    """The baseline and another port. `states` are their states, the other's made of the baseline's; `moves` and
+    `partners` say what belongs to what. `run` is the other port's own, from `own` if it has weights of its own."""
+
+    case: CasePlan
+    dtype: str
+    base: Port
+    other: Port
+    states: Mapping[str, Path]
+    moves: Sequence[Move]
+    partners: Mapping[str, str]
+    batch: Path
+    folder: Path
+    free: Bench
+    step: Bench
+    run: Recorded
+    own: Path | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    first: Boundary | None = None
+    n_layers: int = 0
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Model:
+        """The case's functions."""
+        assert isinstance(self.case.params, Model)  # noqa: S101 - for the type checker
+        return self.case.params
+
+    def judged(self) -> None:
+        """Look for what is off, layer by layer in step, and for the causes; measure what each explains."""
+        self.partners = steps.fitting(self.other, self.partners, self.free.plain, self.run)
+        self.keys = steps.aligned(self.free.plain, self.run, self.partners, self._buffers)
+        run = self.other.run(
+            self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, keys=self.keys
+        )
+        self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners, self.keys)
+        for finding in self.findings:
+            finding.values = {at: run.load(str(at)) for at in finding.boundaries if at.side == "in"}
+        self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
+        for finding in self.findings:
+            self._diagnose(finding)
+            self._count_calls(finding, run)
+        state = self.states[self.other.name]
+        values = () if self.own is None else weights.differing(self.moves, self.base, self.other, state)
+        shared = weights.untied(self.moves, self.base, self.other) if self.model.loss else ()
+        if not self.findings and any(self._gradients_off()):
+            self.findings = self._backward()
+        self.findings = [*values, *(finding for finding in self.findings if finding.title), *shared]
+        self._measure()
+        self.first = next(
+            (at for at, d in steps.distances(self.free, self.run, self.keys, whole=True) if d.off),
+            None,
+        )
+
+    @property
+    def _buffers(self) -> dict[str, str]:
+        """The baseline's names of the other port's buffers."""
+        moves = (move for move in self.moves if len(move.sources) == 1 and not self.other.tensors[move.target].trained)
+        return {move.target: move.sources[0] for move in moves}
+
+    def _gradients_off(self) -> Iterator[str]:
+        """The parameters whose gradients are more than rounding apart."""
+        yield from (c.tensor for c in self.comparisons() if c.tensor.startswith("grad.") and c.verdict.fails)
+
+    def _backward(self) -> list[Finding]:
+        """Layers whose gradients are off although they return the right values; each is called alone."""
+        found = []
+        for layer, partner in self.partners.items():
+            op = leaves.op_of(self.base.layers[partner])
+            finding = Finding(LAYER, layer, 0, partner, {})
+            if op is not None and self._judged_op(finding, op) is not None and finding.title:
+                found.append(finding)
+        return found
+
+    # Causes
+
+    def _diagnose(self, finding: Finding) -> None:
+        """The cause of a finding: by the options of the two layers, or by the search that ops have."""
+        ours, theirs = self.base.layers[finding.partner], self.other.layers[finding.layer]
+        options = leaves.differing(leaves.options_of(self.base, ours), leaves.options_of(self.other, theirs))
+        if finding.kind == LAYER and leaves.op_of(ours) is not leaves.op_of(theirs):
+            options = {CLASS: (ours.kind, theirs.kind), **options}
+        names = (self.base.name, self.other.name)
+        finding.options = options
+        if options:
+            finding.evidence["options"] = {name: dict(zip(names, pair, strict=True)) for name, pair in options.items()}
+        if all(values.dtype.kind != "f" for values in finding.values.values()) and len(finding.values) == len(
+            finding.boundaries
+        ):
+            self._undiagnosed(finding)
+            return
+        op = leaves.op_of(ours) if finding.kind == LAYER else None
+        judged = self._judged_code(finding) if op is None else self._judged_op(finding, op)
+        if judged is None and not finding.title:
+            self._undiagnosed(finding)
+
+    def _count_calls(self, finding: Finding, run: Recorded) -> None:
+        """Say that a piece of code calls one of its layers more or less often."""
+        if finding.kind != CODE:
+            return
+        children = {name: name for name in children_of(finding.layer, list(self.partners))}
+        theirs = steps.calls(run, children)
+        ours = steps.calls(self.free.plain, {self.partners[name]: name for name in children})
+        for name in children:
+            if theirs[name] != ours[name]:
+                finding.id, finding.explained = "layer-code", True
+                finding.title = f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}"
+
+    def _judged_op(self, finding: Finding, op: Any) -> Judged | None:
+        """Judge a layer as a case of its op; a layer that is within its error bound there loses its finding."""
+        kernels = self._kernels(finding, op)
+        place = self.folder / "layers" / slug(finding.layer)
+        made = kernels and leaves.layer_case(
+            kernels[0], self.case, self.free.plain, place, gradients=bool(self.model.loss)
+        )
+        if not kernels or made is None:
+            return None
+        case, inputs = made
+        oracle = consult_oracle(case, inputs)
+        by_name = {self.base.name: kernels[0], self.other.name: kernels[1]}
+        outcomes = [outcome(case, self.dtype, name, kernel, inputs, oracle) for name, kernel in by_name.items()]
+        judge = CaseJudge(case, inputs, oracle, self.base.name, ask=lambda name, *cell: by_name[name](*cell))
+        judge.take(self.dtype, outcomes)
+        cell = judge.cells[self.dtype]
+        if not self._alone_off(cell):
+            return judge.judged(diagnose=False)
+        verified = self._verified(finding, case, inputs, outcomes[1], set(cell.off[self.other.name]))
+        small = sum(array.size for array in inputs.values()) <= SMALL_CASE
+        judged = judge.judged(diagnose=small and not verified)
+        off = self._alone_off(cell)
+        finding.comparisons = [
+            renamed(c, finding)
+            for c in judged.comparisons
+            if c.tensor in off and c.actual == self.other.name and c.culprit
+        ]
+        script = repro.write(kernels[1], self.base.name, oracle, place)
+        finding.evidence |= {"op": op.name, "folder": str(place), **({} if script is None else {"script": str(script)})}
+        if verified:
+            finding.id, finding.explained = "layer-options", True
+            finding.title = leaves.words(verified, (self.base.name, self.other.name))
+        elif not self._explained(finding, judged):
+            self._undiagnosed(finding)
+        return judged
+
+    def _alone_off(self, cell: Cell) -> set[str]:
+        """The tensors in which the other port is wrong, and not as the baseline is."""
+        shared = cell.off[self.base.name].keys()
+        apart = {c.tensor for c in cell.comparisons if c.expected == self.base.name and c.verdict.fails}
+        return {tensor for tensor in cell.off[self.other.name] if tensor not in shared or tensor in apart}
+
+    def _explained(self, finding: Finding, judged: Judged) -> bool:
+        """Whether the judge has found the other port's cause, which becomes that of the finding."""
+        mine = [d for d in judged.diagnoses if d.id != "rounding" and d.backend == self.other.name]
+        # A wrong gradient may follow from the output; the reverse is not so.
+        found = sorted(mine, key=lambda d: (d.id == "unexplained", of_gradients(d), not d.explained))
+        if not found or found[0].id == "unexplained":
+            return False
+        finding.id, finding.title, finding.explained = found[0].id, found[0].title, found[0].explained
+        finding.evidence |= dict(found[0].evidence)
+        if finding.options:
+            finding.title += f" ({leaves.words(finding.options, (self.base.name, self.other.name))})"
+        return True
+
+    def _judged_code(self, finding: Finding) -> Judged | None:
+        """Judge the code of a layer by its program in the baseline; None if there is none that gives its values."""
+        place = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
+        same = {m.sources[0]: m.target for m in self.moves if len(m.sources) == 1 and not m.axes and m.part is None}
+        try:
+            made = code_case(
+                self.case, self.dtype, (self.base, self.other), self.states, self.partners, same, finding.layer,
+                finding.call, self.free.plain, self.run, self.keys, place,
+            )  # fmt: skip
+            oracle = consult_oracle(made.case, made.inputs)
+        except (ModelError, ValueError, TypeError, KeyError) as error:
+            finding.evidence["untraced"] = str(error)
+            return None
+        outcomes = [
+            outcome(made.case, self.dtype, name, kernel, made.inputs, oracle) for name, kernel in made.kernels.items()
+        ]
+        judge = CaseJudge(
+            made.case, made.inputs, oracle, self.base.name, ask=lambda name, *cell: made.kernels[name](*cell)
+        )
+        judge.take(self.dtype, outcomes)
+        off = judge.cells[self.dtype].off
+        if off.get(self.base.name) or not off.get(self.other.name):
+            finding.evidence["untraced"] = "the program does not give the baseline's values"
+            return None
+        other = self._otherwise(made, outcomes[1])
+        judged = judge.judged(diagnose=not other)
+        finding.comparisons = [
+            renamed(c, finding) for c in judged.comparisons if c.actual == self.other.name and c.culprit
+        ]
+        finding.evidence |= {"program": str(place / "code.py"), "folder": str(place)}
+        if other:
+            finding.id, finding.explained = "layer-options", True
+            finding.title = leaves.words(other, (self.base.name, self.other.name))
+        elif not self._explained(finding, judged):
+            self._undiagnosed(finding)
+        return judged
+
+    def _otherwise(self, made: CodeCase, theirs: CellOutcome) -> Mapping[str, tuple[Any, Any]]:
+        """The option of an op in a program with which it gives what the other port returned."""
+        for name, value, other in made.otherwise():
+            try:
+                judge = CaseJudge(other, made.inputs, consult_oracle(other, made.inputs), ORACLE)
+                judge.take(self.dtype, [theirs])
+                if not judge.cells[self.dtype].off[self.other.name]:
+                    return {name: (getattr(made.case.params, name), value)}
+            except (TypeError, ValueError, KeyError, ArithmeticError):
+                continue
+        return {}
+
+    def _kernels(self, finding: Finding, op: Any) -> tuple[Kernel, Kernel] | None:
+        """Both ports' layers as kernels of an op with the baseline's params; None if they have none."""
+        params = self._params(self.base, finding.partner, op)
+        ours, theirs = (
+            Kernel(port, port.layers[name], finding.call, op, params, self.states[port.name], self.dtype)
+            for port, name in ((self.base, finding.partner), (self.other, finding.layer))
+        )
+        return None if params is None else (ours, theirs)
+
+    def _params(self, port: Port, name: str, op: Any) -> Any:
+        """The params of an op by a layer's options; None if they do not fit."""
+        shapes = {
+            t.name.rpartition(".")[2]: t.shape for t in port.tensors.values() if t.name.rpartition(".")[0] == name
+        }
+        try:
+            return leaves.params_of(op, leaves.options_of(port, port.layers[name]), shapes)
+        except (TypeError, ValueError):
+            return None
+
+    def _verified(
+        self, finding: Finding, case: CasePlan, inputs: Mapping[str, Array], theirs: CellOutcome, off: set[str]
+    ) -> Mapping[str, tuple[Any, Any]]:
+        """The options that differ, if with the other's class and values the reference gives the outputs that the other
+        returned, and something that was `off`."""
+        op = leaves.op_of(self.other.layers[finding.layer])
+        params = None if op is None else self._params(self.other, finding.layer, op)
+        if op is None or params is None or (op.name, params) == (case.op, case.params) or not finding.options:
+            return {}
+        other = replace(case, op=op.name, params=params)
+        try:
+            judge = CaseJudge(other, inputs, consult_oracle(other, inputs), ORACLE)
+            judge.take(self.dtype, [theirs])
+            # What else the layer does otherwise, as with its running statistics, is found in other modes.
+            left = judge.cells[self.dtype].off[self.other.name].keys()
+            right = left.isdisjoint(other.definition.upstream) and bool(off - left)
+        except (TypeError, ValueError, KeyError):
+            return {}
+        finding.evidence["verified"] = right
+        same = {name for name in finding.options if getattr(params, name, None) == getattr(case.params, name, None)}
+        used = finding.options.keys() - same if op.name == case.op else {CLASS}
+        return {name: pair for name, pair in finding.options.items() if name in used} if right else {}
+
+    def _undiagnosed(self, finding: Finding) -> None:
+        """A finding without a cause says what is known."""
+        at = max(finding.boundaries, key=lambda b: finding.boundaries[b], default=Boundary(finding.layer, 0, "out", 0))
+        finding.id = "layer-code" if finding.kind != LAYER else "unexplained"
+        finding.title = f"computes {at.words()} otherwise" if finding.kind != LAYER else "differs, for the same inputs"
+        finding.title += self._values(finding, at)
+        if finding.options:
+            finding.title += f"; {leaves.words(finding.options, (self.base.name, self.other.name))}"
+
+    def _values(self, finding: Finding, at: Boundary) -> str:
+        """The first values that differ, of whole numbers."""
+        ours = self.free.plain.load(self.keys[str(at)])
+        theirs = finding.values.get(at)
+        if theirs is None or theirs.dtype.kind not in "iu" or theirs.shape != ours.shape:
+            return ""
+        first = max(int(np.argmax(theirs != ours)) - 1, 0)
+        a, b = (", ".join(map(str, side.ravel()[first : first + 4])) for side in (theirs, ours))
+        return f": {a}, ... where {self.base.name} has {b}, ..."
+
+    # Shares
+
+    def _measure(self) -> None:
+        """How much of the difference at the output, the loss and the metrics goes away as findings are mended.
+
+        They are mended one after the other, in the order of the run.
+        """
+        self.metrics = {self.other.name: self._metric(self.run), self.base.name: self._metric(self.free.plain)}
+        right = {} if any(map(self._is_off, self._outputs)) else {"output": 0.0}
+        right |= {} if self._is_off("loss") else {"loss": 0.0}
+        last = self._apart(self.run)
+        total = {**last, **right}
+        mended: list[str] = []
+        loaded: list[str] = []
+        for finding in self.findings[:MOST_MENDED]:
+            loaded += finding.parameters
+            mended += [str(at) for at in finding.boundaries if not at.state]
+            run = self.other.run(
+                self._state(loaded),
+                self.batch,
+                layers=self.partners,
+                partner=self.free.plain,
+                keys=self.keys,
+                replace=mended,
+            )
+            left = self._apart(run)
+            finding.shares = {
+                name: (last[name] - left[name]) / whole for name, whole in total.items() if whole and np.isfinite(whole)
+            }
+            finding.share = finding.shares.pop("output", None)
+            outputs = [self.free.distance(name, run, name, whole=True) for name in self._outputs if name in run]
+            finding.left = max((distance.ratio for distance in outputs), default=None)
+            last = left
+
+    def _state(self, loaded: Sequence[str]) -> Path:
+        """The other port's state: the baseline's values, or its own but for the `loaded` ones."""
+        if self.own is None:
+            return self.states[self.other.name]
+        folder = self.other.folder / f"state-{len(loaded)}"
+        weights.mended(self.own, self.states[self.other.name], loaded, folder)
+        return folder
+
+    def _is_off(self, name: str) -> bool:
+        """Whether an output or the loss is more than rounding."""
+        return name in self.free.plain and name in self.run and self.free.distance(name, self.run, name, whole=True).off
+
+    @property
+    def _outputs(self) -> list[str]:
+        return [name for name in self.free.plain if name.partition(".")[0] == "output"]
+
+    def _metric(self, run: Recorded) -> dict[str, float]:
+        """The user's metric of a run's outputs, as the baseline computes it."""
+        return self.base.metric(run, self.batch) if self.model.metric else {}
+
+    def _apart(self, run: Recorded) -> dict[str, float]:
+        """How far a run's outputs (the worst root mean square, relative to theirs), loss and metrics are from the
+        baseline's."""
+        outputs = [0.0]
+        for name in self._outputs:
+            ours = self.free.plain.load(name)
+            scale = difference(ours, np.zeros_like(ours)) or 1.0
+            outputs.append(difference(run.load(name), ours) / scale if name in run else float("inf"))
+        found = {"output": max(outputs)}
+        if "loss" in run and "loss" in self.free.plain:
+            found["loss"] = difference(run.load("loss"), self.free.plain.load("loss"))
+        ours = self.metrics.get(self.base.name, {})
+        return found | {name: abs(value - ours[name]) for name, value in self._metric(run).items() if name in ours}
+
+    # Rows
+
+    def comparisons(self) -> Iterator[Comparison]:
+        """The outputs, the loss, the gradients, and the tensors of layers that are off."""
+        moved = {f"grad.{move.target}": move for move in self.moves}
+        for name in self.free.plain:
+            if name.partition(".")[0] in ("output", "loss"):
+                yield self._comparison(name, name, None)
+        yield from self._metrics()
+        for at, distance in steps.distances(self.free, self.run, self.keys, whole=True):
+            if at.state:
+                ours = self.free.plain.load(self.keys[str(at)])
+                yield self._row(self._start(f"buffer.{at.layer}.{at.state}"), distance, self.run.load(str(at)), ours)
+        for theirs, move in moved.items():
+            ours = [f"grad.{source}" for source in move.sources]
+            if all(one in self.free.plain for one in ours) or theirs in self.run:
+                yield self._gradient(theirs, ours, move)
+        for finding in self.findings:
+            yield from finding.comparisons or self._boundaries(finding)
+
+    def _metrics(self) -> Iterator[Comparison]:
+        """The metrics; their envelope is that of the perturbed runs."""
+        ours = self.metrics.get(self.base.name, {})
+        perturbed = [self._metric(run) for run in self.free.perturbed] if ours else []
+        for name, value in self.metrics.get(self.other.name, {}).items():
+            if name not in ours:
+                continue
+            spread = max((abs(run[name] - ours[name]) for run in perturbed if name in run), default=0.0)
+            spread = max(spread, abs(ours[name]) * FLOOR[self.dtype])
+            ratio = abs(value - ours[name]) / spread if value != ours[name] else 0.0
+            metrics = compare(np.array([value]), np.array([ours[name]]), 0.0, 0.0)
+            yield Comparison(
+                self.case.id, self.dtype, f"metric.{name}", self.other.name, self.base.name,
+                Verdict.SEMANTIC if ratio >= OFF else Verdict.EQUAL if metrics.equal else Verdict.CLOSE, 0.0, 0.0,
+                metrics=metrics, error_ratio=(ratio, 0.0), envelope=(spread, spread),
+                culprit=(self.other.name,) if ratio >= OFF else (),
+            )  # fmt: skip
+
+    def _start(self, tensor: str) -> Comparison:
+        """A comparison that says nothing yet."""
+        return Comparison(
+            self.case.id, self.dtype, tensor, self.other.name, self.base.name, Verdict.STRUCTURE, 0.0, 0.0
+        )
+
+    def _comparison(self, tensor: str, ours: str, moved: Array | None) -> Comparison:
+        base = self._start(tensor)
+        if tensor not in self.run:
+            return replace(base, message=f"{self.other.name} has no {tensor}", culprit=(self.other.name,))
+        if ours not in self.free.plain:
+            return replace(base, message=f"{self.base.name} has no {ours}", culprit=(self.other.name,))
+        distance = self.free.distance(ours, self.run, tensor, whole=True, moved=moved)
+        values = self.run.load(tensor) if moved is None else moved
+        return self._row(base, distance, values, self.free.plain.load(ours))
+
+    def _gradient(self, theirs: str, ours: Sequence[str], move: Move) -> Comparison:
+        """A gradient, in the baseline's layout; one that is made of several is compared with the first."""
+        plain = len(ours) == 1 and move.part is None
+        if not plain or theirs not in self.run:
+            return self._comparison(theirs, ours[0], None)
+        from parity.models.state import inverse
+
+        values = self.run.load(theirs)
+        shape = self.base.tensors[move.sources[0]].shape
+        moved = (values.transpose(inverse(move.axes)) if move.axes else values).reshape(shape)
+        return self._comparison(theirs, ours[0], moved)
+
+    def _row(self, base: Comparison, distance: Distance, values: Array, expected: Array) -> Comparison:
+        """A comparison with its verdict: by the envelope, unless the case has a tolerance of its own."""
+        if distance.shapes:
+            return replace(base, message=f"{self.other.name} has {distance.shapes}", culprit=(self.other.name,))
+        metrics = compare(np.asarray(values), np.asarray(expected).astype(values.dtype), 0.0, 0.0)
+        verdict = Verdict.SEMANTIC if distance.off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
+        if metrics.n_nonfinite_mismatched:
+            verdict = Verdict.NONFINITE
+        return replace(
+            base,
+            verdict=verdict,
+            metrics=metrics,
+            error_ratio=(distance.ratio, distance.base_ratio),
+            envelope=(distance.envelope.rms, distance.envelope.max),
+            culprit=(self.other.name,) if distance.off else (),
+        )
+
+    def _boundaries(self, finding: Finding) -> Iterator[Comparison]:
+        """The tensors at the boundaries of a finding that was not judged as an op."""
+        for at, ratio in finding.boundaries.items():
+            tensor = f"layer.{at.layer or 'model'}.{at.state or at.side}{at.index or ''}"
+            yield Comparison(
+                self.case.id, self.dtype, tensor, self.other.name, self.base.name, Verdict.SEMANTIC, 0.0, 0.0,
+                error_ratio=(ratio, None), culprit=(self.other.name,),
+            )  # fmt: skip
+
+    def diagnoses(self, comparisons: Sequence[Comparison]) -> Iterator[Diagnosis]:
+        """One for each finding; of what is off without one, that it is unexplained."""
+        cell = self.case.id, self.dtype, self.other.name
+        off = [c.tensor for c in comparisons if c.verdict.fails and not c.tensor.startswith("layer.")]
+        main = [f for f in self.findings if (f.share or 0.0) >= MAIN] or self.findings
+        for finding in self.findings:
+            mine = [c.tensor for c in finding.comparisons or self._boundaries(finding)]
+            mine += [name for name in off if name.startswith(f"buffer.{finding.layer}.")]
+            mine += [name for name in off if name.removeprefix("grad.") in finding.parameters]
+            evidence = {
+                **finding.evidence,
+                "place": finding.place,
+                "layer": finding.layer,
+                "partner": finding.partner,
+                "share": finding.share,
+                "shares": finding.shares,
+                "left": finding.left,
+                "first_off": None if self.first is None else self.first.words(),
+                "layers": self.n_layers,
+                "boundaries": {str(at): ratio for at, ratio in finding.boundaries.items()},
+            }
+            rest = [name for name in off if not name.startswith("buffer.")] if finding in main else []
+            tensors = tuple(dict.fromkeys([*mine, *rest]))
+            alike = [one for one in self.findings if (one.id, one.title) == (finding.id, finding.title)]
+            title = f"{places(alike)}: {finding.title}"
+            yield Diagnosis(*cell, finding.id, title, tensors, finding.explained, finding.ratio, None, evidence)
+        if off and not self.findings:
+            yield Diagnosis(*cell, "unexplained", "no layer is off in step", tuple(off), False)
+
+
+def outcome(
+    case: CasePlan, dtype: str, backend: str, kernel: Kernel | CodeKernel, inputs: Mapping[str, Array], oracle: Any
+) -> CellOutcome:
+    """What a layer returns, called twice, as the outcome of a cell."""
+    returned, again = (kernel(case, dtype, inputs) for _ in range(2))
+    if returned is None or again is None:
+        return CellOutcome(case.id, dtype, backend, Outcome.ERROR, message="its layer cannot be called alone")
+
+    def outputs(arrays: Mapping[str, Array]) -> dict[str, Output]:
+        whole = {n: "int64" if a.dtype.kind in "iub" else dtype for n, a in arrays.items()}
+        return {n: Output(whole[n], a.shape, a) for n, a in arrays.items() if n in oracle}
+
+    differing = {n: a for n, a in again.items() if n in returned and not np.array_equal(a, returned[n], equal_nan=True)}
+    return CellOutcome(case.id, dtype, backend, Outcome.OK, outputs=outputs(returned), again=outputs(differing))
+
+
+def places(findings: Sequence[Finding]) -> str:
+    """`layers encoder.0.norm and encoder.1.norm`, `the code of a and b`."""
+    if len(findings) == 1 or len({finding.kind for finding in findings}) > 1 or findings[0].kind == WEIGHTS:
+        return few([finding.place for finding in findings])
+    names = few([finding.layer or "the model" for finding in findings])
+    return f"layers {names}" if findings[0].kind == LAYER else f"the code of {names}"
+
+
+def of_gradients(diagnosis: Diagnosis) -> bool:
+    """Whether a cause shows in gradients only."""
+    return all(tensor.startswith("grad.") for tensor in diagnosis.tensors)
+
+
+def times(n: int) -> str:
+    """`once`, `3 times`, `not at all`."""
+    return {0: "not at all", 1: "once", 2: "twice"}.get(n, f"{n} times")
+
+
+def renamed(comparison: Comparison, finding: Finding) -> Comparison:
+    """A layer's comparison as one of the model."""
+    return replace(comparison, tensor=f"layer.{finding.layer}.{comparison.tensor}")

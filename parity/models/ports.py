@@ -1,0 +1,224 @@
+"""The models of a case in their workers, as the host asks about them; tensors travel through folders."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.config.plan import BackendSpec, CasePlan
+from parity.engine.process import Message, WorkerError
+from parity.engine.starting import BackendError
+from parity.engine.workers import Worker, Workers
+from parity.models.spec import Model
+from parity.models.worker.port import LOSS
+from parity.models.worker.tape import Recorded, Tape
+from parity.outcome import Outcome
+
+Array = NDArray[Any]
+
+LONGER = 10.0
+"""A model may take so many times as long as an op."""
+
+
+class ModelError(Exception):
+    """A backend's model cannot be built or run; `outcome` is that of its cell."""
+
+    def __init__(self, message: str, outcome: Outcome = Outcome.ERROR) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """A layer of a port: its dotted name, the name of its class, and its plain attributes. `own`: its class is not the
+    framework's."""
+
+    name: str
+    kind: str
+    own: bool
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A parameter or, not `trained`, a buffer; `tied` is the name of the one whose memory it shares."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    trained: bool
+    tied: str
+
+
+class Port:
+    """A backend's model: `layers` and `tensors` by name, and `state`, the folder of the tensors it was built with."""
+
+    def __init__(self, spec: BackendSpec, case: CasePlan, dtype: str, workers: Workers, folder: Path) -> None:
+        self.spec, self.name, self.model, self.dtype = spec, spec.name, self._model(case), dtype
+        self._workers, self._case = workers, case
+        self._worker: Worker | None = None
+        self._numbers = count()
+        self.folder = folder
+        self.state = folder / "state"
+        self.layers: dict[str, LayerInfo] = {}
+        self.tensors: dict[str, TensorInfo] = {}
+        self.seconds = 0.0
+
+    @staticmethod
+    def _model(case: CasePlan) -> Model:
+        assert isinstance(case.params, Model)  # noqa: S101 - for the type checker
+        return case.params
+
+    def build(self, batch_at: Path | None) -> None:
+        """Build the model; with `batch_at`, that of the baseline, also draw the batch. Raises ModelError."""
+        try:
+            self._worker = self._worker or self._workers.take(self.spec)
+        except BackendError as error:
+            raise ModelError(str(error), error.outcome) from error
+        model = self.model
+        reply = self._ask(
+            "model.build",
+            build=model.build,
+            mode=model.mode,
+            state=str(self.state),
+            forward=model.forward,
+            loss=model.loss,
+            metric="" if batch_at is None else model.metric,
+            batch="" if batch_at is None or model.batch_file else model.batch,
+            batch_at=str(batch_at),
+        )
+        self.layers = {row["name"]: LayerInfo(**row) for row in reply["layers"]}
+        self.layers |= {LOSS: LayerInfo(LOSS, "loss", own=True, options={})} if model.loss else {}
+        self.tensors = {row["name"]: TensorInfo(**{**row, "shape": tuple(row["shape"])}) for row in reply["parameters"]}
+
+    def run(
+        self,
+        state: Path,
+        batch: Path,
+        *,
+        layers: Collection[str] = (),
+        dtype: str = "",
+        seed: int = 0,
+        partner: Recorded | None = None,
+        keys: Mapping[str, str] | None = None,
+        replace: Collection[str] | None = None,
+        gradients: bool = False,
+    ) -> Recorded:
+        """A run from a state: its outputs, `loss`, `grad.<parameter>`, and what crosses the boundaries of `layers`.
+
+        `seed` perturbs all parameters and the batch by an ulp. With a `partner`, the tensors at the boundaries are
+        replaced by those of its run (only those in `replace`, if given), and the seed perturbs these instead of the
+        batch; `keys` are the partner's names of tensors, if they are others. Raises ModelError.
+        """
+        record = self.folder / f"run-{next(self._numbers)}"
+        self._ask(
+            "model.run",
+            state=str(state),
+            batch=str(batch),
+            record=str(record),
+            layers=list(layers),
+            keys=None if keys is None else dict(keys),
+            dtype=dtype or self.dtype,
+            seed=seed,
+            partner=None if partner is None else partner.folder,
+            replace=None if replace is None else list(replace),
+            gradients=gradients,
+            targets=list(self.model.targets),
+        )
+        return Recorded(str(record))
+
+    def alone(
+        self,
+        state: Path,
+        layer: str,
+        call: int,
+        given: Mapping[str, Array],
+        children: Sequence[str] = (),
+        dtype: str = "",
+    ) -> dict[str, Array]:
+        """One layer, called as it was in the last run, with `given`: `in:0`, `param:weight`, `grad:0` for the gradient
+        of its output 0, and `child:<tensor>`, what takes the place of a tensor at a child's boundary.
+
+        Raises ModelError.
+        """
+        place = self.folder / "alone"
+        shutil.rmtree(place, ignore_errors=True)
+        write(given, place / "given")
+        self._ask(
+            "model.layer",
+            state=str(state),
+            layer=layer,
+            call=call,
+            given=str(place / "given"),
+            record=str(place / "record"),
+            children=list(children),
+            dtype=dtype or self.dtype,
+        )
+        recorded = Recorded(str(place / "record"))
+        return {name: recorded.load(name) for name in recorded}
+
+    def traced(
+        self, state: Path, layer: str, call: int, given: Mapping[str, Array], children: Sequence[str]
+    ) -> tuple[Message, dict[str, Array]]:
+        """The code of a layer between its children (`parity.models.worker.traced.Program`), and its constants.
+
+        Raises ModelError.
+        """
+        place = self.folder / "traced"
+        shutil.rmtree(place, ignore_errors=True)
+        write(given, place / "given")
+        reply = self._ask(
+            "model.trace",
+            state=str(state),
+            layer=layer,
+            call=call,
+            given=str(place / "given"),
+            record=str(place / "record"),
+            children=list(children),
+            dtype=self.dtype,
+        )
+        constants = Recorded(str(place / "record"))
+        return reply, {name: constants.load(name) for name in constants}
+
+    def metric(self, record: Recorded, batch: Path) -> dict[str, float]:
+        """The user's metric of the outputs of a run. Raises ModelError."""
+        return dict(self._ask("model.metric", record=record.folder, batch=str(batch))["metrics"])
+
+    def _ask(self, do: str, **request: Any) -> Message:
+        if self._worker is None:
+            raise ModelError("its worker has ended", Outcome.CRASH)
+        try:
+            reply, _ = self._worker.ask({"do": do, **request}, LONGER * self._workers.options.timeout_s)
+        except WorkerError as error:
+            self._worker = None
+            raise ModelError(str(error), error.outcome) from error
+        if reply["outcome"] != Outcome.OK.value:
+            raise ModelError(str(reply["message"]), Outcome(reply["outcome"]))
+        self.seconds += float(reply["seconds"])
+        return reply
+
+    def close(self) -> None:
+        """The worker is free for another case."""
+        if self._worker is not None:
+            self._workers.give_back(self._worker)
+            self._worker = None
+
+
+def write(tensors: Mapping[str, Array], folder: Path) -> None:
+    """Store tensors as a tape; raises OSError."""
+    tape = Tape(str(folder))
+    for name, array in tensors.items():
+        tape.put(name, np.asarray(array))
+    tape.close()
+
+
+def forget(recorded: Recorded) -> None:
+    """Remove a run that is no longer needed."""
+    shutil.rmtree(recorded.folder, ignore_errors=True)

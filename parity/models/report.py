@@ -1,0 +1,126 @@
+"""How a case of `kind: model` is told: the answer first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from parity.config.plan import CasePlan
+from parity.judge.bound.envelope import OFF
+from parity.models.view import HEAD, ModelView, views
+from parity.reporting.kinds import Anchors, CaseReport
+from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Results
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from parity.reporting.results.cells import CellResult
+    from parity.reporting.text.reasons import CaseRows
+
+UNMEASURED = ("not-compared", "nonfinite", "structure")
+"""Verdicts without a distance."""
+LAYER = "layer."
+"""The prefix of the tensors of a layer in step."""
+
+
+class ModelReport(CaseReport):
+    """Models: judged by the envelope of the whole model, told by the layer that is off."""
+
+    no_script = (
+        "there are scripts for single ops, not for models; the tensors of a layer that is off, and the program of the "
+        "code between layers, are in the run directory below `tensors/`"
+    )
+    pictured = False
+    resumes_by_dtype = True
+    legend = f"In a model, {OFF:g} envelopes are the tolerance. "
+
+    def recorded(self, case: CasePlan, folder: Path | None) -> tuple[dict[str, Any], dict[str, InputRow]]:  # noqa: ARG002 - drawn by the baseline
+        """The functions; the batch is drawn by the baseline."""
+        return case.params.recorded(), {}
+
+    def enveloped(self, row: ComparisonRow) -> bool:
+        """Whether there is no tolerance; layers in step that are ops have one."""
+        return not row.rtol and not row.atol
+
+    def excess(self, row: ComparisonRow) -> float:
+        """The difference in tolerances; OFF envelopes are one."""
+        if self.enveloped(row) and row.verdict not in UNMEASURED:
+            return row.largest_ratio / OFF
+        return super().excess(row)
+
+    def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
+        """How far a tensor is from the baseline's."""
+        if row.verdict in UNMEASURED or not self.enveloped(row):
+            return super().reason(row, rows)
+        what = "given the same inputs" if row.tensor.startswith(LAYER) else "run on its own"
+        if not row.fails:
+            return f"{what}, {row.actual} is within {OFF:g} envelopes of {row.expected}: rounding"
+        return (
+            f"{what}, {row.actual} is {row.largest_ratio:.3g} times as far from {row.expected} as runs whose weights "
+            f"and inputs are perturbed by an ulp; the error bound is {OFF:g}"
+        )
+
+    def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
+        """Where to look next."""
+        if findings and not any(row.tensor.startswith(LAYER) for row in findings):
+            yield "no layer is off in step: look at what comes before and after the model, and at the loss"
+
+    def screen(self, case: CaseRow, dtypes: Iterable[str], results: Results) -> Iterator[RenderableType]:
+        """The answer and the parts."""
+        for one in views(results):
+            if one.case.id == case.id and one.dtype in dtypes:
+                yield from parts(one)
+
+    def anchors(self, results: Results) -> Anchors:
+        """The anchor of each case and dtype: that of its first port."""
+        return {(one.case.id, one.dtype): one.anchor for one in reversed(views(results))}
+
+    def html_section(self, results: Results, cells: Sequence[CellResult]) -> Markup:  # noqa: ARG002 - the rows say all
+        """A table for each port."""
+        from parity.reporting.html.templates import rendered
+
+        shown = [
+            {"anchor": one.anchor, "title": one.title, "lines": one.answer(), "rows": one.table()}
+            for one in views(results)
+        ]
+        return rendered("models", models=shown, head=HEAD) if shown else Markup()
+
+    def markdown_pieces(self, results: Results) -> Sequence[str]:
+        """The same in Markdown, a piece for each port."""
+        from parity.reporting.text.safe import code, line, table_row
+
+        pieces = []
+        for one in views(results):
+            rows = [table_row([code(text) for text in row]) for row in one.table()]
+            table = f"\n{table_row(HEAD)}{table_row(['---'] * len(HEAD))}{''.join(rows)}" if rows else ""
+            said = "; ".join(one.answer())
+            pieces.append(f"\n{code(one.title)}: {line(said)}\n{table}")
+        return pieces
+
+    def console_parts(self, results: Results, width: int, *, verbose: bool) -> Iterator[RenderableType]:  # noqa: ARG002 - as it fits
+        """The same on the console."""
+        for one in views(results):
+            yield from parts(one)
+
+
+def parts(one: ModelView) -> Iterator[RenderableType]:
+    """A port on the console: its answer, and a row for each part that is off."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from parity.config.nodes import printable
+
+    yield Text()
+    yield Text(printable(one.title), style="bold red" if one.is_off or one.ended else "bold")
+    for sentence in one.answer():
+        yield Text(f"  {printable(sentence)}")
+    if one.parts:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in HEAD:
+            table.add_column(name, justify="left" if name in HEAD[:2] else "right", overflow="fold")
+        for row in one.table():
+            table.add_row(*(Text(printable(text)) for text in row))
+        yield table

@@ -1,0 +1,97 @@
+"""A layer that is off as a script: the user's port, the layer alone, the run's tensors, and the exact answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from parity.engine.inputs import save_array
+from parity.models.leaves import Kernel
+from parity.models.ports import Array
+from parity.models.state import inverse
+
+CALLS: Mapping[str, Mapping[str, str]] = {
+    "torch": {
+        "layers": "dict(model.named_modules())",
+        "tensor": "torch.from_numpy({})",
+        "set": "{}.data.copy_({})",
+        "numpy": "{}.detach().numpy()",
+    },
+    "oneflow": {
+        "layers": "dict(model.named_modules())",
+        "tensor": "oneflow.from_numpy({})",
+        "set": "{}.data.copy_({})",
+        "numpy": "{}.detach().numpy()",
+    },
+    "paddle": {
+        "layers": "dict(model.named_sublayers(include_self=True))",
+        "tensor": "paddle.to_tensor({})",
+        "set": "{}.set_value({})",
+        "numpy": "{}.numpy()",
+    },
+}
+"""By framework: how a script gets at layers, tensors and arrays."""
+
+TEMPLATE = '''"""{layer} of {backend}, alone, with its partner's inputs in {base}: its {output} and the exact one."""
+
+import importlib.util
+import os
+
+import numpy as np
+import {framework}
+
+PORT = {port!r}
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def load(name):
+    return np.load(os.path.join(HERE, name + ".npy"))
+
+
+spec = importlib.util.spec_from_file_location("port", PORT)
+port = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(port)
+model = port.{build}()
+model.{mode}()
+layer = {layers}[{layer!r}]
+{settings}
+result = layer({inputs})
+values, exact = {values}, load("exact-{output}")
+at = np.unravel_index(np.argmax(np.abs(values - exact)), exact.shape)
+print("{backend}:", values[at], "exact:", exact[at], "at", tuple(map(int, at)))
+'''
+
+
+def write(kernel: Kernel, base: str, oracle: Mapping[str, Array], folder: Path) -> Path | None:
+    """Write the script beside the layer's tensors, which are in `folder`; None where a script cannot show it."""
+    framework, output = kernel.port.spec.adapter, kernel.op.upstream[:1]
+    if framework not in CALLS or not output or kernel.dtype not in ("float32", "float64"):
+        return None
+    calls, settings = CALLS[framework], []
+    for name, place in kernel.placed.items():
+        if place.startswith("param:"):
+            own, axes = kernel.own_name(name)
+            shape = kernel.info(name).shape
+            array = f'load("{name}")' + (f".transpose({inverse(axes)})" if axes else "") + f".reshape({shape}).copy()"
+            settings.append(calls["set"].format(f"layer.{own}", calls["tensor"].format(array)))
+    given = [calls["tensor"].format(f'load("{n}")') for n, place in kernel.placed.items() if place.startswith("in:")]
+    save_array(folder / f"exact-{output[0]}.npy", oracle[output[0]].astype(np.float64))
+    path = folder / "repro.py"
+    text = TEMPLATE.format(
+        layer=kernel.layer.name,
+        backend=kernel.port.name,
+        base=base,
+        output=output[0],
+        framework=framework,
+        port=str(kernel.port.spec.ops),
+        build=kernel.port.model.build,
+        mode=kernel.port.model.mode,
+        layers=calls["layers"],
+        settings="\n".join(settings),
+        inputs=", ".join(given),
+        values=calls["numpy"].format("result"),
+    )
+    path.write_text(text, encoding="utf-8")
+    return path

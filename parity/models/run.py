@@ -1,0 +1,225 @@
+"""Cases of `kind: model` as a client of `parity/run.py`: ports, state mapping, runs, findings, rows."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.clients import Client, JudgedCase
+from parity.config.plan import CasePlan, Plan
+from parity.engine import Announced, EngineOptions, Event, Judging
+from parity.engine.inputs import folder_name
+from parity.engine.logs import RunLog
+from parity.engine.starting import replaceable
+from parity.engine.workers import Workers
+from parity.judge.compare.verdict import Comparison
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.models.layers import partners
+from parity.models.measure import RUNS, Bench
+from parity.models.pair import Pair
+from parity.models.ports import ModelError, Port, write
+from parity.models.spec import MODEL, Model
+from parity.models.state import MappingError, Move, mapped, stored, written
+from parity.models.worker.tape import Recorded
+from parity.outcome import CellOutcome, Outcome
+
+TRUTH = {"float32": "float64", "bfloat16": "float32"}
+"""The dtype of the run that is taken for the truth."""
+
+
+def models(
+    plan: Plan,
+    options: EngineOptions,
+    run_dir: Path,
+    observe: Callable[[Event], None],
+    _rows: Sequence[Any] = (),
+    done: Collection[tuple[str, str]] = (),
+) -> Iterator[JudgedCase]:
+    """Run the models of a plan but for those (case, dtype) that are `done`."""
+    asked = [(i, case) for i, case in enumerate(plan.cases) if case.op == MODEL]
+    asked = [(i, case) for i, case in asked if any((case.id, dtype) not in done for dtype in case.dtypes)]
+    if not asked:
+        return
+    log, posted = RunLog(run_dir / "log.txt"), list[Event]()
+
+    def tell(*events: Event) -> None:
+        while posted:
+            observe(posted.pop(0))
+        for event in events:
+            observe(event)
+
+    workers = Workers(options, replaceable(case for _, case in asked), log, posted.append)
+    try:
+        for index, case in asked:
+            for dtype in case.dtypes:
+                if (case.id, dtype) not in done:
+                    folder = run_dir / "tensors" / folder_name(index, case) / dtype
+                    yield from ModelRun(plan.of(case), case, dtype, workers, folder, tell).judged()
+    finally:
+        workers.close()
+        log.close()
+
+
+def functions_of(case: CasePlan) -> Sequence[str]:
+    """The functions that a case needs of the users' files."""
+    assert isinstance(case.params, Model)  # noqa: S101 - for the type checker
+    return case.params.functions
+
+
+CLIENT = Client(models, replaceable=functions_of)
+
+
+class ModelRun:
+    """A model in one dtype, from its ports to their verdicts; `folder` holds its files."""
+
+    def __init__(
+        self, plan: Plan, case: CasePlan, dtype: str, workers: Workers, folder: Path, tell: Callable[..., None]
+    ) -> None:
+        self.case, self.dtype, self.folder, self._tell = case, dtype, folder, tell
+        self.model: Model = case.params
+        self.scratch = folder / "runs"
+        self.batch = folder / "batch"
+        self.outcomes: dict[str, CellOutcome] = {}
+        self.ports = {spec.name: Port(spec, case, dtype, workers, self.scratch / spec.name) for spec in plan.backends}
+        self.base = self.ports[plan.baseline]
+        self.judge_seconds = 0.0
+
+    def judged(self) -> Iterator[JudgedCase]:
+        """Build, map, run and judge; an interrupt gives the ports that were judged, and is raised again."""
+        comparisons: list[Comparison] = []
+        diagnoses: list[Diagnosis] = []
+        interrupted: KeyboardInterrupt | None = None
+        try:
+            for pair in self._pairs():
+                self._tell(Judging(self.case.id))
+                began = time.monotonic()
+                try:
+                    pair.judged()
+                except ModelError as error:
+                    self._fail(pair.other, error)
+                    continue
+                rows = list(pair.comparisons())
+                comparisons += rows
+                diagnoses += pair.diagnoses(rows)
+                self.judge_seconds += time.monotonic() - began
+        except KeyboardInterrupt as error:
+            interrupted = error
+        finally:
+            for port in self.ports.values():
+                port.close()
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        outcomes = list(self.outcomes.values()) if interrupted is None else self._known(comparisons)
+        yield JudgedCase(self.case, self.dtype, outcomes, comparisons, diagnoses, (), self.judge_seconds)
+        if interrupted is not None:
+            raise interrupted
+
+    def _known(self, comparisons: Sequence[Comparison]) -> list[CellOutcome]:
+        """The outcomes after an interrupt: of ports that failed or were judged, so that the others run again."""
+        judged = {row.actual for row in comparisons}
+        return [o for name, o in self.outcomes.items() if o.outcome is not Outcome.OK or name in judged]
+
+    def _fail(self, port: Port, error: Exception) -> None:
+        outcome = error.outcome if isinstance(error, ModelError) else Outcome.ERROR
+        self.outcomes[port.name] = CellOutcome(self.case.id, self.dtype, port.name, outcome, message=str(error))
+
+    def _say(self, text: str) -> None:
+        self._tell(Announced(f"{self.case.id} {self.dtype}: {text}"))
+
+    def _pairs(self) -> Iterator[Pair]:
+        """The pairs of ports that can be judged; others have an outcome that says why."""
+        for port in self.ports.values():
+            self._say(f"builds {port.name}")
+            try:
+                port.build(self.batch if port is self.base else None)
+                self._read_batch(port)
+                self.outcomes[port.name] = CellOutcome(self.case.id, self.dtype, port.name, Outcome.OK)
+            except ModelError as error:
+                self._fail(port, error)
+        others = [p for p in self.ports.values() if p is not self.base and self.outcomes[p.name].outcome is Outcome.OK]
+        if self.outcomes[self.base.name].outcome is not Outcome.OK:
+            for port in others:
+                self._fail(port, ModelError(f"the baseline failed: {self.outcomes[self.base.name].message}"))
+            return
+        moves = self._moves(others)
+        others = [port for port in others if port.name in moves]
+        layers = {port.name: partners(self.base, port, moves[port.name]) for port in others}
+        try:
+            free, step = self._bench({name for theirs in layers.values() for name in theirs.values()})
+        except ModelError as error:
+            self._fail(self.base, error)
+            return
+        for port in others:
+            state = self.folder / "runs" / f"state-{port.name}"
+            stored(self.base, port, moves[port.name], state)
+            self._say(f"runs {port.name}")
+            try:
+                own = port.state if self.model.weights == "own" else None
+                run = port.run(own or state, self.batch, layers=layers[port.name], gradients=self._gradients)
+            except ModelError as error:
+                self._fail(port, error)
+                continue
+            states = {self.base.name: self.base.state, port.name: state}
+            folder = self.folder / port.name
+            yield Pair(
+                self.case, self.dtype, self.base, port, states, moves[port.name], layers[port.name], self.batch, folder,
+                free, step, run, own,
+            )  # fmt: skip
+
+    def _read_batch(self, port: Port) -> None:
+        """The batch of a file, once; raises ModelError."""
+        if self.model.batch_file is None or port is not self.base:
+            return
+        try:
+            with np.load(self.model.batch_file, allow_pickle=False) as stored:
+                write({name: stored[name] for name in stored.files}, self.batch)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{self.model.batch_file} cannot be read: {error}") from error
+
+    @property
+    def _gradients(self) -> bool:
+        return bool(self.model.loss)
+
+    def _moves(self, others: Sequence[Port]) -> dict[str, list[Move]]:
+        """The state mapping of each port, which is written to the run directory."""
+        moves: dict[str, list[Move]] = {}
+        for port in others:
+            try:
+                moves[port.name], notes = mapped(self.base, port, self.model.mapping)
+            except MappingError as error:
+                self._fail(port, MappingError(f"{error}; say which parameter is which in a file, `mapping: FILE`"))
+                continue
+            for note in notes:
+                self._say(f"{port.name}: {note}")
+        if moves:
+            path = self.folder / "mapping.yaml"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(written(moves), encoding="utf-8")
+            self._say(f"the state mapping is in {path}")
+        return moves
+
+    def _bench(self, layers: Collection[str]) -> tuple[Bench, Bench]:
+        """The baseline's runs: free, and in step with itself."""
+        base, state, wide = self.base, self.base.state, TRUTH.get(self.dtype, "")
+        self._say(f"runs {base.name}")
+
+        def run(**how: Any) -> Recorded:
+            return base.run(state, self.batch, layers=layers, **how)
+
+        plain = run(gradients=self._gradients)
+        free = [run(seed=seed, gradients=self._gradients) for seed in range(1, RUNS + 1)]
+        step = [run(seed=seed, partner=plain) for seed in range(1, RUNS + 1)]
+        truths = [plain, plain]
+        if wide:
+            self._say(f"runs {base.name} in {wide}")
+            try:
+                truths = [run(dtype=wide, gradients=self._gradients), run(dtype=wide, partner=plain)]
+            except ModelError as error:
+                self._say(f"{base.name} does not run in {wide}, so the truth is its own run: {error}")
+                base.build(self.batch)
+                self._read_batch(base)
+        return Bench(plain, truths[0], free, self.dtype), Bench(plain, truths[1], step, self.dtype)

@@ -1,0 +1,263 @@
+"""Which parameter of one port is which of the other: proposed, read from a file, checked, and applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from parity.dumps.matching import Entry, Matching, match
+from parity.models.ports import Array, Port, TensorInfo
+from parity.models.worker.tape import Recorded, Tape
+
+CONVENTIONS: Mapping[str, Mapping[str, Mapping[str, tuple[str, tuple[int, ...]]]]] = {
+    "paddle": {
+        "Linear": {"weight": ("weight", (1, 0))},
+        **{
+            name: {"_mean": ("running_mean", ()), "_variance": ("running_var", ())}
+            for name in ("BatchNorm1D", "BatchNorm2D", "BatchNorm3D", "BatchNorm", "SyncBatchNorm")
+        },
+        **{f"InstanceNorm{d}D": {"scale": ("weight", ())} for d in (1, 2, 3)},
+    },
+}
+"""By framework and class: PyTorch's name of a parameter, and the order of axes that gives PyTorch's layout.
+Source: the classes' documentation (paddle.nn.Linear: `y = xW + b`)."""
+
+FUSED = (2, 3)
+"""Projections that are often one parameter: key and value, or query, key and value."""
+MOST_LISTED = 8
+UNTIED = "untied"
+"""How a parameter is matched whose partner shares the memory of another one."""
+
+
+class MappingError(ValueError):
+    """The parameters of two ports do not fit; the message lists them."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """A tensor of a port, made of those of the baseline: `axes` of each in another order, joined along the first axis
+    of the baseline's layout or cut from it (`part` i of n). `how` and `doubt` say how it was found."""
+
+    target: str
+    sources: tuple[str, ...]
+    axes: tuple[int, ...] = ()
+    part: tuple[int, int] | None = None
+    how: str = "name"
+    doubt: str = ""
+
+    def apply(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> Array:
+        """The port's tensor of this shape. Raises ValueError if the numbers of elements differ."""
+        whole = arrays[0] if len(arrays) == 1 else np.concatenate(list(arrays))
+        if self.part is not None:
+            whole = np.split(whole, self.part[1])[self.part[0]]
+        return np.ascontiguousarray(whole.transpose(self.axes) if self.axes else whole).reshape(shape)
+
+    def row(self) -> dict[str, Any]:
+        """As the mapping file has it."""
+        row: dict[str, Any] = {"from": self.sources[0] if len(self.sources) == 1 else list(self.sources)}
+        row |= {"axes": list(self.axes)} if self.axes else {}
+        return row | ({"part": list(self.part)} if self.part is not None else {})
+
+
+def canonical(port: Port, info: TensorInfo) -> tuple[Entry, tuple[int, ...]]:
+    """A tensor in PyTorch's name and layout, and the order of axes that gives it."""
+    owner, _, name = info.name.rpartition(".")
+    kinds = CONVENTIONS.get(port.spec.adapter, {})
+    name, axes = kinds.get(port.layers[owner].kind, {}).get(name, (name, ()))
+    shape = tuple(info.shape[i] for i in axes) if axes else info.shape
+    order = list(port.tensors).index(info.name)
+    return Entry(f"{owner}.{name}" if owner else name, shape, info.dtype, order), axes
+
+
+def inverse(axes: Sequence[int]) -> tuple[int, ...]:
+    """The order of axes that undoes this one."""
+    return tuple(int(i) for i in np.argsort(axes))
+
+
+class Sides:
+    """Both ports' tensors in PyTorch's names, without those that share another's memory."""
+
+    def __init__(self, base: Port, other: Port) -> None:
+        self.base, self.other = base, other
+        self._ours, self._theirs = (
+            {entry.name: (info, entry, axes) for info in port.tensors.values() if not info.tied
+             for entry, axes in (canonical(port, info),)}
+            for port in (base, other)
+        )  # fmt: skip
+
+    def proposed(self, given: Mapping[str, Move]) -> tuple[list[Move], Matching]:
+        """The moves that names, shapes and order suggest for what is not `given`, and what was matched how."""
+        used = {source for move in given.values() for source in move.sources}
+        left = [entry for info, entry, _ in self._ours.values() if info.name not in used]
+        right = [entry for info, entry, _ in self._theirs.values() if info.name not in given]
+        matching = match(left, right)
+        moves = []
+        for pair in matching.pairs:
+            (ours, _, from_axes), (theirs, _, to_axes) = self._ours[pair.left], self._theirs[pair.right]
+            steps = [from_axes, inverse(pair.transform.axes), inverse(to_axes)]
+            moves.append(Move(theirs.name, (ours.name,), composed(steps), None, pair.how.value, pair.doubt))
+        return [*moves, *self._fused(matching), *self._untied(matching)], matching
+
+    def _untied(self, matching: Matching) -> Iterator[Move]:
+        """A parameter that shares another's memory in the baseline, and does not here."""
+        tied = {entry.name: (info, axes) for info in self.base.tensors.values() if info.tied
+                for entry, axes in (canonical(self.base, info),)}  # fmt: skip
+        for name in matching.right_only:
+            if name in tied:
+                (info, from_axes), (theirs, _, to_axes) = tied[name], self._theirs[name]
+                first = self.base.tensors[info.tied]
+                if sorted(first.shape) == sorted(theirs.shape):
+                    yield Move(theirs.name, (first.name,), composed([from_axes, inverse(to_axes)]), None, UNTIED)
+
+    def _fused(self, matching: Matching) -> Iterator[Move]:
+        """What is one parameter on one side, and several of one shape on the other, next to each other."""
+        for names, many, one in (
+            (matching.right_only, matching.left_only, True),
+            (matching.left_only, matching.right_only, False),
+        ):
+            side, parts = (self._theirs, self._ours) if one else (self._ours, self._theirs)
+            left = [parts[name] for name in many]
+            for name in names:
+                info, entry, axes = side[name]
+                found = next((group for n in FUSED for group in neighbours(left, n, entry)), None)
+                if found is None:
+                    continue
+                left = [item for item in left if item not in found]
+                if one:
+                    yield Move(info.name, tuple(i.name for i, _, _ in found), composed([inverse(axes)]), None, "fused")
+                else:
+                    for i, (target, _, own) in enumerate(found):
+                        yield Move(target.name, (info.name,), composed([inverse(own)]), (i, len(found)), "fused")
+
+
+def composed(steps: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """One order of axes for several, one after the other; empty for none."""
+    axes: tuple[int, ...] = ()
+    for step in steps:
+        if step:
+            axes = tuple(axes[i] for i in step) if axes else tuple(step)
+    return () if axes == tuple(range(len(axes))) else axes
+
+
+def neighbours(entries: Sequence[Any], n: int, whole: Entry) -> Iterator[list[Any]]:
+    """n tensors in a row whose last words and shapes are equal, and which together have the shape of `whole`."""
+    role = whole.name.rpartition(".")[2].rpartition("_")[2]
+    alike = [item for item in entries if item[1].name.endswith(role) and item[1].shape[1:] == whole.shape[1:]]
+    for i in range(len(alike) - n + 1):
+        group = alike[i : i + n]
+        if len({item[1].shape for item in group}) == 1 and n * group[0][1].shape[0] == whole.shape[0]:
+            yield group
+
+
+def mapped(base: Port, other: Port, path: Path | None) -> tuple[list[Move], list[str]]:
+    """The moves from the baseline to another port, and remarks. Raises MappingError where a parameter is left over."""
+    given = read(path, base, other) if path is not None else {}
+    proposed, matching = Sides(base, other).proposed(given)
+    moves = [*given.values(), *proposed]
+    check(base, other, moves)
+    notes = [f"{move.target}: {move.doubt}" for move in moves if move.doubt]
+    return moves, [*notes, *matching.notes]
+
+
+def check(base: Port, other: Port, moves: Sequence[Move]) -> None:
+    """Raise MappingError unless every parameter of both is used once, in shapes that fit."""
+    targets = {move.target for move in moves}
+    once = [move for move in moves if move.how != UNTIED]
+    parts = {(source, move.part and move.part[0]) for move in once for source in move.sources}
+    problems = []
+    for port, used, peers in ((base, {s for s, _ in parts}, other), (other, targets, base)):
+        left = [info for info in port.tensors.values() if info.trained and not info.tied and info.name not in used]
+        problems += [f"{port.name}'s {info.name} {list(info.shape)} has no partner in {peers.name}{near(info, peers)}"
+                     for info in left]  # fmt: skip
+    if sum(len(move.sources) for move in once) != len(parts):
+        problems.append("a tensor of the baseline is used twice")
+    for move in moves:
+        size = sum(np.prod(base.tensors[source].shape, dtype=int) for source in move.sources)
+        size //= 1 if move.part is None else move.part[1]
+        if size != np.prod(other.tensors[move.target].shape, dtype=int):
+            shapes = ", ".join(f"{source} {list(base.tensors[source].shape)}" for source in move.sources)
+            problems.append(f"{move.target} {list(other.tensors[move.target].shape)} cannot be made of {shapes}")
+    if problems:
+        more = f"; and {len(problems) - MOST_LISTED} more" if len(problems) > MOST_LISTED else ""
+        raise MappingError("; ".join(problems[:MOST_LISTED]) + more)
+
+
+def near(info: TensorInfo, port: Port) -> str:
+    """The nearest candidates in another port."""
+    alike = [t.name for t in port.tensors.values() if sorted(t.shape) == sorted(info.shape)]
+    found = get_close_matches(info.name, alike, 2, 0.0) or get_close_matches(info.name, list(port.tensors), 1, 0.0)
+    tied = [t.name for t in port.tensors.values() if t.tied and t.name == info.name]
+    if tied:
+        return f", where it shares the memory of {port.tensors[tied[0]].tied}"
+    return f" (nearest: {', '.join(f'{name} {list(port.tensors[name].shape)}' for name in found)})" if found else ""
+
+
+def stored(base: Port, other: Port, moves: Sequence[Move], folder: Path) -> None:
+    """Write the state of a port, made of the baseline's; its other tensors stay as they were built."""
+    ours, theirs, tape = Recorded(str(base.state)), Recorded(str(other.state)), Tape(str(folder))
+    by_target = {move.target: move for move in moves}
+    for name in theirs:
+        move = by_target.get(name)
+        shape = other.tensors[name].shape
+        array = theirs.load(name) if move is None else move.apply([ours.load(s) for s in move.sources], shape)
+        tape.put(name, array)
+    tape.close()
+
+
+def written(moves: Mapping[str, Sequence[Move]]) -> str:
+    """The mapping as YAML, by backend."""
+    lines = ["# Which parameter of each backend is made of which of the baseline; `mapping: FILE` in the case uses it."]
+    for backend, theirs in moves.items():
+        lines.append(f"{text(backend)}:")
+        for move in theirs:
+            remark = move.how + (f"; {move.doubt}" if move.doubt else "")
+            row = yaml.safe_dump(move.row(), default_flow_style=True, width=10_000).strip()
+            lines.append(f"  {text(move.target)}: {row}  # {remark}")
+    return "\n".join(lines) + "\n"
+
+
+def text(word: str) -> str:
+    """A word as YAML has it."""
+    return str(yaml.safe_dump(word, width=10_000).strip().removesuffix("...").strip())
+
+
+def read(path: Path, base: Port, other: Port) -> dict[str, Move]:
+    """The moves of a mapping file for a port; raises MappingError, which names the file and the entry."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise MappingError(f"{path} cannot be read: {error}") from error
+    rows = document.get(other.name, {}) if isinstance(document, dict) else None
+    if not isinstance(rows, dict):
+        raise MappingError(f"{path}: it must be a mapping of backends to their tensors")
+    return {target: parsed(path, str(target), row, base, other) for target, row in rows.items()}
+
+
+def parsed(path: Path, target: str, row: Any, base: Port, other: Port) -> Move:
+    """One entry; raises MappingError."""
+    row = {"from": row} if isinstance(row, (str, list)) else row
+    if not isinstance(row, dict) or not {"from"} <= row.keys() <= {"from", "axes", "part"}:
+        raise MappingError(
+            f"{path}: {target}: it must be {{from: NAME, axes: [1, 0], part: [0, 3]}}; from may be a list"
+        )
+    sources = tuple(row["from"]) if isinstance(row["from"], list) else (row["from"],)
+    for name, port in ((target, other), *((source, base) for source in sources)):
+        if name not in port.tensors:
+            close = get_close_matches(str(name), list(port.tensors), 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise MappingError(f"{path}: {port.name} has no tensor {name}{hint}")
+    axes, part = row.get("axes", []), row.get("part")
+    ranks = {len(base.tensors[source].shape) for source in sources}
+    if axes and (not isinstance(axes, list) or ranks != {len(axes)} or sorted(axes) != list(range(len(axes)))):
+        raise MappingError(f"{path}: {target}: axes must be an order of all axes, such as [1, 0]")
+    if part is not None and not (
+        isinstance(part, list) and len(part) == 2 and all(type(i) is int for i in part) and 0 <= part[0] < part[1]
+    ):
+        raise MappingError(f"{path}: {target}: part must be [i, n], part i of n")
+    return replace(Move(target, sources, tuple(axes), how="mapping"), part=None if part is None else (part[0], part[1]))

@@ -1,0 +1,140 @@
+"""Layers in step: every layer, and the code between layers, gets what the baseline's partner got.
+
+In one run of a port, each tensor that crosses a layer's boundary is compared with the partner's, and replaced by it.
+So every layer is alone with the right inputs, and so is every piece of code between two boundaries: a fault in layer 3
+does not hide one in layer 9. The baseline's own runs in step, in float64 and with perturbed inputs, give the envelope.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from parity.models.findings import CODE, LAYER, Boundary, Finding
+from parity.models.measure import Bench, Distance
+from parity.models.ports import Port
+from parity.models.worker.port import LOSS, STATE
+from parity.models.worker.tape import Recorded, squeezed
+
+
+def fitting(port: Port, partners: Mapping[str, str], base: Recorded, other: Recorded) -> dict[str, str]:
+    """The partners without those that have no parameters, and return tensors of other sizes."""
+    kept = {}
+    for layer, partner in partners.items():
+        theirs, ours = (
+            [run.shape(name) for name in grouped(run).get((owner_of, 0, "out"), [])]
+            for run, owner_of in ((other, layer), (base, partner))
+        )
+        bare = not any(name.startswith(f"{layer}.") for name in port.tensors)
+        if not (bare and layer and layer != LOSS and theirs and ours and not same_sizes(theirs, ours)):
+            kept[layer] = partner
+    return kept
+
+
+def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether shapes are the same but for lengths of 1."""
+    return [squeezed(shape) for shape in a] == [squeezed(shape) for shape in b]
+
+
+def aligned(base: Recorded, other: Recorded, partners: Mapping[str, str], buffers: Mapping[str, str]) -> dict[str, str]:
+    """The baseline's name for each tensor at a boundary of another port, by their own runs.
+
+    Tensors have the same place in both, unless one layer gets more of them than the other, or in another order: then
+    each belongs to the first of its shape that is left, or to the first of its shape.
+    """
+    ours = grouped(base)
+    keys: dict[str, str] = {}
+    for (layer, call, side), names in grouped(other).items():
+        if side.startswith(STATE):
+            owner_of, _, own = buffers.get(f"{layer}.{side.removeprefix(STATE)}".removeprefix("."), "").rpartition(".")
+            name = str(Boundary(owner_of, 0, f"{STATE}{own}", 0))
+            keys |= {names[0]: name} if name in base else {}
+            continue
+        theirs = ours.get((partners[layer], call, side), []) if layer in partners else []
+        if side == "out" or same_sizes([other.shape(n) for n in names], [base.shape(n) for n in theirs]):
+            keys |= dict(zip(names, theirs, strict=False))
+            continue
+        left = list(theirs)
+        for name in names:
+            alike = [n for n in (*left, *theirs) if squeezed(base.shape(n)) == squeezed(other.shape(name))]
+            if alike:
+                keys[name] = alike[0]
+                left = [n for n in left if n != alike[0]]
+    return keys
+
+
+def grouped(run: Recorded) -> dict[tuple[str, int, str], list[str]]:
+    """The names of tensors at boundaries by layer, call and side."""
+    groups: dict[tuple[str, int, str], list[str]] = {}
+    for name in run:
+        at = Boundary.of(name)
+        if at is not None:
+            groups.setdefault((at.layer, at.call, at.side), []).append(name)
+    return groups
+
+
+def distances(
+    bench: Bench, run: Recorded, keys: Mapping[str, str], *, whole: bool = False
+) -> Iterator[tuple[Boundary, Distance]]:
+    """The distance at every boundary that both ports cross, in the order of the port's run."""
+    for name in run:
+        at = Boundary.of(name)
+        if at is not None and keys.get(name) in bench.plain:
+            yield at, bench.distance(keys[name], run, name, whole=whole)
+
+
+def off_in_step(
+    port: Port, bench: Bench, run: Recorded, partners: Mapping[str, str], keys: Mapping[str, str]
+) -> tuple[list[Finding], dict[Boundary, Distance]]:
+    """What is off in a run in step, in the order of the run, and all distances beyond rounding.
+
+    A tensor that a layer without layers of its own returns is that layer's; any other is of the code of the innermost
+    layer with a partner around it.
+    """
+    found: dict[tuple[str, str, int], dict[Boundary, float]] = {}
+    far: dict[Boundary, Distance] = {}
+    for at, distance in distances(bench, run, keys):
+        if not distance.off:
+            continue
+        far[at] = distance
+        kind, layer = owner(port, at, partners)
+        call = at.call if layer == at.layer else 0
+        found.setdefault((kind, layer, call), {})[at] = distance.ratio
+    findings = [
+        Finding(kind, layer, call, partners.get(layer, ""), boundaries)
+        for (kind, layer, call), boundaries in found.items()
+    ]
+    return one_each(findings), far
+
+
+def owner(port: Port, at: Boundary, partners: Mapping[str, str]) -> tuple[str, str]:
+    """Whose a tensor at a boundary is: the layer's, or the code's of a layer."""
+    if at.state:
+        return LAYER, at.layer
+    if at.side == "out":
+        inner = any(name != at.layer and inside(name, at.layer) for name in partners)
+        return (CODE if inner or port.layers[at.layer].own else LAYER), at.layer
+    around = [name for name in partners if name != at.layer and inside(at.layer, name)]
+    return CODE, max(around, key=len, default="")
+
+
+def calls(run: Recorded, layers: Mapping[str, str]) -> Counter[str]:
+    """How often each layer that is a key of `layers` was called in a run, by the name that it has there."""
+    made = {(at.layer, at.call) for name in run if (at := Boundary.of(name)) is not None and not at.state}
+    return Counter(layers[layer] for layer, _ in made if layer in layers)
+
+
+def inside(layer: str, outer: str) -> bool:
+    """Whether a layer is in another one."""
+    return not outer or layer.startswith(f"{outer}.")
+
+
+def one_each(findings: Sequence[Finding]) -> list[Finding]:
+    """Of the calls of one layer, the one that is furthest off."""
+    best: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        key = finding.kind, finding.layer
+        if key not in best or finding.ratio > best[key].ratio:
+            best[key] = finding
+    return list(best.values())

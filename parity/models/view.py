@@ -1,0 +1,163 @@
+"""A model's result as every format tells it: an answer, and a row for each part that is off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parity.engine.inputs import slug
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.models.spec import MODEL
+from parity.reporting.results.rows import CaseRow, ComparisonRow, Results
+from parity.reporting.text.words import cut, listed, number
+
+HEAD = ("where", "cause", "explains", "error ratio")
+PLACE = "place"
+"""The key of a diagnosis's evidence that says where in the model it is."""
+LONGEST = 200
+ALL = 0.9995
+"""From here on, a part is all in print."""
+
+
+@dataclass(frozen=True)
+class ModelView:
+    """A port in a model's case and dtype: `outputs` are the comparisons of its outputs, `parts` the diagnoses of what
+    is off, in the order of the run; `ended` is why there is no result."""
+
+    case: CaseRow
+    dtype: str
+    backend: str
+    baseline: str
+    outputs: Sequence[ComparisonRow]
+    rows: Sequence[ComparisonRow]
+    parts: Sequence[Diagnosis]
+    ended: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """Its place in a page."""
+        return f"model-{slug(self.case.id)}-{self.dtype}-{slug(self.backend)}"
+
+    @property
+    def is_off(self) -> bool:
+        """Whether anything is more than rounding."""
+        return bool(self.parts) or any(row.fails for row in self.rows)
+
+    @property
+    def title(self) -> str:
+        """`model bert float32: paddle`."""
+        return f"model {self.case.id} {self.dtype}: {self.backend}"
+
+    def answer(self) -> list[str]:
+        """The answer in a sentence or two."""
+        if self.ended:
+            return [self.ended]
+        if not self.is_off:
+            sizes = (f"{row.tensor}: {size(row)}" for row in self.outputs)
+            return [f"aligned with {self.baseline}; the difference at the output is rounding ({'; '.join(sizes)})"]
+        grouped: dict[str, list[Diagnosis]] = {}
+        for part in self.parts:
+            grouped.setdefault(part.title, []).append(part)
+        lines = [f"{title}{formula(group[0])}{explains(group)}" for title, group in grouped.items()]
+        return [*lines, *self.rest()]
+
+    def rest(self) -> list[str]:
+        """What is left of the output's difference once all is mended; where it left rounding first."""
+        left = [part.evidence.get("left") for part in self.parts]
+        lines = []
+        known = [value for value in left if value is not None]
+        if known and any(part.evidence.get("share") is not None for part in self.parts):
+            rounding = known[-1] < 8.0
+            lines.append(
+                "with that mended, the difference at the output is rounding"
+                if rounding
+                else f"with that mended, the output is still {number(known[-1])} envelopes off"
+            )
+        first = next((part.evidence.get("first_off") for part in self.parts), None)
+        script = next((part.evidence["script"] for part in self.parts if part.evidence.get("script")), None)
+        lines += [f"a script shows the layer alone: python {script}"] if script else []
+        return [*lines, *([f"on its own, the port leaves rounding first at {first}"] if first else [])]
+
+    def table(self) -> list[tuple[str, ...]]:
+        """A row for each part, in the texts of `HEAD`."""
+        return [
+            (
+                str(part.evidence.get(PLACE, "")),
+                part.id,
+                share_text(part.evidence.get("share")),
+                number(part.residual_before),
+            )
+            for part in self.parts
+        ]
+
+
+def size(row: ComparisonRow) -> str:
+    """`1.2e-07, expected 3e-07`."""
+    envelope = math.nan if row.envelope is None else row.envelope.max
+    return f"{number(row.max_abs_diff)} at most, {number(envelope)} expected"
+
+
+def formula(part: Diagnosis) -> str:
+    """`: scores = matmul, where the reference has matmul / 8`."""
+    text = str(part.evidence.get("expression") or "")
+    return f": {cut(text, LONGEST)}" if text else ""
+
+
+def explains(parts: Sequence[Diagnosis]) -> str:
+    """`; it explains 99.8 % of the difference at the output, 97 % of accuracy's`."""
+    texts = []
+    for name, shares in shares_of(parts).items():
+        whole = sum(shares)
+        of = "the difference at the output" if name == "output" else f"that of {name}"
+        if math.isfinite(whole) and (name == "output" or abs(whole) >= 0.005):
+            texts.append(f"{share_text(whole)} of {of}")
+    return f"; it explains {listed(texts)}" if texts else ""
+
+
+def shares_of(parts: Sequence[Diagnosis]) -> dict[str, list[float]]:
+    """The shares of some parts by what they are shares of."""
+    found: dict[str, list[float]] = {}
+    for part in parts:
+        shares: Mapping[str, Any] = {"output": part.evidence.get("share"), **(part.evidence.get("shares") or {})}
+        for name, share in shares.items():
+            if share is not None:
+                found.setdefault(name, []).append(float(share))
+    return found
+
+
+def share_text(share: float | None) -> str:
+    """`99.8 %`."""
+    if share is None or not math.isfinite(share):
+        return "-"
+    return "all" if share >= ALL else f"{100 * share:.3g} %"
+
+
+def views(results: Results) -> list[ModelView]:
+    """Every port of every model in a run; those that are off first."""
+    found = []
+    for case in results.cases:
+        if case.op != MODEL:
+            continue
+        of = results.of(case)
+        for dtype in case.dtypes:
+            for backend in of.backend_names:
+                if backend != of.run.baseline:
+                    found += view(results, case, dtype, backend, of.run.baseline)
+    return sorted(found, key=lambda one: not one.is_off)
+
+
+def view(results: Results, case: CaseRow, dtype: str, backend: str, baseline: str) -> list[ModelView]:
+    """A port's view, if the run got to it."""
+    rows = [r for r in results.comparisons if (r.case, r.dtype) == (case.id, dtype) and r.actual == backend]
+    mine = [r for r in results.diagnoses if (r.case, r.dtype, r.backend) == (case.id, dtype, backend)]
+    ended = [
+        r.message
+        for r in results.outcomes
+        if (r.case, r.dtype) == (case.id, dtype) and r.backend in (backend, baseline) and r.outcome != "ok"
+    ]
+    outputs = [row for row in rows if row.tensor.partition(".")[0] == "output"]
+    if not rows and not ended:
+        return []
+    return [ModelView(case, dtype, backend, baseline, outputs, rows, mine, "; ".join(dict.fromkeys(ended)))]

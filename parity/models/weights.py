@@ -1,0 +1,78 @@
+"""Parameters that differ although nobody moved them: other values, transposed, another's, or no longer shared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+
+from parity.models.findings import WEIGHTS, Finding
+from parity.models.ports import Array, Port
+from parity.models.state import UNTIED, Move
+from parity.models.worker.tape import Recorded, Tape
+
+CAST = 2.0**-8
+"""Values that differ by no more than a cast to bfloat16 are the same."""
+BLOCKS = (2, 3, 4)
+"""Gates of recurrent layers, and query, key and value."""
+
+
+def untied(moves: Sequence[Move], base: Port, other: Port) -> Iterator[Finding]:
+    """Parameters that share their memory in the baseline only."""
+    for move in moves:
+        if move.how == UNTIED:
+            first = next(m.target for m in moves if m.sources == move.sources and m.how != UNTIED)
+            title = f"one parameter in {base.name}, two in {other.name}, so the gradient of one is not that of both"
+            yield Finding(
+                WEIGHTS, move.target.rpartition(".")[0], 0, move.sources[0].rpartition(".")[0], {}, title=title,
+                id="weights-untied", explained=True, parameters=(first, move.target),
+            )  # fmt: skip
+
+
+def differing(moves: Sequence[Move], base: Port, other: Port, moved: Path) -> Iterator[Finding]:
+    """Parameters whose own values are not those that the baseline's would give."""
+    theirs, wanted = Recorded(str(other.state)), Recorded(str(moved))
+    for move in moves:
+        have, want = theirs.load(move.target), wanted.load(move.target)
+        if close(have, want):
+            continue
+        others = {m.target: wanted for m in moves if m is not move}
+        evidence, title = looks(have, want, base.name, others)
+        yield Finding(
+            WEIGHTS, move.target.rpartition(".")[0], 0, move.sources[0].rpartition(".")[0], {}, title=title,
+            id="weights-differ", explained=True, parameters=(move.target,), evidence={"looks": evidence},
+        )  # fmt: skip
+
+
+def close(a: Array, b: Array) -> bool:
+    """Whether values are the same but for a cast."""
+    return a.shape == b.shape and bool(np.all(np.abs(a - b) <= CAST * np.abs(b) + 1e-30))
+
+
+def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -> tuple[str, str]:
+    """What a parameter's values are: an id and words."""
+    if not have.any():
+        return "zeros", f"all zeros: it was not loaded from {base}'s"
+    for axes in permutations(range(have.ndim)):
+        if axes != tuple(range(have.ndim)) and close(np.transpose(have, axes), want):
+            return "transposed", f"{base}'s {'transposed' if have.ndim == 2 else f'with axes {list(axes)}'}"
+    for n in BLOCKS:
+        if have.ndim and have.shape[0] % n == 0:
+            parts = np.split(want, n)
+            for order in permutations(range(n)):
+                if close(have, np.concatenate([parts[i] for i in order])):
+                    return "blocks", f"{base}'s with its {n} blocks in the order {list(order)}"
+    for name, stored in others.items():
+        if stored.shape(name) == have.shape and close(stored.load(name), have):
+            return "another", f"the values that {name} should have"
+    return "other", f"other values than {base}'s: it was not loaded from them"
+
+
+def mended(own: Path, moved: Path, names: Sequence[str], folder: Path) -> None:
+    """A state with some parameters of another one."""
+    theirs, wanted, tape = Recorded(str(own)), Recorded(str(moved)), Tape(str(folder))
+    for name in theirs:
+        tape.put(name, (wanted if name in names else theirs).load(name))
+    tape.close()

@@ -1,0 +1,1 @@
+"""The part of `parity.models` that runs in a worker."""

@@ -1,0 +1,187 @@
+"""A model at work in a worker: the answers to model.build, model.run, model.layer and model.metric.
+
+Tensors travel through folders (`tape.py`); a reply has only what the host must know at once.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from difflib import get_close_matches
+from typing import Any, Callable, Dict, Mapping, Optional
+
+import numpy as np
+
+from parity.adapters.base import Unsupported
+from parity.models.worker.port import Crossing, Port, PortError, perturbed
+from parity.models.worker.tape import Recorded, Tape, squeezed
+from parity.models.worker.trace import UntracedError
+from parity.models.worker.traced import traced
+from parity.worker.cell import Backend, explain
+
+Message = Dict[str, Any]
+
+FUNCTIONS = ("forward", "loss", "metric")
+
+
+class ModelRequests:
+    """Answers the requests about one model at a time; a new one takes the place of the one before."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.port: Optional[Port] = None
+        self.functions: Dict[str, Optional[Callable[..., Any]]] = {}
+
+    def answer(self, request: Message) -> Message:
+        """The reply to one of REQUESTS; nothing that goes wrong short of ending the process escapes."""
+        reply: Message = {"outcome": "ok", "message": "", "seconds": 0.0}
+        started = time.perf_counter()
+        try:
+            with np.errstate(all="ignore"):
+                reply.update(REQUESTS[request["do"]](self, request))
+        except (PortError, Unsupported) as error:
+            outcome = "unsupported" if isinstance(error, Unsupported) else "error"
+            reply.update(outcome=outcome, message=f"{self.backend.user_ops.name}: {error}")
+        except BaseException as error:
+            traceback.print_exc()
+            unsupported = not self.backend.user_ops.raised(error) and self.backend.adapter.lacks_kernel(error)
+            reply.update(outcome="unsupported" if unsupported else "error", message=explain(self.backend, error))
+        return {**reply, "seconds": time.perf_counter() - started}
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """The user's function of this name; raises PortError."""
+        found = self.backend.user_ops.function(name)
+        if found is None:
+            near = get_close_matches(name, list(self.backend.user_ops.namespace), 1)
+            raise PortError(f"it has no function {name}{f'; did you mean {near[0]}?' if near else ''}")
+        return found
+
+    def current(self) -> Port:
+        """The model; raises PortError where there is none."""
+        if self.port is None:
+            raise PortError("there is no model")
+        return self.port
+
+    def build(self, request: Message) -> Message:
+        """Build the model; its state goes to a tape, and so does the batch, if this backend gives it."""
+        adapter = self.backend.adapter
+        if not hasattr(adapter, "framework") or not hasattr(adapter.framework, "no_grad"):
+            raise Unsupported(
+                f"models of {type(adapter).__name__} cannot be taken apart yet; torch, paddle and oneflow can"
+            )
+        self.port = None
+        self.functions = {name: self.function(request[name]) if request[name] else None for name in FUNCTIONS}
+        port = Port(adapter, self.function(request["build"]), request["mode"])
+        tape, tensors = Tape(request["state"]), []
+        for name, tensor, trained, tied in port.tensors():
+            array = port.to_array(tensor)
+            if not tied:
+                tape.put(name, array)
+            row = {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "trained": trained}
+            tensors.append({**row, "tied": tied})
+        tape.close()
+        self.port = port
+        batch = self.batch(request) if request.get("batch") else []
+        return {"layers": port.described(), "parameters": tensors, "batch": batch}
+
+    def batch(self, request: Message) -> Any:
+        """Draw the batch and store it; the names of its arrays."""
+        given = self.function(request["batch"])()
+        if not isinstance(given, Mapping) or not given:
+            raise PortError(f"{request['batch']} must return a mapping of arrays by name, not a {type(given).__name__}")
+        tape = Tape(request["batch_at"])
+        for name, value in given.items():
+            array = np.asarray(value)
+            if array.dtype.kind not in "fiub":
+                raise PortError(f"{request['batch']}: {name} is no array of numbers")
+            tape.put(str(name), array)
+        tape.close()
+        return list(tape.entries)
+
+    def run(self, request: Message) -> Message:
+        """Run the model; see `parity.models.ports.Ports.run`."""
+        port = self.current()
+        port.load(request["state"], request["dtype"], request["seed"])
+        tape, batch = Tape(request["record"]), Recorded(request["batch"])
+        source = None if request["partner"] is None else Source(request)
+        crossing = Crossing(port, tape, request["layers"], source)
+        arrays = {name: batch.load(name) for name in batch}
+        seed = 0 if source is not None else request["seed"]
+        port.run(arrays, self.functions, request["targets"], crossing, seed, request["gradients"])
+        tape.close()
+        return {}
+
+    def layer(self, request: Message) -> Message:
+        """Call one layer alone."""
+        port = self.current()
+        port.load(request["state"], request["dtype"], 0)
+        given, tape = Recorded(request["given"]), Tape(request["record"])
+        parts: Dict[str, Dict[Any, Any]] = {"in": {}, "grad": {}, "param": {}, "child": {}}
+        for name in given:
+            part, _, rest = name.partition(":")
+            parts[part][int(rest) if part in ("in", "grad") else rest] = given.load(name)
+        crossing = Crossing(port, tape, request["children"], lambda name, _: parts["child"].get(name))
+        port.alone(request["layer"], request["call"], parts["in"], parts["grad"], parts["param"], crossing)
+        tape.close()
+        return {}
+
+    def trace(self, request: Message) -> Message:
+        """The code of a layer between its children, as NumPy; its constants go to a tape."""
+        port = self.current()
+        port.load(request["state"], request["dtype"], 0)
+        given, tape = Recorded(request["given"]), Tape(request["record"])
+        values = {name.partition(":")[2]: given.load(name) for name in given if name.startswith("child:")}
+        inputs = {int(name[3:]): given.load(name) for name in given if name.startswith("in:")}
+        try:
+            found = traced(port, request["layer"], request["call"], inputs, values, request["children"])
+        except UntracedError as error:
+            raise PortError(str(error)) from error
+        for name, array in found.constants.items():
+            tape.put(name, array)
+        tape.close()
+        return {name: getattr(found, name) for name in ("lines", "returned", "inputs", "outputs")}
+
+    def metric(self, request: Message) -> Message:
+        """The user's metric of the outputs of a run."""
+        stored, batch = Recorded(request["record"]), Recorded(request["batch"])
+        outputs = {name.partition(".")[2]: stored.load(name) for name in stored if name.partition(".")[0] == "output"}
+        whole = outputs[""] if list(outputs) == [""] else outputs
+        metric = self.functions["metric"]
+        if metric is None:
+            raise PortError("there is no metric")
+        found = metric(whole, {name: batch.load(name) for name in batch})
+        named = found if isinstance(found, Mapping) else {metric.__name__: found}
+        return {"metrics": {str(name): float(value) for name, value in named.items()}}
+
+
+class Source:
+    """The values of a partner's run for the boundaries of this one's layers, perturbed by an ulp if there is a seed.
+
+    `keys` of the request are the partner's names of tensors, None if they are the same; `replace` the names of those
+    that are replaced, None for all.
+    """
+
+    def __init__(self, request: Message) -> None:
+        self._stored = Recorded(request["partner"])
+        self._keys: Optional[Mapping[str, str]] = request["keys"]
+        self._only = None if request["replace"] is None else set(request["replace"])
+        self._dtype, self._seed = request["dtype"], request["seed"]
+
+    def __call__(self, name: str, array: Any) -> Any:
+        """The value for a tensor whose own is `array`; None to leave it."""
+        theirs = name if self._keys is None else self._keys.get(name, "")
+        if (self._only is not None and name not in self._only) or theirs not in self._stored:
+            return None
+        if squeezed(self._stored.shape(theirs)) != squeezed(array.shape):
+            return None
+        return perturbed(self._stored.load(theirs), self._dtype, theirs, self._seed).reshape(array.shape)
+
+
+REQUESTS = {
+    "model.build": ModelRequests.build,
+    "model.run": ModelRequests.run,
+    "model.layer": ModelRequests.layer,
+    "model.trace": ModelRequests.trace,
+    "model.metric": ModelRequests.metric,
+}
+"""What a worker is asked about models, and who answers."""

@@ -1,0 +1,69 @@
+"""What a run of a model leaves behind: a folder with a `.npy` file for each tensor, and an index in their order.
+
+Nothing is held in memory, so a run needs room for its largest tensor only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, List
+
+import numpy as np
+
+INDEX = "index.json"
+
+
+def squeezed(shape: Any) -> Any:
+    """A shape without lengths of 1."""
+    return tuple(n for n in shape if n != 1)
+
+
+class Tape:
+    """Writes tensors into a folder as they come."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.entries: List[Dict[str, Any]] = []
+        os.makedirs(folder, exist_ok=True)
+
+    @classmethod
+    def nowhere(cls) -> Tape:
+        """A tape that nothing is put on."""
+        tape = cls.__new__(cls)
+        tape.folder, tape.entries = "", []
+        return tape
+
+    def put(self, name: str, array: Any) -> None:
+        """Store a tensor; `name` is unique."""
+        file = f"{len(self.entries)}.npy"
+        np.save(os.path.join(self.folder, file), array, allow_pickle=False)
+        self.entries.append({"name": name, "file": file, "shape": list(array.shape), "dtype": str(array.dtype)})
+
+    def close(self) -> None:
+        """Write the index."""
+        with open(os.path.join(self.folder, INDEX), "w", encoding="utf-8") as file:
+            json.dump(self.entries, file)
+
+
+class Recorded:
+    """A folder that a `Tape` has written, read a tensor at a time."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        with open(os.path.join(folder, INDEX), encoding="utf-8") as file:
+            self.entries: Dict[str, Dict[str, Any]] = {entry["name"]: entry for entry in json.load(file)}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def __iter__(self) -> Any:
+        return iter(self.entries)
+
+    def shape(self, name: str) -> Any:
+        """The shape of a tensor."""
+        return tuple(self.entries[name]["shape"])
+
+    def load(self, name: str) -> Any:
+        """A tensor; raises KeyError."""
+        return np.load(os.path.join(self.folder, self.entries[name]["file"]), allow_pickle=False)

@@ -1,0 +1,484 @@
+"""The code of a layer between its children, as NumPy: what PyTorch functions it calls, one after the other.
+
+A call is recorded where PyTorch hands every call of its functions to a `TorchFunctionMode`. Children are not entered:
+what they return is given, and is an input of the program; what they get is an output of it. Everything else that no
+input leads to (an arange, a mask that is created) is a constant, and an input, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import keyword
+import linecache
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+
+import numpy as np
+
+
+class UntracedError(ValueError):
+    """The code calls something that has no translation; the message names it."""
+
+
+class Var:
+    """A value of the program; as text it is a mark, for which its name is put in at last."""
+
+    def __init__(self, number: int, tensor: Any) -> None:
+        self.mark, self.shape, self.ndim = f"_v{number}_", tuple(tensor.shape), tensor.ndim
+        self.dtype = str(tensor.dtype).rpartition(".")[2]
+
+    def __repr__(self) -> str:
+        return self.mark
+
+
+@dataclass
+class Line:
+    """A statement: the mark of its result and the expression, or the name of an op and its arguments.
+
+    `wanted` is what the source calls the result of the statement at `place`; `function` is what is called.
+    """
+
+    mark: str
+    text: str
+    function: str
+    wanted: str = ""
+    place: Any = None
+    given: Optional[Dict[str, str]] = None
+
+
+class Tracer:
+    """Records the calls on known tensors as lines of NumPy."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.active = True
+        self.lines: List[Line] = []
+        self.constants: Dict[str, Any] = {}
+        self.names: Dict[str, str] = {}
+        self._known: Dict[int, Tuple[Any, Var]] = {}
+        self._taken: Dict[str, int] = {}
+
+    def free(self, wanted: str) -> str:
+        """A name that is not used yet."""
+        word = re.sub(r"\W+", "_", wanted).strip("_") or "t"
+        word = f"t{word}" if word[0].isdigit() or word in RESERVED else word
+        n = self._taken[word] = self._taken.get(word, 0) + 1
+        return word if n == 1 else self.free(f"{word}_{n}")
+
+    def know(self, tensor: Any, wanted: str = "") -> Var:
+        """A tensor as a value of the program, the one that it is if it is known; with a name, if it is an input."""
+        if id(tensor) not in self._known:
+            var = Var(len(self._known) + len(self.lines), tensor)
+            while any(var.mark == other.mark for _, other in self._known.values()):
+                var = Var(int(var.mark.strip("_v")) + 1, tensor)
+            self._known[id(tensor)] = (tensor, var)
+            if wanted:
+                self.names[var.mark] = self.free(wanted)
+        return self._known[id(tensor)][1]
+
+    def var(self, tensor: Any) -> Var:
+        """A tensor's value in the program; a constant if nothing has led to it."""
+        if id(tensor) not in self._known:
+            var = self.know(tensor, "constant")
+            self.constants[self.names[var.mark]] = tensor
+        return self._known[id(tensor)][1]
+
+    def called(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """One call of a function with its result, if that is a tensor or several."""
+        torch = self.torch
+        outputs = [result] if isinstance(result, torch.Tensor) else list(result) if is_listed(result, torch) else []
+        named = function.__name__
+        if not outputs or named in ("__get__", "__set__") or not self._leads(args, kwargs):
+            return
+        if all(id(output) in self._known for output in outputs) and not is_in_place(named):
+            return
+        text, given = translated(named, function, self._vars(args), self._vars(kwargs))
+        wanted, place = self._source()
+        if isinstance(result, torch.Tensor):
+            # What works in place has a new value from here on.
+            self._known.pop(id(result), None)
+            self.lines.append(Line(repr(self.know(result)), text, named.strip("_"), wanted, place, given))
+            return
+        whole = f"_w{len(self.lines)}_"
+        self.lines.append(Line(whole, text, "parts"))
+        for i, output in enumerate(outputs):
+            self.lines.append(Line(repr(self.know(output)), f"{whole}[{i}]", named.strip("_")))
+
+    def _source(self) -> Tuple[str, Any]:
+        """The name that the source gives to what it computes there, and the place."""
+        frame: Any = sys._getframe(2)
+        while frame is not None and (frame.f_code.co_filename == __file__ or is_torch(frame, self.torch)):
+            frame = frame.f_back
+        if frame is None:
+            return "", None
+        found = ASSIGNED.match(linecache.getline(frame.f_code.co_filename, frame.f_lineno))
+        return (found.group(1) if found else ""), (id(frame), frame.f_lineno)
+
+    def named(self) -> List[Dict[str, Any]]:
+        """The lines with names: of the calls of one statement, the last has the name that the source gives it."""
+        for line, following in zip(self.lines, [*self.lines[1:], None]):
+            last = following is None or following.place != line.place
+            self.names[line.mark] = self.free((last and line.wanted) or line.function)
+        return [
+            {
+                "name": self.names[line.mark],
+                "text": self.put(line.text),
+                "op": line.function if line.given is not None else "",
+                "given": {name: self.put(value) for name, value in (line.given or {}).items()},
+            }
+            for line in self.lines
+        ]
+
+    def put(self, text: str) -> str:
+        """A text with names for marks."""
+        return MARK.sub(lambda found: self.names[found.group(0)], text)
+
+    def _leads(self, args: Any, kwargs: Any) -> bool:
+        """Whether a known tensor is among the arguments."""
+        return any(id(tensor) in self._known for tensor in tensors_in((args, kwargs), self.torch.Tensor))
+
+    def _vars(self, value: Any) -> Any:
+        if isinstance(value, self.torch.Tensor):
+            return self.var(value)
+        if isinstance(value, dict):
+            return {name: self._vars(item) for name, item in value.items()}
+        if isinstance(value, (tuple, list)):
+            return (
+                type(value)(map(self._vars, value)) if not hasattr(value, "_fields") else tuple(map(self._vars, value))
+            )
+        return value
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Record the calls made in this context."""
+        from torch.overrides import TorchFunctionMode
+
+        tracer = self
+
+        class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
+            """Hands every call to the tracer."""
+
+            def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+                result = function(*args, **(kwargs or {}))
+                if tracer.active:
+                    tracer.called(function, args, kwargs or {}, result)
+                return result
+
+        with Mode():
+            yield
+
+
+ASSIGNED = re.compile(r"\s*(\w+)\s*[-+*/]?=[^=]")
+
+
+def is_torch(frame: Any, torch: Any) -> bool:
+    """Whether a frame is PyTorch's own."""
+    return bool(frame.f_globals.get("__name__", "").partition(".")[0] == torch.__name__)
+
+
+MARK = re.compile(r"_[vw]\d+_")
+
+
+def is_in_place(named: str) -> bool:
+    """Whether a function changes its first argument: `add_`, `__iadd__`, `__setitem__`."""
+    return (named.endswith("_") and not named.endswith("__")) or named.startswith("__i") or named == "__setitem__"
+
+
+RESERVED = frozenset(("np", "op", "code", *keyword.kwlist))
+
+
+def is_listed(value: Any, torch: Any) -> bool:
+    """Whether a function has returned several tensors."""
+    return isinstance(value, (tuple, list)) and bool(value) and all(isinstance(item, torch.Tensor) for item in value)
+
+
+def tensors_in(value: Any, kind: Any) -> List[Any]:
+    """All tensors in nested arguments."""
+    if isinstance(value, kind):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    return [tensor for item in items for tensor in tensors_in(item, kind)]
+
+
+# Translations: from a call to an expression
+
+Translation = Callable[..., str]
+
+
+def translated(named: str, function: Any, args: Any, kwargs: Mapping[str, Any]) -> Tuple[str, Optional[Dict[str, str]]]:
+    """The expression for a call, or the arguments of the op of that name; raises UntracedError."""
+    plain = named.strip("_")
+    for name in (named, plain):
+        if name in TRANSLATIONS:
+            try:
+                return TRANSLATIONS[name](*args, **kwargs), None
+            except (TypeError, AttributeError) as error:
+                raise UntracedError(f"{named}: {error}") from error
+    given = bound(plain, function, args, kwargs)
+    if given is None:
+        raise UntracedError(f"{named} has no translation to NumPy")
+    return "", {name: repr(value) for name, value in given.items()}
+
+
+def bound(named: str, function: Any, args: Any, kwargs: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+    """The arguments by name, `x` for the input, without those that are None."""
+    names = ARGUMENTS.get(named)
+    if names is None:
+        try:
+            names = tuple(inspect.signature(function).parameters)
+        except (ValueError, TypeError):
+            names = ("input",) if len(args) == 1 and not kwargs else None
+    if names is None or len(args) > len(names):
+        return None
+    given = {**dict(zip(names, args)), **kwargs}
+    given = {("x" if name == "input" else name): value for name, value in given.items()}
+    return {name: value for name, value in given.items() if value is not None and not name.startswith("_")}
+
+
+ARGUMENTS = {
+    "linear": ("input", "weight", "bias"),
+    "gelu": ("input", "approximate"),
+    "softmax": ("input", "dim"),
+    "log_softmax": ("input", "dim"),
+    "embedding": ("input", "weight"),
+    "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale"),
+    **dict.fromkeys(
+        ("conv1d", "conv2d", "conv3d"), ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    ),
+}
+"""The arguments of functions that have no signature, or more than matter."""
+
+
+def infix(sign: str, swapped: bool = False) -> Translation:
+    """An operator of two operands."""
+
+    def text(a: Any, b: Any, *, alpha: Any = 1) -> str:
+        b = b if alpha == 1 else f"{b!r} * {alpha!r}"
+        return f"{b!r} {sign} {a!r}" if swapped else f"{a!r} {sign} {b if isinstance(b, str) else repr(b)}"
+
+    return text
+
+
+def call(function: str) -> Translation:
+    """A function of one operand."""
+    return lambda x, *_a, **_k: f"{function}({x!r})"
+
+
+def sizes(first: Any, rest: Any) -> Any:
+    """Sizes that are given one by one, or as one sequence."""
+    return tuple(first) if isinstance(first, (tuple, list)) else (first, *rest)
+
+
+def reduced(function: str) -> Translation:
+    """A reduction."""
+
+    def text(
+        x: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None, keepdims: bool = False, **rest: Any
+    ) -> str:
+        dim = axis if dim is None else dim
+        if any(value is not None for name, value in rest.items() if name not in ("unbiased", "correction")):
+            raise TypeError(", ".join(rest))
+        ddof = ""
+        if function in ("np.var", "np.std"):
+            n = rest.get("correction")
+            n = (1 if rest.get("unbiased", True) else 0) if n is None else n
+            ddof = f", ddof={n!r}"
+        return f"{function}({x!r}, axis={axes(dim)!r}, keepdims={bool(keepdim or keepdims)}{ddof})"
+
+    return text
+
+
+def axes(dim: Any) -> Any:
+    """An axis, or several as a tuple."""
+    return tuple(dim) if isinstance(dim, (tuple, list)) else dim
+
+
+def permuted(x: Var, *dims: Any) -> str:
+    """x.permute"""
+    return f"np.transpose({x}, {sizes(dims[0], dims[1:])!r})"
+
+
+def reshaped(x: Var, *shape: Any) -> str:
+    """x.reshape"""
+    return f"np.reshape({x}, {tuple(int(n) for n in sizes(shape[0], shape[1:]))!r})"
+
+
+def swapped(x: Var, a: int = 0, b: int = 1) -> str:
+    """x.transpose"""
+    return f"np.swapaxes({x}, {a}, {b})"
+
+
+def unsqueezed(x: Var, dim: int) -> str:
+    """x.unsqueeze"""
+    return f"np.expand_dims({x}, {dim % (x.ndim + 1)})"
+
+
+def squeezed(x: Var, dim: Any = None) -> str:
+    """x.squeeze"""
+    dims = range(x.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
+    gone = {d % x.ndim for d in dims if x.shape[d] == 1}
+    return f"np.reshape({x}, {tuple(n for i, n in enumerate(x.shape) if i not in gone)!r})"
+
+
+def flattened(x: Var, start_dim: int = 0, end_dim: int = -1) -> str:
+    """x.flatten"""
+    start, end = start_dim % x.ndim, end_dim % x.ndim
+    shape = (*x.shape[:start], int(np.prod(x.shape[start : end + 1])), *x.shape[end + 1 :])
+    return f"np.reshape({x}, {shape!r})"
+
+
+def expanded(x: Var, *shape: Any) -> str:
+    """x.expand"""
+    wanted = list(sizes(shape[0], shape[1:]))
+    own = [1] * (len(wanted) - x.ndim) + list(x.shape)
+    return f"{x} * np.ones({tuple(o if w == -1 else w for w, o in zip(wanted, own))!r})"
+
+
+def indexed(x: Var, index: Any) -> str:
+    """x[index]"""
+    parts = index if isinstance(index, tuple) else (index,)
+    return f"{x}[{', '.join(map(written, parts))}]"
+
+
+def written(part: Any) -> str:
+    """A part of an index."""
+    if isinstance(part, slice):
+        return f"slice({part.start!r}, {part.stop!r}, {part.step!r})"
+    return "Ellipsis" if part is Ellipsis else repr(part)
+
+
+def joined(tensors: Any, dim: int = 0) -> str:
+    """torch.cat"""
+    return f"np.concatenate([{', '.join(map(repr, tensors))}], axis={dim})"
+
+
+def stacked(tensors: Any, dim: int = 0) -> str:
+    """torch.stack"""
+    return f"np.stack([{', '.join(map(repr, tensors))}], axis={dim})"
+
+
+def parts(x: Var, n: Any, dim: int = 0) -> str:
+    """x.split: parts of these sizes."""
+    ends = np.cumsum(n) if isinstance(n, (tuple, list)) else np.arange(n, x.shape[dim] + n, n)
+    return cut(x, [int(end) for end in ends], dim)
+
+
+def chunked(x: Var, chunks: int, dim: int = 0) -> str:
+    """x.chunk"""
+    return parts(x, -(-x.shape[dim] // chunks), dim)
+
+
+def cut(x: Var, ends: List[int], dim: int) -> str:
+    """Slices of an axis up to each of these ends."""
+    before = ":, " * (dim % x.ndim)
+    return f"({', '.join(f'{x}[{before}{a}:{b}]' for a, b in zip([0, *ends], ends))},)"
+
+
+def filled(x: Var, mask: Any, value: Any) -> str:
+    """x.masked_fill; as a product and a sum, so that a mask may be an input."""
+    return f"np.where({mask!r}, {value!r}, {x})"
+
+
+def chosen(condition: Any, a: Any, b: Any) -> str:
+    """torch.where"""
+    return f"np.where({condition!r}, {a!r}, {b!r})"
+
+
+def power(x: Any, exponent: Any) -> str:
+    """x ** exponent"""
+    return f"{x!r} ** {exponent!r}"
+
+
+def itself(x: Any, *_a: Any, **_k: Any) -> str:
+    """Nothing but another name, dtype or place in memory."""
+    return repr(x)
+
+
+def dropped(x: Var, p: float = 0.5, training: bool = True, inplace: bool = False) -> str:  # noqa: ARG001
+    """F.dropout, off."""
+    if training and p:
+        raise TypeError("dropout is random")
+    return repr(x)
+
+
+def attention(
+    query: Any, key: Var, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: Any = None, **_k: Any,
+) -> str:  # fmt: skip
+    """F.scaled_dot_product_attention, spelled out."""
+    if dropout_p or (attn_mask is not None and attn_mask.dtype == "bool"):
+        raise TypeError("dropout or a mask of booleans")
+    factor = key.shape[-1] ** -0.5 if scale is None else scale
+    scores = f"np.matmul({query!r}, np.swapaxes({key!r}, -1, -2)) * {factor!r}"
+    scores += f" + {attn_mask!r}" if attn_mask is not None else ""
+    scores += f" + np.triu(np.full(({key.shape[-2]}, {key.shape[-2]}), -1e30), 1)" if is_causal else ""
+    return f"np.matmul(op('softmax', x={scores}, dim=-1), {value!r})"
+
+
+def turned(x: Var) -> str:
+    """x.t()"""
+    return f"np.transpose({x})"
+
+
+def triangle(function: str) -> Translation:
+    """tril and triu."""
+    return lambda x, diagonal=0: f"{function}({x!r}, {diagonal})"
+
+
+TRANSLATIONS: Dict[str, Translation] = {
+    **{name: infix("+") for name in ("add", "radd", "iadd")},
+    **{name: infix("-") for name in ("sub", "isub", "subtract")},
+    **{name: infix("*") for name in ("mul", "rmul", "imul", "multiply")},
+    **{name: infix("/") for name in ("div", "truediv", "itruediv", "divide", "true_divide")},
+    **{name: infix("-", swapped=True) for name in ("rsub", "__rsub__")},
+    **{name: infix("/", swapped=True) for name in ("rdiv", "rtruediv")},
+    **{name: infix("@") for name in ("matmul", "bmm", "mm")},
+    "rmatmul": infix("@", swapped=True),
+    **{
+        name: infix(sign)
+        for name, sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="))
+    },
+    **dict.fromkeys(("pow",), power),
+    "neg": lambda x: f"-{x!r}",
+    "square": lambda x: f"{x!r} * {x!r}",
+    "rsqrt": lambda x: f"1 / np.sqrt({x!r})",
+    "reciprocal": lambda x: f"1 / {x!r}",
+    **{
+        name: call(f"np.{name}")
+        for name in ("exp", "log", "log1p", "expm1", "sqrt", "tanh", "sin", "cos", "abs", "sign")
+    },
+    **{name: call("np.logical_not") for name in ("logical_not", "invert", "bitwise_not")},
+    "sum": reduced("np.sum"),
+    "mean": reduced("np.mean"),
+    "var": reduced("np.var"),
+    "std": reduced("np.std"),
+    "amax": reduced("np.max"),
+    "amin": reduced("np.min"),
+    **dict.fromkeys(("reshape", "view"), reshaped),
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims"), swapped),
+    "permute": permuted,
+    "t": turned,
+    "unsqueeze": unsqueezed,
+    "squeeze": squeezed,
+    "flatten": flattened,
+    "expand": expanded,
+    "expand_as": lambda x, other: expanded(x, other.shape),
+    "view_as": lambda x, other: reshaped(x, other.shape),
+    "reshape_as": lambda x, other: reshaped(x, other.shape),
+    "getitem": indexed,
+    **dict.fromkeys(("cat", "concat", "concatenate"), joined),
+    "stack": stacked,
+    **dict.fromkeys(("split", "split_with_sizes"), parts),
+    "chunk": chunked,
+    "masked_fill": filled,
+    "where": chosen,
+    "tril": triangle("np.tril"),
+    "triu": triangle("np.triu"),
+    "dropout": dropped,
+    "scaled_dot_product_attention": attention,
+    **dict.fromkeys(("contiguous", "clone", "detach", "float", "double", "to", "type_as", "type", "cpu"), itself),
+}
+"""By the function's name, without underscores around it; what is not here may be one of parity's ops."""

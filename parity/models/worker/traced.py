@@ -1,0 +1,115 @@
+"""A layer of PyTorch called once with its children closed, and the program of what it did."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Callable, Collection, Dict, List, Mapping
+
+from parity.models.worker.port import IN, OUT, Crossing, Port, Slot, filled, key, tensors_in
+from parity.models.worker.tape import Tape
+from parity.models.worker.trace import Tracer, UntracedError
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a layer's code computes: `lines` (`Tracer.named`), `inputs` says where each argument comes from (`in:0`,
+    `param:weight`, `child:<tensor>`, `constant:`), `outputs` which tensor each output is, `returned` which value;
+    `constants` by argument."""
+
+    lines: List[Dict[str, Any]]
+    returned: Mapping[str, str]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    constants: Mapping[str, Any]
+
+
+class Closed(Crossing):
+    """Children that are not entered: what they get are outputs of the program, what they return is given."""
+
+    def __init__(self, port: Port, layers: Collection[str], values: Mapping[str, Any], tracer: Tracer) -> None:
+        super().__init__(port, Tape.nowhere(), layers)
+        self.values, self.tracer = values, tracer
+        self.inputs: Dict[str, str] = {}
+        self.outputs: Dict[str, str] = {}
+        self.named: Dict[str, str] = {}
+
+    def passed(self, layer: str, call: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Note what a child gets, and return what is given for it."""
+        kind, word = self.port.framework.Tensor, layer.rpartition(".")[2]
+        for i, tensor in enumerate(tensors_in((args, kwargs), kind)):
+            self.note(tensor, f"{word}_in{i or ''}", key(layer, call, IN, i))
+        self.tracer.active = False
+        result = original(*args, **kwargs)
+        others = {}
+        for i, tensor in enumerate(tensors_in(result, kind)):
+            name = key(layer, call, OUT, i)
+            others[i] = self.port.to_tensor(self.values.get(name, self.port.to_array(tensor)), tensor)
+            self.inputs[repr(self.tracer.know(others[i], word))] = f"child:{name}"
+        self.tracer.active = True
+        return filled(self.emptied(result), others)
+
+    def note(self, tensor: Any, wanted: str, name: str) -> None:
+        """An output of the program, if it holds floats."""
+        if not tensor.dtype.is_floating_point:
+            return
+        output = self.tracer.free(f"{wanted}_out" if wanted in self.outputs else wanted)
+        self.outputs[output] = name
+        self.named[output] = repr(self.tracer.var(tensor))
+
+
+def traced(
+    port: Port, layer: str, call: int, inputs: Mapping[int, Any], values: Mapping[str, Any], children: Collection[str]
+) -> Program:
+    """The program of a layer's call; `values` are what its children return, by boundary.
+
+    Raises UntracedError where it calls what has no translation.
+    """
+    torch = port.framework
+    if not hasattr(torch, "overrides"):
+        raise UntracedError(f"{torch.__name__} does not tell what it calls")
+    if (layer, call) not in port.calls:
+        raise UntracedError(f"{layer or 'the model'} was not called {call + 1} times")
+    tracer, module = Tracer(torch), port.module(layer)
+    closed = Closed(port, [name for name in children if name != layer], values, tracer)
+    leaves = {i: port.to_tensor(array, port.held(array)) for i, array in inputs.items()}
+    words = words_of(module, port.calls[layer, call])
+    for i, tensor in leaves.items():
+        closed.inputs[repr(tracer.know(tensor, words[i] if i < len(words) else f"x{i}"))] = f"in:{i}"
+    for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+        if tensor is not None:
+            closed.inputs[repr(tracer.know(tensor, name))] = f"param:{name}"
+    args, kwargs = filled(port.calls[layer, call], leaves)
+    with torch.no_grad(), closed, tracer.watching():
+        result = module.forward(*args, **kwargs)
+    for i, tensor in enumerate(tensors_in(result, torch.Tensor)):
+        closed.note(tensor, f"y{i or ''}", key(layer, call, OUT, i))
+    return program_of(port, tracer, closed)
+
+
+def words_of(module: Any, given: Any) -> List[str]:
+    """Names for the tensors of a call: those of arguments, and of the items of mappings."""
+    parameters = list(inspect.signature(module.forward).parameters)
+    args, kwargs = given
+    found: List[str] = []
+    for name, value in [*zip([*parameters, *["x"] * len(args)], args), *kwargs.items()]:
+        if isinstance(value, Mapping):
+            found += [word for word, item in value.items() for _ in slots_in(item)]
+        else:
+            found += [name for _ in slots_in(value)]
+    return found
+
+
+def slots_in(value: Any) -> List[Slot]:
+    """The places of tensors in an argument."""
+    return tensors_in(value, Slot)
+
+
+def program_of(port: Port, tracer: Tracer, closed: Closed) -> Program:
+    """What was recorded."""
+    lines = tracer.named()
+    constants = {name: port.to_array(tensor) for name, tensor in tracer.constants.items()}
+    inputs = {tracer.put(mark): place for mark, place in closed.inputs.items()}
+    inputs.update({name: f"constant:{name}" for name in constants})
+    returned = {name: tracer.put(mark) for name, mark in closed.named.items()}
+    return Program(lines, returned, inputs, closed.outputs, constants)

@@ -1,0 +1,108 @@
+"""Cases of `kind: model` with the real wheels."""
+
+import subprocess
+import sys
+
+import pytest
+
+from parity.reporting.results.results import read_results
+from tests.conftest import CONFIGS, call
+from tests.models.ports import TWO, config_of
+
+CASE = "id: net, kind: model, targets: [labels], loss: loss, metric: accuracy"
+
+
+def run_case(folder, ports, case=CASE, *more):
+    done = call("run", config_of(folder, ports, case), "--out", folder / "out", *more)
+    return done, read_results(folder / "out") if (folder / "out").exists() else None
+
+
+def found(results):
+    return {row.evidence["place"]: row for row in results.diagnoses}
+
+
+def test_the_shipped_encoder_is_aligned_in_torch_and_paddle(tmp_path):
+    done = call("run", CONFIGS / "models" / "encoder.yaml", "--out", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "aligned with torch; the difference at the output is rounding" in done.stdout
+    results = read_results(tmp_path)
+    assert {row.verdict for row in results.comparisons} <= {"equal", "close"}
+    compared = {row.tensor for row in results.comparisons}
+    assert {"output", "loss", "metric.accuracy", "grad.encoder.1.attention.query.weight"} <= compared
+    assert (
+        "encoder.0.up.weight: {axes: [1, 0], from: encoder.0.up.weight}"
+        in next(tmp_path.rglob("mapping.yaml")).read_text()
+    )
+
+
+@pytest.fixture(scope="module")
+def two_faults(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two-faults")
+    wrong = TWO.replace("nn.LayerNorm(8)", "nn.LayerNorm(8, eps=1e-2)").replace(" / 8**0.5", "")
+    outputs = ["--markdown", folder / "report.md", "--junit-xml", folder / "junit.xml"]
+    return folder, *run_case(folder, {"ours": TWO, "theirs": wrong}, CASE, *outputs)
+
+
+def test_a_fault_does_not_hide_another_behind_it(two_faults):
+    _, done, results = two_faults
+    assert done.returncode == 1
+    layer, code = found(results)["layer norm"], found(results)["the code of attention"]
+    assert layer.id == "layer-options"
+    assert layer.title == "layer norm: eps is 1e-05 in ours and 0.01 in theirs"
+    assert layer.evidence["verified"] is True
+    assert code.id == "reference-edit"
+    assert code.evidence["expression"] == "scores = matmul, where the reference has matmul / 2.828427125"
+    assert layer.evidence["share"] + code.evidence["share"] == pytest.approx(1, abs=1e-4)
+    assert code.evidence["left"] < 8
+
+
+def test_every_format_has_the_answer(two_faults):
+    folder, done, _ = two_faults
+    texts = [done.stdout, *((folder / name).read_text() for name in ("report.md", "junit.xml", "out/report.html"))]
+    for text in texts:
+        assert "eps is 1e-05 in ours and 0.01 in theirs" in text
+    assert "with that mended, the difference at the output is rounding" in done.stdout
+    explained = call("explain", folder / "out", "net")
+    assert "layer norm" in explained.stdout
+    assert explained.returncode == 0, explained.stderr
+
+
+def test_a_script_shows_the_layer_alone(two_faults):
+    _, _, results = two_faults
+    script = found(results)["layer norm"].evidence["script"]
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    value, exact = (float(word) for word in done.stdout.split("theirs: ")[1].split(" at ")[0].split(" exact: "))
+    assert abs(value - exact) > 1e-3
+
+
+def test_weights_of_their_own_that_were_not_moved(tmp_path):
+    seeded = TWO.replace("    return Net()", "    torch.manual_seed(0)\n    return Net()")
+    wrong = seeded.replace(
+        "    return Net()",
+        "    net = Net()\n    net.attention.v.weight.data = net.attention.v.weight.data.T.clone()\n    return net",
+    )
+    _, results = run_case(tmp_path, {"ours": seeded, "theirs": wrong}, f"{CASE}, weights: own")
+    (row,) = results.diagnoses
+    assert (row.id, row.title) == ("weights-differ", "attention.v.weight: ours's transposed")
+    assert row.evidence["share"] == pytest.approx(1)
+
+
+def test_a_loss_with_another_option(tmp_path):
+    wrong = TWO.replace('batch["labels"])\n', 'batch["labels"], label_smoothing=0.1)\n', 1)
+    _, results = run_case(tmp_path, {"ours": TWO, "theirs": wrong})
+    (row,) = results.diagnoses
+    assert (row.id, row.evidence["place"]) == ("label-smoothing", "the loss")
+    assert row.evidence["shares"]["loss"] == pytest.approx(1)
+
+
+def test_what_a_port_lacks_is_told_before_anything_runs(tmp_path):
+    ports = {
+        "ours": TWO,
+        "other": TWO.replace("nn.Linear(8, 3)", "nn.Linear(8, 4)"),
+        "without": TWO.replace("def build_model", "def build_modell"),
+    }
+    done, results = run_case(tmp_path, ports)
+    said = {row.backend: row.message for row in results.outcomes}
+    assert done.returncode == 3
+    assert "head.weight [4, 8] cannot be made of head.weight [3, 8]" in said["other"] or "no partner" in said["other"]
+    assert said["without"] == "without.py: it has no function build_model; did you mean build_modell?"
