@@ -44,6 +44,7 @@ from parity.judge.diagnose.behaviour import (
 )
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.diagnose.edits import OF_A_PASS, Budget
 from parity.judge.diagnose.evaluator import Evaluator, Observed, excusing
 from parity.judge.diagnose.explanation import unaltered
 from parity.judge.diagnose.findings import (
@@ -465,7 +466,8 @@ class CaseJudge:
         question = Question(evaluator, observed)
         others = [q for (_, name), q in self._questions.items() if name == backend] if exact else []
         self._questions[evaluator.dtype, backend] = question
-        return Inquiry(question, kernel_of(self._ask, backend), prepared, others).result(exact)
+        budget = Budget() if cell.fails(backend) else Budget(**OF_A_PASS)
+        return Inquiry(question, kernel_of(self._ask, backend), prepared, others, budget).result(exact)
 
     def _behaviour(self, evaluator: Evaluator, backend: str, observed: Observed) -> Behaved:
         """The behaviour that the run itself shows: with a row alone, strided tensors, or a second call."""

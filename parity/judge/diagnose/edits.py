@@ -83,6 +83,10 @@ class Budget:
         self.left -= trial.work - start
 
 
+OF_A_PASS: Mapping[str, int] = {"left": 300_000, "most": 60_000}
+"""The budget of what only the tolerance hides."""
+
+
 @dataclass(frozen=True)
 class Match:
     """An edit, and the wrong tensors that it explains; `overflows`: it makes a value infinite."""
