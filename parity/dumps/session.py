@@ -34,6 +34,7 @@ from parity.reporting.results.results import FILE_NAME, as_json, write_atomicall
 from parity.reporting.results.rows import BackendRow, CaseRow, ComparisonRow, OutcomeRow, Results, RunRow, Source
 from parity.reporting.results.settle import settle
 from parity.reporting.results.store import BACKENDS, CASES, LARGE, RUN, STORE, Store
+from parity.reporting.text.evidence import FITS
 from parity.reporting.text.words import grouped
 
 KIND = "dump"
@@ -302,7 +303,8 @@ class Session:
                 hint.diagnosis or "unexplained",
                 hint.text,
                 (comparison.tensor,),
-                explained=bool(hint.diagnosis),
+                explained=hint.diagnosis not in UNFIT,
+                evidence={} if hint.diagnosis in UNFIT else {FITS: fitted(pair)},
             )
             self.store.add([found])
 
@@ -363,6 +365,18 @@ def row_of(comparison: Comparison) -> ComparisonRow:
 
 
 REMEDY = "--write-mapping writes the transform, and --mapping applies it"
+
+
+UNFIT = ("", "localized")
+"""Hints that say where or how values differ, but do not predict them."""
+
+
+def fitted(pair: Partners) -> str:
+    """What a hint holds for."""
+    where = "" if pair.left.size <= MOST else f" of a corner of {CORNER:,} elements"
+    return f"every element{where}, within the tolerance"
+
+
 MESSAGE = "UPDATE comparisons SET message = ? WHERE case_id = ? AND tensor = ?"
 
 
