@@ -17,6 +17,7 @@ from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.diagnose.memory import Memory
 from parity.models import leaves, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
 from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
@@ -57,6 +58,7 @@ class Pair:
     run: Recorded
     own: Path | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
     findings: list[Finding] = field(default_factory=list)
     first: Boundary | None = None
     n_layers: int = 0
@@ -161,7 +163,9 @@ class Pair:
         oracle = consult_oracle(case, inputs)
         by_name = {self.base.name: kernels[0], self.other.name: kernels[1]}
         outcomes = [outcome(case, self.dtype, name, kernel, inputs, oracle) for name, kernel in by_name.items()]
-        judge = CaseJudge(case, inputs, oracle, self.base.name, ask=lambda name, *cell: by_name[name](*cell))
+        judge = CaseJudge(
+            case, inputs, oracle, self.base.name, self.memory, ask=lambda name, *cell: by_name[name](*cell)
+        )
         judge.take(self.dtype, outcomes)
         cell = judge.cells[self.dtype]
         if not self._alone_off(cell):
@@ -220,7 +224,12 @@ class Pair:
             outcome(made.case, self.dtype, name, kernel, made.inputs, oracle) for name, kernel in made.kernels.items()
         ]
         judge = CaseJudge(
-            made.case, made.inputs, oracle, self.base.name, ask=lambda name, *cell: made.kernels[name](*cell)
+            made.case,
+            made.inputs,
+            oracle,
+            self.base.name,
+            self.memory,
+            ask=lambda name, *cell: made.kernels[name](*cell),
         )
         judge.take(self.dtype, outcomes)
         off = judge.cells[self.dtype].off
