@@ -81,6 +81,9 @@ class DumpReport(CaseReport):
         if any(row.with_oracle for row in results.comparisons):
             texts = [f"{name} in {plural(n, 'tensor')}" for name, n in off.most_common()] or ["neither"]
             said.append((f"further from the truth than the dtype explains: {listed(texts)}", []))
+        options = [text for row in results.backends for text in row.flags.get("options", ())]
+        if options:
+            said.append((f"{plural(len(options), 'layer has', 'layers have')} other options", options))
         notes = [note for row in results.backends for note in row.flags.get("notes", ())]
         return [*said, *((f"no tensors, not compared: {note}", list[str]()) for note in notes)]
 

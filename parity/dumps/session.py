@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,8 +46,9 @@ large ones' elements, since those take half a second each."""
 HINTED = 1 << 24
 MAX_JOINED = 32
 """Tensors without a partner that are looked for in others."""
-FINGERPRINTED = 1 << 21
-"""Elements of a part whose fingerprint is taken at a time."""
+MAX_OPTIONS, MAX_TEXT = 50, 300
+CALL = re.compile(r"(?:.*\.)?call\d+(?=\.)")
+"""The call in a name that `parity capture` gives: `encoder.2.norm1.call0.output.0`."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,8 @@ def prepared(left: Dump, right: Dump, truth: Dump | None, asking: Asking) -> Job
 def matched(left: Dump, right: Dump, mapping: Mapping[str, tuple[str, Transform]]) -> Matching:
     """The matching of two dumps; fingerprints are taken of those tensors only that names do not pair."""
     ours, theirs = entries(left), entries(right)
+    if len(ours) == len(theirs) == 1 and not mapping:
+        return Matching((only_pair(ours[0].name, theirs[0].name),), (), ())
     found = match(ours, theirs, mapping, by_order=False)
     if not (found.left_only and found.right_only):
         return found
@@ -125,6 +130,11 @@ def matched(left: Dump, right: Dump, mapping: Mapping[str, tuple[str, Transform]
         marked(theirs, right, set(found.right_only), shared),
     )
     return match(ours, theirs, mapping, by_order=left.ordered and right.ordered)
+
+
+def only_pair(left: str, right: str) -> Pair:
+    """The tensors of two dumps of one each: they are meant, whatever they are called, and as they are."""
+    return Pair(left, right, How.EXACT if left == right else How.ORDER)
 
 
 def entries(dump: Dump) -> list[Entry]:
@@ -312,7 +322,9 @@ class Session:
         ]
         self.store.add(outcomes)
         sides = zip((self.job.left, self.job.right), self.job.names, strict=True)
-        self.store.put(BACKENDS, [backend(dump, name) for dump, name in sides])
+        rows = [backend(dump, name) for dump, name in sides]
+        rows[0].flags["options"] = list(itertools.islice(differing_options(self.job), MAX_OPTIONS))
+        self.store.put(BACKENDS, rows)
         self.store.put(RUN, [self.run_row()])
         asked = Asked(tuple((case.id, tuple(case.dtypes)) for case in self.cases), self.job.judged)
         plan = Plan("", (), (), self.job.names[1], 0, (), self.asking.known, asked)
@@ -360,8 +372,21 @@ def backend(dump: Dump, name: str) -> BackendRow:
     return BackendRow(name=name, framework=dump.path.suffix.removeprefix(".") or "folder", version="", flags=flags)
 
 
+def differing_options(job: Job) -> Iterator[str]:
+    """The options in which a layer of both captures differs: `norm1: eps 1e-05, 0.001`."""
+    for layer, mine in job.left.options.items():
+        theirs = job.right.options.get(layer, {})
+        apart = [f"{key} {mine[key]}, {theirs[key]}" for key in mine if key in theirs and mine[key] != theirs[key]]
+        if apart:
+            yield printable(f"{layer or 'the model'}: {'; '.join(apart)}"[:MAX_TEXT])
+
+
 def case_of(name: str) -> str:
-    """The layer that a tensor belongs to: its name without the last part, or the whole name."""
+    """The layer that a tensor belongs to: its name without the last part, or the whole name; the call of a layer, in a
+    capture."""
+    call = CALL.match(name)
+    if call:
+        return call[0]
     return name.rpartition(".")[0] or name.rpartition("/")[0] or name
 
 
