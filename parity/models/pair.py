@@ -14,7 +14,7 @@ from parity.engine.inputs import slug
 from parity.judge.bound.envelope import FLOOR, OFF
 from parity.judge.case import CaseJudge, Cell, Judged
 from parity.judge.compare.cell import consult_oracle
-from parity.judge.compare.metrics import compare
+from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
@@ -80,6 +80,7 @@ class Pair:
         self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners, self.keys)
         for finding in self.findings:
             finding.values = {at: run.load(str(at)) for at in finding.boundaries if at.side == "in"}
+            finding.metrics = {at: self._measured(run.load(str(at)), at) for at in finding.boundaries}
         self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
         for finding in self.findings:
             self._diagnose(finding)
@@ -473,14 +474,21 @@ class Pair:
             culprit=(self.other.name,) if distance.off else (),
         )
 
+    def _measured(self, values: Array, at: Boundary) -> Metrics | None:
+        """The metrics of a tensor at a boundary, against the baseline's; None if their shapes differ."""
+        ours = self.free.plain.load(self.keys[str(at)])
+        if values.size != ours.size or values.dtype.kind != ours.dtype.kind:
+            return None
+        return compare(values.reshape(ours.shape), ours.astype(values.dtype), 0.0, 0.0)
+
     def _boundaries(self, finding: Finding) -> Iterator[Comparison]:
         """The tensors at the boundaries of a finding that was not judged as an op."""
         for at, ratio in finding.boundaries.items():
-            tensor = f"layer.{at.layer or 'model'}.{at.state or at.side}{at.index or ''}"
-            yield Comparison(
-                self.case.id, self.dtype, tensor, self.other.name, self.base.name, Verdict.SEMANTIC, 0.0, 0.0,
-                error_ratio=(ratio, None), culprit=(self.other.name,),
-            )  # fmt: skip
+            start = self._start(f"layer.{at.layer or 'model'}.{at.state or at.side}{at.index or ''}")
+            metrics = finding.metrics.get(at)
+            yield replace(
+                start, verdict=Verdict.SEMANTIC, metrics=metrics, error_ratio=(ratio, None), culprit=(self.other.name,)
+            )
 
     def diagnoses(self, comparisons: Sequence[Comparison]) -> Iterator[Diagnosis]:
         """One for each finding; of what is off without one, that it is unexplained."""
