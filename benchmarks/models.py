@@ -260,6 +260,9 @@ HEALTHY = (
     Fault("healthy-encoder-own", "encoder", "", "", "", "", OWN),
 )
 
+NAMED = r"where torch has|training is"
+"""What an answer says that names no cause, and yet the fault: the values of indices, and a layer in another mode."""
+
 CONVERTED = """
 
 def _converted():
@@ -339,9 +342,7 @@ def judged(fault: Fault, out: Path) -> tuple[str, str]:
     said = f"{main.title} [{main.id}] {main.evidence.get('expression', '')} {main.evidence.get('parameters', '')}"
     if not re.search(fault.where, str(main.evidence.get("place", ""))):
         return "wrong place", said
-    if main.id in ("unexplained", "not-identifiable", "layer-code") and not re.search(fault.causes, said):
-        return "open", said
-    if main.id in ("unexplained", "not-identifiable") or (main.id == "layer-code" and fault.causes == r"."):
+    if main.id in ("unexplained", "not-identifiable") or (not main.explained and not re.search(NAMED, said)):
         return "open", said
     return ("right" if re.search(fault.causes, said) else "wrong cause"), said
 

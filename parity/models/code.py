@@ -122,10 +122,7 @@ def code_case(
     reply, constants = base.traced(states[base.name], ours, call, given, children)
     places, outputs = reply["inputs"], reply["outputs"]
     values = values_of(reply, base, ours, Recorded(str(states[base.name])), given, constants)
-    used = {name: held(array, dtype) for name, array in values.items()}
-    texts = [*(f"{line['text']} {line['given']}" for line in reply["lines"]), *reply["returned"].values()]
-    read = set(re.findall(r"\w+", " ".join(texts)))
-    used = {name: array for name, array in used.items() if name in read}
+    used = {name: held(array, dtype) for name, array in values.items() if name in words_of(reply)}
     options: dict[str, tuple[str, str]] = {}
     single = single_op(reply)
     if single is not None:
@@ -137,41 +134,42 @@ def code_case(
     title = f"The code of {ours or 'the model'} in {base.name}: what it makes of its inputs and its layers' outputs"
     if single is not None:
         # A loss is one number, which says little; its gradient says more.
-        used |= (
-            {f"grad.{name}": np.ones((), np.float64 if dtype == "float64" else np.float32) for name in outputs}
-            if layer == LOSS
-            else {}
-        )
+        one = np.ones((), np.float64 if dtype == "float64" else np.float32)
+        used |= {f"grad.{name}": one for name in outputs} if layer == LOSS else {}
         case = replace(case_of(model, dtype, definition.name, params, used, folder), gradients=layer == LOSS)
     else:
         case, options = planned(model, dtype, title, reply, used, folder)
-    kernels = {}
     own = {f"{ours}.{name}".removeprefix("."): name for name in own_names(base, ours)}
-    same = {name: name for name in boundary}
-    for port, name, closed, names, known in (
-        (base, ours, children, same, own),
-        (other, layer, [theirs[child] for child in children if child in theirs], keys, parameters),
+    closed = [theirs[child] for child in children if child in theirs]
+    kernels = {}
+    for port, name, inner, names, known in (
+        (base, ours, children, {name: name for name in boundary}, own),
+        (other, layer, closed, keys, parameters),
     ):
-        there: dict[str, list[str]] = {}
-        for mine, partner in names.items():
-            there.setdefault(partner, []).append(mine)
+        there = inverted(names)
         at = {place: placed(place, name, (ours, call), there, known) for place in {*places.values(), *given}}
         rest = dict(own_inputs(run, name, call)) if port is other else {}
         rest |= {mine: array for place, array in given.items() for mine in at[place]}
+        found = {argument: at[place] for argument, place in places.items()}
+        returned = {output: there[key][0] for output, key in outputs.items() if key in there}
         kernels[port.name] = CodeKernel(
-            port,
-            name,
-            call,
-            closed,
-            {argument: at[place] for argument, place in places.items()},
-            {output: there[key][0] for output, key in outputs.items() if key in there},
-            rest,
-            states[port.name],
-            dtype,
-            case.op,
-            case.params,
+            port, name, call, inner, found, returned, rest, states[port.name], dtype, case.op, case.params
         )
     return CodeCase(case, used, kernels, options)
+
+
+def inverted(names: Mapping[str, str]) -> dict[str, list[str]]:
+    """The names that have each name."""
+    found: dict[str, list[str]] = {}
+    for mine, partner in names.items():
+        found.setdefault(partner, []).append(mine)
+    return found
+
+
+def words_of(program: Mapping[str, Any]) -> set[str]:
+    """The words in the lines of a program, and what it returns."""
+    texts = [*(f"{line['text']} {line['given']}" for line in program["lines"]), *program["returned"].values()]
+    return set(re.findall(r"\w+", " ".join(texts)))
 
 
 def values_of(

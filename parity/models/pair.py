@@ -14,9 +14,10 @@ from parity.engine.inputs import slug
 from parity.judge.bound.envelope import FLOOR, OFF
 from parity.judge.case import CaseJudge, Cell, Judged
 from parity.judge.compare.cell import consult_oracle
-from parity.judge.compare.metrics import compare
+from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.diagnose.memory import Memory
 from parity.models import leaves, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
 from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
@@ -57,6 +58,7 @@ class Pair:
     run: Recorded
     own: Path | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
     findings: list[Finding] = field(default_factory=list)
     first: Boundary | None = None
     n_layers: int = 0
@@ -78,6 +80,7 @@ class Pair:
         self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners, self.keys)
         for finding in self.findings:
             finding.values = {at: run.load(str(at)) for at in finding.boundaries if at.side == "in"}
+            finding.metrics = {at: self._measured(run.load(str(at)), at) for at in finding.boundaries}
         self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
         for finding in self.findings:
             self._diagnose(finding)
@@ -161,7 +164,9 @@ class Pair:
         oracle = consult_oracle(case, inputs)
         by_name = {self.base.name: kernels[0], self.other.name: kernels[1]}
         outcomes = [outcome(case, self.dtype, name, kernel, inputs, oracle) for name, kernel in by_name.items()]
-        judge = CaseJudge(case, inputs, oracle, self.base.name, ask=lambda name, *cell: by_name[name](*cell))
+        judge = CaseJudge(
+            case, inputs, oracle, self.base.name, self.memory, ask=lambda name, *cell: by_name[name](*cell)
+        )
         judge.take(self.dtype, outcomes)
         cell = judge.cells[self.dtype]
         if not self._alone_off(cell):
@@ -220,7 +225,12 @@ class Pair:
             outcome(made.case, self.dtype, name, kernel, made.inputs, oracle) for name, kernel in made.kernels.items()
         ]
         judge = CaseJudge(
-            made.case, made.inputs, oracle, self.base.name, ask=lambda name, *cell: made.kernels[name](*cell)
+            made.case,
+            made.inputs,
+            oracle,
+            self.base.name,
+            self.memory,
+            ask=lambda name, *cell: made.kernels[name](*cell),
         )
         judge.take(self.dtype, outcomes)
         off = judge.cells[self.dtype].off
@@ -464,14 +474,21 @@ class Pair:
             culprit=(self.other.name,) if distance.off else (),
         )
 
+    def _measured(self, values: Array, at: Boundary) -> Metrics | None:
+        """The metrics of a tensor at a boundary, against the baseline's; None if their shapes differ."""
+        ours = self.free.plain.load(self.keys[str(at)])
+        if values.size != ours.size or values.dtype.kind != ours.dtype.kind:
+            return None
+        return compare(values.reshape(ours.shape), ours.astype(values.dtype), 0.0, 0.0)
+
     def _boundaries(self, finding: Finding) -> Iterator[Comparison]:
         """The tensors at the boundaries of a finding that was not judged as an op."""
         for at, ratio in finding.boundaries.items():
-            tensor = f"layer.{at.layer or 'model'}.{at.state or at.side}{at.index or ''}"
-            yield Comparison(
-                self.case.id, self.dtype, tensor, self.other.name, self.base.name, Verdict.SEMANTIC, 0.0, 0.0,
-                error_ratio=(ratio, None), culprit=(self.other.name,),
-            )  # fmt: skip
+            start = self._start(f"layer.{at.layer or 'model'}.{at.state or at.side}{at.index or ''}")
+            metrics = finding.metrics.get(at)
+            yield replace(
+                start, verdict=Verdict.SEMANTIC, metrics=metrics, error_ratio=(ratio, None), culprit=(self.other.name,)
+            )
 
     def diagnoses(self, comparisons: Sequence[Comparison]) -> Iterator[Diagnosis]:
         """One for each finding; of what is off without one, that it is unexplained."""
