@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,12 @@ TOP = {"BackendKeys": "A backend that is a mapping", "tolerance": "Tolerances", 
 MAX_WORDS = 8
 
 
+schema_of_configs = cache(json_schema)
+
+
 def config_page() -> str:
     """The keys of a config, from the schema by which configs are read."""
-    schema = json_schema()
+    schema = schema_of_configs()
     known = schema["properties"]["known"]["items"]
     sections = [
         ("The file", schema),
@@ -162,7 +166,7 @@ def mapping(name: str) -> str:
     """A mapping of the schema: its section of the page, or its keys where it has none."""
     if name in TOP:
         return f"[a mapping](#{TOP[name].lower().replace(' ', '-')})"
-    keys = json_schema()["$defs"][name].get("properties", {})
+    keys = schema_of_configs()["$defs"][name].get("properties", {})
     return f"a mapping of {', '.join(map(code, keys))}" if 0 < len(keys) <= MAX_WORDS else "a mapping"
 
 

@@ -53,6 +53,7 @@ class Capture:
         self.dump = Dump(Path(folder) / rank_folder(os.environ))
         self.stack = ExitStack()
         self.open = True
+        self.process = os.getpid()
         self.is_step = True
         atexit.register(self.close)
 
@@ -70,32 +71,39 @@ class Capture:
         for name in framework.compiled(model):
             say(f"{joined(prefix, name) or 'the model'} is compiled: values within compiled code are not stored.")
         for name, tensor in framework.named_parameters(model):
-            framework.tell(tensor, self.storing(joined(prefix, name), "parameters"))
+            self.store(framework, joined(prefix, name), tensor, "parameters")
             if self.gradients and framework.has_history(tensor):
                 framework.watched(tensor, self.gradient_sink(framework, joined(prefix, name)))
         for name, tensor in framework.named_buffers(model):
-            framework.tell(tensor, self.storing(joined(prefix, name), "buffers"))
+            self.store(framework, joined(prefix, name), tensor, "buffers")
 
     def add_layers(self, framework: Source, layers: List[Layer]) -> None:
         """Note layers and their framework."""
         self.guarded(lambda: self.dump.add_layers(framework.name, framework.version(), layers))
 
-    def storing(self, name: str, group: Optional[str] = None) -> Callable[[Any], None]:
-        """What stores a tensor that belongs to no call."""
-        return lambda array: self.guarded(lambda: self.dump.add(name, array, group))
+    def store(self, framework: Source, name: str, tensor: Any, group: Optional[str] = None) -> None:
+        """Store a tensor that belongs to no call."""
+        self.tell(framework, tensor, name, lambda array: self.guarded(lambda: self.dump.add(name, array, group)))
+
+    def tell(self, framework: Source, tensor: Any, name: str, function: Callable[[Any], None]) -> None:
+        """Give a tensor's values to `function`; one that has none (on another device, within vmap) is left out."""
+        try:
+            framework.tell(tensor, function)
+        except Exception as error:  # whatever a framework raises for a tensor without values
+            self.dump.index["left_out"][name] = f"{type(error).__name__}: {error}"[:200]
 
     def gradient_sink(self, framework: Source, name: str) -> Callable[[Any], None]:
         """What stores the gradients of a parameter."""
 
         def store(gradient: Any) -> None:
             if self.open and self.is_step:
-                framework.tell(gradient, self.storing(f"{name}.grad"))
+                self.store(framework, f"{name}.grad", gradient)
 
         return store
 
     def guarded(self, write: Callable[[], None]) -> None:
         """Write; the user's program goes on without a dump if the disk is full."""
-        if not self.open:
+        if not self.open or os.getpid() != self.process:  # a fork has the file, too
             return
         try:
             write()
@@ -109,9 +117,8 @@ class Capture:
         """End the recording and write the rest of the index."""
         atexit.unregister(self.close)
         self.stack.close()
-        if self.open:
-            self.guarded(self.dump.close)
-            self.open = False
+        self.guarded(self.dump.close)
+        self.open = False
 
     def __enter__(self) -> "Capture":
         return self

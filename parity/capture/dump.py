@@ -63,7 +63,7 @@ class Dump:
         """The sink of a recording."""
         known = {"order": call.order, "layer": call.layer, "class": call.kind, "call": call.nth, "depth": call.depth}
         self.calls.setdefault(call.order, known)
-        self.add(f"{call.layer}.call{call.nth}.{role}.{where}".lstrip("."), array)
+        self.add(call.tensor_name(role, where), array)
 
     def add(self, name: str, array: Any, group: Optional[str] = None) -> None:
         """Write a tensor; `group`: the list of the index that has its name, too."""

@@ -534,7 +534,7 @@ def inserted(
     """The step with `function` around one operand, or around its result."""
     index = new()
     if operand == RESULT:
-        inner = replace(step, index=index, label="")
+        inner = Step(index, step.function, step.operands, step.keywords, "", step.backward, step.site, step.of)
         return [inner, Step(step.index, function, (Ref(index), *further), {}, step.label, step.backward)]
     around = Step(index, function, (step.operands[operand], *further), {}, "", step.backward)
     return [around, with_operand(step, operand, Ref(index))]

@@ -43,7 +43,7 @@ class Ref:
     index: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Step:
     """One call: `function(*operands, **keywords)`, whose result is value `index`.
 
@@ -60,6 +60,29 @@ class Step:
     backward: bool = False
     site: int = 0
     of: int = -1
+
+    def __init__(
+        self,
+        index: int,
+        function: Callable[..., Any],
+        operands: tuple[Any, ...],
+        keywords: Mapping[str, Any] | None = None,
+        label: str = "",
+        backward: bool = False,
+        site: int = 0,
+        of: int = -1,
+    ) -> None:
+        # A finding makes thousands of them, and a frozen dataclass's own constructor takes three times as long.
+        self.__dict__.update(
+            index=index,
+            function=function,
+            operands=operands,
+            keywords={} if keywords is None else keywords,
+            label=label,
+            backward=backward,
+            site=site,
+            of=of,
+        )
 
     @property
     def name(self) -> str:

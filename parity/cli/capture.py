@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,8 @@ def capture(
     options = {"out": out, "gradients": gradients, "steps": steps, "inputs": inputs}
     full = [command, launch.__file__, json.dumps(options), script, *arguments]
     process = subprocess.Popen(full, env=environment)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: process.send_signal(number))
     while True:
         try:
             code = process.wait()

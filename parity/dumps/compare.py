@@ -13,8 +13,7 @@ from parity.cases.exact.formats import FORMATS
 from parity.config.plan import ORACLE, Tolerance, ToleranceRule
 from parity.dumps.matching import Transform
 from parity.dumps.tensors import NARROW, WHOLE, Array, DumpError, Shape, Stored, numpy_dtype
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF
-from parity.judge.case import LOSSY
+from parity.judge.bound.envelope import LOSSY, OFF, UNIT_ROUNDOFF
 from parity.judge.compare.cell import vacuous
 from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare, compare_parts
 from parity.judge.compare.screen import screened
@@ -69,12 +68,22 @@ class Partners:
         value = (values.transpose(self.transform.axes) if self.transform.axes else values)[index]
         return None if values.dtype.kind == "c" else float(value)
 
-    def whole(self) -> tuple[Array, Array]:
-        """Both tensors in memory, the right one in the left one's layout if it has one."""
+    def corners(self, most: int) -> tuple[Array, Array]:
+        """Both tensors in memory, the right one in the left one's layout if it has one; of large ones a corner of at
+        most about `most` elements."""
         mine, theirs = self.left.whole(), self.right.whole()
         if self.transform != AS_IT_IS:
             theirs = self.transform.apply(theirs, self.left.shape)
-        return numbers_of(mine, self.dtypes[0]), numbers_of(theirs, self.dtypes[1])
+        both = (corner(mine, most), self.dtypes[0]), (corner(theirs, most), self.dtypes[1])
+        return numbers_of(*both[0]), numbers_of(*both[1])
+
+
+def corner(values: Array, most: int) -> Array:
+    """The first elements along every axis, so that there are at most about `most`."""
+    length = max(values.shape, default=1)
+    while math.prod(min(n, length) for n in values.shape) > most:
+        length = length * 9 // 10
+    return values[tuple(slice(length) for _ in values.shape)]
 
 
 def flat(tensor: Stored, transform: Transform, dtype: str) -> Iterator[tuple[Array, str]]:

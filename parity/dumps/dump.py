@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,15 @@ def of_folder(path: Path) -> Dump:
     if index and not index.get("complete"):
         notes.append(f"{path.name}: the rest of a capture that was interrupted")
     ordered = bool(index) or is_numbered(named) or not suffixes & {".npy", ".safetensors"}
-    return checked(Dump(path, tuple(tensors), ordered, tuple(notes)))
+    return checked(Dump(path, tuple(tensors), ordered, tuple(notes), options_of(index)))
+
+
+def options_of(index: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The options of a capture's layers by name, as far as they can be read."""
+    layers = index.get("layers")
+    rows = [row for row in layers if isinstance(row, dict)] if isinstance(layers, list) else []
+    named = [(row.get("name"), row.get("options")) for row in rows]
+    return {name: options for name, options in named if isinstance(name, str) and isinstance(options, dict)}
 
 
 def captured(index: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,10 +14,13 @@ from parity.dumps.compare import Partners, Rules
 from parity.dumps.tensors import NARROW, Array, Stored
 from parity.library.arrays import Tensor
 from parity.library.hints import EXPERIMENTS, Scene, coarse, taken
-from parity.library.measure import MAX_ELEMENTS
 from parity.library.pairs import Pair
 from parity.library.report import Hint
 
+MOST = 1 << 20
+"""Elements of a tensor that is looked at as a whole: its experiments take half a second and 100 MB."""
+CORNER = 1 << 17
+"""Elements of a larger one that are looked at."""
 MAX_PEERS = 8
 """Other tensors that differ, whose values are looked for in a tensor."""
 GATES = (2, 3, 4)
@@ -24,6 +28,8 @@ GATES = (2, 3, 4)
 MAX_SPLITS = 400
 """Ways to take an axis apart that are tried."""
 MAX_LENGTH = 1 << 16
+MOST_FITTED = 4
+"""Elements for each number that is fitted, at least."""
 JOINED = (3, 2, 4)
 MAX_JOINED = 24
 """Tensors without a partner among which those are looked for that are parts of another one."""
@@ -34,18 +40,28 @@ GENERAL = ("permuted-elements", "localized", "")
 
 
 def hint_of(pair: Partners, peers: Iterable[Partners], names: tuple[str, str], rules: Rules) -> Hint | None:
-    """What explains a tensor that differs, if it is small enough for that; raises DumpError."""
-    if not 1 < pair.left.size <= MAX_ELEMENTS or pair.left.size != pair.right.size:
+    """What explains a tensor that differs, or a corner of a large one; raises DumpError.
+
+    Other shapes are looked at if the tensors are small, and `peers` for its values if all of them are.
+    """
+    large = pair.left.size > MOST
+    if pair.left.size < 2 or pair.left.size != pair.right.size or (large and pair.left.shape != pair.right.shape):
         return None
-    alike = [peer for peer in peers if peer.left.size == pair.left.size and peer != pair]
+    alike = [peer for peer in peers if peer.left.size == pair.left.size <= MOST // MAX_PEERS and peer != pair]
     mine, *others = (in_memory(each) for each in [pair, *alike[:MAX_PEERS]])
     limits = rules.tolerance(pair.left.name, pair.dtypes)
     scene = Scene(mine.path, mine.actual.values, mine.expected.values, limits, names, [mine, *others])
     with np.errstate(all="ignore"):
         general = next((named(hint, experiment) for experiment in EXPERIMENTS for hint in experiment(scene)), None)
+        if large:
+            return None if general is None or general.diagnosis not in PARTIAL else general
         if general is not None and general.diagnosis not in GENERAL:
             return general
         return next((hint for experiment in OWN for hint in experiment(scene)), general)
+
+
+PARTIAL = ("scaled", "sign-flipped", "transposed", "reduced-precision", "missing-output", "missing-gradient")
+"""Diagnoses that hold for a tensor if they hold for a corner of it, by all that one can tell."""
 
 
 def named(hint: Hint, experiment: object) -> Hint:
@@ -55,7 +71,7 @@ def named(hint: Hint, experiment: object) -> Hint:
 
 def in_memory(pair: Partners) -> Pair:
     """Two tensors as the library has them."""
-    values = pair.whole()
+    values = pair.corners(MOST if pair.left.size <= MOST else CORNER)
     mine, theirs = (
         Tensor(array, "float32" if dtype in NARROW else dtype) for array, dtype in zip(values, pair.dtypes, strict=True)
     )
@@ -104,13 +120,41 @@ def splits(length: int) -> Iterator[tuple[int, int, int, int]]:
     yield from sorted(found, key=lambda way: (way[0] > 1, 3 not in way[1:3], 2 not in way[1:3]))[:MAX_SPLITS]
 
 
+def by_slice(scene: Scene) -> Iterator[Hint]:
+    """A number is added, or every slice has a factor or a number of its own: a bias, another normalisation."""
+    if not scene.same_shape or scene.actual.dtype.kind != "f" or scene.expected.dtype.kind != "f":
+        return
+    a, e = scene.actual.astype(np.float64), scene.expected.astype(np.float64)
+    same, other = scene.names
+    for kept in kept_axes(a.shape):
+        rest = tuple(axis for axis in range(a.ndim) if axis not in kept)
+        factors = (a * e).sum(rest, keepdims=True) / (e * e).sum(rest, keepdims=True)
+        numbers = (a - e).mean(rest, keepdims=True)
+        where = (
+            f" for every index of {'axis' if len(kept) == 1 else 'axes'} {', '.join(map(str, kept))}" if kept else ""
+        )
+        for fitted, made, words in ((numbers, e + numbers, "plus"), (factors, e * factors, "times")):
+            if not scene.explains(made):
+                continue
+            low, high = float(fitted.min()), float(fitted.max())
+            shown = f"{low:.6g}" if not kept else f"a number of its own ({low:.6g} to {high:.6g})"
+            yield Hint(f"{same} is {other} {words} {shown}{where}", "scaled" if words == "times" else "")
+
+
+def kept_axes(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """No axis, all but the last, and every single one: as many as leave slices that say something."""
+    wanted = [(), tuple(range(len(shape) - 1)), *((axis,) for axis in range(len(shape)))]
+    size = math.prod(shape)
+    return [kept for kept in dict.fromkeys(wanted) if MOST_FITTED * math.prod(shape[i] for i in kept) <= size]
+
+
 def coarse_expected(scene: Scene) -> Iterator[Hint]:
     """The other tensor is the one of lower precision."""
     turned = replace(scene, actual=scene.expected, expected=scene.actual, names=(scene.names[1], scene.names[0]))
     yield from coarse(turned)
 
 
-OWN = (regated, interleaved, coarse_expected)
+OWN = (regated, interleaved, by_slice, coarse_expected)
 
 
 def joined(lonely: Stored, others: Sequence[Stored], names: tuple[str, str], rules: Rules) -> str:
@@ -118,12 +162,12 @@ def joined(lonely: Stored, others: Sequence[Stored], names: tuple[str, str], rul
 
     `names`: the side that has it, and the other one.
     """
-    if not 1 < lonely.size <= MAX_ELEMENTS or len(others) > MAX_JOINED:
+    if not 1 < lonely.size <= MOST or len(others) > MAX_JOINED:
         return ""
     parts = [other for other in others if len(other.shape) == len(lonely.shape) and other.size < lonely.size]
     whole: Array | None = None
     for n in JOINED:
-        for group in itertools.permutations(parts, n) if len(parts) <= n + 3 else windows(parts, n):
+        for group in itertools.permutations(parts, n) if len(parts) <= n + 1 else windows(parts, n):
             if sum(part.size for part in group) != lonely.size:
                 continue
             whole = values_of(lonely) if whole is None else whole
@@ -137,7 +181,7 @@ def joined(lonely: Stored, others: Sequence[Stored], names: tuple[str, str], rul
 
 def twin(lonely: Stored, others: Sequence[Stored]) -> str:
     """Whether a tensor of the same side has these values too, as tied weights have, in words; raises DumpError."""
-    if not 1 < lonely.size <= MAX_ELEMENTS:
+    if not 1 < lonely.size <= MOST:
         return ""
     alike = [o for o in others if (o.shape, o.dtype) == (lonely.shape, lonely.dtype) and o.name != lonely.name]
     values = values_of(lonely)

@@ -81,6 +81,9 @@ class DumpReport(CaseReport):
         if any(row.with_oracle for row in results.comparisons):
             texts = [f"{name} in {plural(n, 'tensor')}" for name, n in off.most_common()] or ["neither"]
             said.append((f"further from the truth than the dtype explains: {listed(texts)}", []))
+        options = [text for row in results.backends for text in row.flags.get("options", ())]
+        if options:
+            said.append((f"{plural(len(options), 'layer has', 'layers have')} other options", options))
         notes = [note for row in results.backends for note in row.flags.get("notes", ())]
         return [*said, *((f"no tensors, not compared: {note}", list[str]()) for note in notes)]
 
@@ -133,8 +136,8 @@ def first_text(results: Results, cases: Sequence[CaseRow]) -> str:
     )
     size = first.error_ratio.actual
     if not why and size is not None:
-        who = f"{listed(first.culprit)} is" if first.culprit else "the sides are"
-        why = f"{who} apart by {factor(first.largest_ratio)} roundings of {first.dtype}"
+        who = f"{listed(first.culprit)} off the truth" if first.culprit else "the sides differ"
+        why = f"{who} by {factor(first.largest_ratio)} roundings of {first.dtype}"
     why = why or first.verdict
     place = "" if results.left_out else f" ({nth(places[first.tensor_key])} of {len(places)})"
     head = f"not aligned: the first tensor that differs beyond rounding, {order}, is"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +22,7 @@ from parity.config.plan import ORACLE, Asked, KnownDeviation, Plan
 from parity.config.tolerances import parse_options
 from parity.config.yaml_lines import read_yaml
 from parity.dumps.compare import Names, Partners, Rules, against, compared, judged, structural
-from parity.dumps.hints import hint_of, joined, twin
+from parity.dumps.hints import CORNER, MOST, hint_of, joined, twin
 from parity.dumps.matching import Entry, How, Matching, Moments, Pair, Transform, match
 from parity.dumps.tensors import Dump, DumpError, Stored
 from parity.judge.compare.verdict import Comparison, Verdict
@@ -32,6 +34,7 @@ from parity.reporting.results.results import FILE_NAME, as_json, write_atomicall
 from parity.reporting.results.rows import BackendRow, CaseRow, ComparisonRow, OutcomeRow, Results, RunRow, Source
 from parity.reporting.results.settle import settle
 from parity.reporting.results.store import BACKENDS, CASES, LARGE, RUN, STORE, Store
+from parity.reporting.text.evidence import FITS
 from parity.reporting.text.words import grouped
 
 KIND = "dump"
@@ -39,10 +42,14 @@ KIND = "dump"
 MANY = 1 << 28
 """From this many bytes of both dumps on, numba, if installed, replaces NumPy: its import takes 0.3 s."""
 MAX_HINTS = 64
-"""Tensors that are looked at for what explains their difference, the first in order."""
+"""Tensors that are looked at for what explains their difference, the first in order; together they may have a few
+large ones' elements, since those take half a second each."""
+HINTED = 1 << 24
 MAX_JOINED = 32
-FINGERPRINTED = 1 << 21
-"""Elements of a part whose fingerprint is taken at a time."""
+"""Tensors without a partner that are looked for in others."""
+MAX_OPTIONS, MAX_TEXT = 50, 300
+CALL = re.compile(r"(?:.*\.)?call\d+(?=\.)")
+"""The call in a name that `parity capture` gives: `encoder.2.norm1.call0.output.0`."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,8 @@ def prepared(left: Dump, right: Dump, truth: Dump | None, asking: Asking) -> Job
 def matched(left: Dump, right: Dump, mapping: Mapping[str, tuple[str, Transform]]) -> Matching:
     """The matching of two dumps; fingerprints are taken of those tensors only that names do not pair."""
     ours, theirs = entries(left), entries(right)
+    if len(ours) == len(theirs) == 1 and not mapping:
+        return Matching((only_pair(ours[0].name, theirs[0].name),), (), ())
     found = match(ours, theirs, mapping, by_order=False)
     if not (found.left_only and found.right_only):
         return found
@@ -122,6 +131,11 @@ def matched(left: Dump, right: Dump, mapping: Mapping[str, tuple[str, Transform]
         marked(theirs, right, set(found.right_only), shared),
     )
     return match(ours, theirs, mapping, by_order=left.ordered and right.ordered)
+
+
+def only_pair(left: str, right: str) -> Pair:
+    """The tensors of two dumps of one each: they are meant, whatever they are called, and as they are."""
+    return Pair(left, right, How.EXACT if left == right else How.ORDER)
 
 
 def entries(dump: Dump) -> list[Entry]:
@@ -262,10 +276,14 @@ class Session:
 
     def explain(self) -> None:
         """What the first tensors that differ look like, as diagnoses."""
+        left = HINTED
         for i, (comparison, _) in enumerate(self.failing[:MAX_HINTS]):
             side = comparison.culprit[0] if comparison.culprit else ""
             peers = [self.suspect(other, side) for _, other in self.failing]
             pair = peers[i]
+            left -= pair.left.size if pair.left.size <= MOST else CORNER
+            if left < 0:
+                break
             names = (side, "the truth") if side else self.job.names
             try:
                 hint = hint_of(pair, peers, names, self.asking.rules)
@@ -285,7 +303,8 @@ class Session:
                 hint.diagnosis or "unexplained",
                 hint.text,
                 (comparison.tensor,),
-                explained=bool(hint.diagnosis),
+                explained=hint.diagnosis not in UNFIT,
+                evidence={} if hint.diagnosis in UNFIT else {FITS: fitted(pair)},
             )
             self.store.add([found])
 
@@ -305,7 +324,9 @@ class Session:
         ]
         self.store.add(outcomes)
         sides = zip((self.job.left, self.job.right), self.job.names, strict=True)
-        self.store.put(BACKENDS, [backend(dump, name) for dump, name in sides])
+        rows = [backend(dump, name) for dump, name in sides]
+        rows[0].flags["options"] = list(itertools.islice(differing_options(self.job), MAX_OPTIONS))
+        self.store.put(BACKENDS, rows)
         self.store.put(RUN, [self.run_row()])
         asked = Asked(tuple((case.id, tuple(case.dtypes)) for case in self.cases), self.job.judged)
         plan = Plan("", (), (), self.job.names[1], 0, (), self.asking.known, asked)
@@ -344,6 +365,18 @@ def row_of(comparison: Comparison) -> ComparisonRow:
 
 
 REMEDY = "--write-mapping writes the transform, and --mapping applies it"
+
+
+UNFIT = ("", "localized")
+"""Hints that say where or how values differ, but do not predict them."""
+
+
+def fitted(pair: Partners) -> str:
+    """What a hint holds for."""
+    where = "" if pair.left.size <= MOST else f" of a corner of {CORNER:,} elements"
+    return f"every element{where}, within the tolerance"
+
+
 MESSAGE = "UPDATE comparisons SET message = ? WHERE case_id = ? AND tensor = ?"
 
 
@@ -353,8 +386,21 @@ def backend(dump: Dump, name: str) -> BackendRow:
     return BackendRow(name=name, framework=dump.path.suffix.removeprefix(".") or "folder", version="", flags=flags)
 
 
+def differing_options(job: Job) -> Iterator[str]:
+    """The options in which a layer of both captures differs: `norm1: eps 1e-05, 0.001`."""
+    for layer, mine in job.left.options.items():
+        theirs = job.right.options.get(layer, {})
+        apart = [f"{key} {mine[key]}, {theirs[key]}" for key in mine if key in theirs and mine[key] != theirs[key]]
+        if apart:
+            yield printable(f"{layer or 'the model'}: {'; '.join(apart)}"[:MAX_TEXT])
+
+
 def case_of(name: str) -> str:
-    """The layer that a tensor belongs to: its name without the last part, or the whole name."""
+    """The layer that a tensor belongs to: its name without the last part, or the whole name; the call of a layer, in a
+    capture."""
+    call = CALL.match(name)
+    if call:
+        return call[0]
     return name.rpartition(".")[0] or name.rpartition("/")[0] or name
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,13 +70,14 @@ class Stored:
 class Dump:
     """The tensors of a file or a folder, in order; `ordered` says whether that is the order in which they were written.
 
-    `notes` say what was left out.
+    `notes` say what was left out, `options` what a capture knows of its layers: their class, eps, stride and so on.
     """
 
     path: Path
     tensors: tuple[Stored, ...]
     ordered: bool = True
     notes: tuple[str, ...] = ()
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:

@@ -20,6 +20,7 @@ from parity.judge.bound.choices import Choices, Chosen, Mask, chosen_indices, ra
 from parity.judge.bound.envelope import (
     FIRST_RUNS,
     FLOOR,
+    LOSSY,
     OFF,
     UNIT_ROUNDOFF,
     Array,
@@ -43,6 +44,7 @@ from parity.judge.diagnose.behaviour import (
 )
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.diagnose.edits import OF_A_PASS, Budget
 from parity.judge.diagnose.evaluator import Evaluator, Observed, excusing
 from parity.judge.diagnose.explanation import unaltered
 from parity.judge.diagnose.findings import (
@@ -66,9 +68,6 @@ FAINT = 1e-6
 """A gradient larger than this part of the largest tensor is not zero."""
 ZERO = 1e-12
 """A gradient smaller than this part of the terms that cancel in it is zero."""
-LOSSY = 1024.0
-"""If a careful implementation's error E grows with the condition, an algorithm whose error grows with its square has an
-error of E^2 / (u |x|) times about the root of the length of its sums (naive variance of 1,024 elements: 150)."""
 PREPARED_RUNS = 6
 NOTHING: Observed = {}
 Behaved = tuple[tuple[str, Mapping[str, Any]], ...]
@@ -467,7 +466,8 @@ class CaseJudge:
         question = Question(evaluator, observed)
         others = [q for (_, name), q in self._questions.items() if name == backend] if exact else []
         self._questions[evaluator.dtype, backend] = question
-        return Inquiry(question, kernel_of(self._ask, backend), prepared, others).result(exact)
+        budget = Budget() if cell.fails(backend) else Budget(**OF_A_PASS)
+        return Inquiry(question, kernel_of(self._ask, backend), prepared, others, budget).result(exact)
 
     def _behaviour(self, evaluator: Evaluator, backend: str, observed: Observed) -> Behaved:
         """The behaviour that the run itself shows: with a row alone, strided tensors, or a second call."""

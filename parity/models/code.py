@@ -22,6 +22,7 @@ from parity.models.ports import Array, ModelError, Port
 from parity.models.worker.port import LOSS
 from parity.models.worker.tape import Recorded
 
+MOST_INPUTS = 64
 FUNCTION = "code"
 """The name of the function in a traced program's file."""
 
@@ -37,7 +38,7 @@ class CodeKernel:
     layer: str
     call: int
     children: Sequence[str]
-    inputs: Mapping[str, str]
+    inputs: Mapping[str, Sequence[str]]
     outputs: Mapping[str, str]
     rest: Mapping[str, Array]
     state: Path
@@ -50,14 +51,20 @@ class CodeKernel:
         if dtype != self.dtype or (case.op, case.params) != (self.op, self.params):
             return None
         given = dict(self.rest)
-        given |= {place: np.asarray(inputs[name]) for name, place in self.inputs.items() if name in inputs}
+        given |= {
+            place: np.asarray(inputs[name])
+            for name, places in self.inputs.items()
+            for place in places
+            if name in inputs
+        }
         upstream = {name: inputs[f"grad.{name}"] for name in self.outputs if f"grad.{name}" in inputs}
         given |= {f"grad:{self.outputs[name].rpartition('|')[2]}": np.asarray(a) for name, a in upstream.items()}
         try:
             returned = self.port.alone(self.state, self.layer, self.call, given, self.children)
         except ModelError:
             return None
-        places = {f"grad.{name}": f"grad.{place[3:]}" for name, place in self.inputs.items() if place[:3] == "in:"}
+        firsts = {name: places[0] for name, places in self.inputs.items() if places}
+        places = {f"grad.{name}": f"grad.{place[3:]}" for name, place in firsts.items() if place[:3] == "in:"}
         return {name: returned[key] for name, key in {**self.outputs, **places}.items() if key in returned}
 
 
@@ -93,10 +100,13 @@ def code_case(
     layer: str,
     call: int,
     plain: Recorded,
+    run: Recorded,
+    keys: Mapping[str, str],
     folder: Path,
 ) -> CodeCase:
     """The code of the other port's `layer` as a case, by the program of the baseline's partner; its files are stored
-    in `folder`. `parameters` maps the baseline's parameters to those of the other port that have the same layout.
+    in `folder`. `parameters` maps the baseline's parameters to those of the other port of the same layout, `keys`
+    names of tensors of the other port's `run` to those of the baseline's, `plain`.
 
     Raises ModelError where it cannot be traced, or has no program.
     """
@@ -108,14 +118,11 @@ def code_case(
     given = {
         f"child:{name}": plain.load(name) for name in boundary if name.split("|")[0] in children and "|out|" in name
     }
-    given |= {f"in:{i}": plain.load(name) for i in range(64) if (name := f"{ours}|{call}|in|{i}") in plain}
+    given |= {f"in:{i}": plain.load(name) for i in range(MOST_INPUTS) if (name := f"{ours}|{call}|in|{i}") in plain}
     reply, constants = base.traced(states[base.name], ours, call, given, children)
     places, outputs = reply["inputs"], reply["outputs"]
     values = values_of(reply, base, ours, Recorded(str(states[base.name])), given, constants)
-    used = {name: held(array, dtype) for name, array in values.items()}
-    texts = [*(f"{line['text']} {line['given']}" for line in reply["lines"]), *reply["returned"].values()]
-    read = set(re.findall(r"\w+", " ".join(texts)))
-    used = {name: array for name, array in used.items() if name in read}
+    used = {name: held(array, dtype) for name, array in values.items() if name in words_of(reply)}
     options: dict[str, tuple[str, str]] = {}
     single = single_op(reply)
     if single is not None:
@@ -127,35 +134,42 @@ def code_case(
     title = f"The code of {ours or 'the model'} in {base.name}: what it makes of its inputs and its layers' outputs"
     if single is not None:
         # A loss is one number, which says little; its gradient says more.
-        used |= (
-            {f"grad.{name}": np.ones((), np.float64 if dtype == "float64" else np.float32) for name in outputs}
-            if layer == LOSS
-            else {}
-        )
+        one = np.ones((), np.float64 if dtype == "float64" else np.float32)
+        used |= {f"grad.{name}": one for name in outputs} if layer == LOSS else {}
         case = replace(case_of(model, dtype, definition.name, params, used, folder), gradients=layer == LOSS)
     else:
         case, options = planned(model, dtype, title, reply, used, folder)
+    own = {f"{ours}.{name}".removeprefix("."): name for name in own_names(base, ours)}
+    closed = [theirs[child] for child in children if child in theirs]
     kernels = {}
-    for port, name, layers in ((base, ours, {child: child for child in children}), (other, layer, theirs)):
-        there = {**layers, ours: name}
-        names = (
-            {f"{ours}.{own}".removeprefix("."): own for own in own_names(base, ours)} if port is base else parameters
-        )
-        inputs = {argument: placed(place, name, ours, there, names) for argument, place in places.items()}
+    for port, name, inner, names, known in (
+        (base, ours, children, {name: name for name in boundary}, own),
+        (other, layer, closed, keys, parameters),
+    ):
+        there = inverted(names)
+        at = {place: placed(place, name, (ours, call), there, known) for place in {*places.values(), *given}}
+        rest = dict(own_inputs(run, name, call)) if port is other else {}
+        rest |= {mine: array for place, array in given.items() for mine in at[place]}
+        found = {argument: at[place] for argument, place in places.items()}
+        returned = {output: there[key][0] for output, key in outputs.items() if key in there}
         kernels[port.name] = CodeKernel(
-            port,
-            name,
-            call,
-            [there[child] for child in children],
-            {argument: place for argument, place in inputs.items() if place},
-            {output: at_port(key, there) for output, key in outputs.items()},
-            {moved: array for place, array in given.items() if (moved := placed(place, name, ours, there, names))},
-            states[port.name],
-            dtype,
-            case.op,
-            case.params,
+            port, name, call, inner, found, returned, rest, states[port.name], dtype, case.op, case.params
         )
     return CodeCase(case, used, kernels, options)
+
+
+def inverted(names: Mapping[str, str]) -> dict[str, list[str]]:
+    """The names that have each name."""
+    found: dict[str, list[str]] = {}
+    for mine, partner in names.items():
+        found.setdefault(partner, []).append(mine)
+    return found
+
+
+def words_of(program: Mapping[str, Any]) -> set[str]:
+    """The words in the lines of a program, and what it returns."""
+    texts = [*(f"{line['text']} {line['given']}" for line in program["lines"]), *program["returned"].values()]
+    return set(re.findall(r"\w+", " ".join(texts)))
 
 
 def values_of(
@@ -232,19 +246,24 @@ def own_names(port: Port, layer: str) -> list[str]:
     return [name.rpartition(".")[2] for name in port.tensors if name.rpartition(".")[0] == layer]
 
 
-def placed(place: str, layer: str, ours: str, layers: Mapping[str, str], parameters: Mapping[str, str]) -> str:
-    """Where an input of the program is in a port; nothing for what the port cannot be given."""
+def own_inputs(run: Recorded, layer: str, call: int) -> Iterator[tuple[str, Array]]:
+    """What a layer got in a run, by place."""
+    for i in range(MOST_INPUTS):
+        name = f"{layer}|{call}|in|{i}"
+        if name in run:
+            yield f"in:{i}", run.load(name)
+
+
+def placed(
+    place: str, layer: str, ours: tuple[str, int], names: Mapping[str, Sequence[str]], parameters: Mapping[str, str]
+) -> list[str]:
+    """Where an input of the program is in a port: nowhere, once, or several times. `ours` is the baseline's call."""
     kind, _, own = place.partition(":")
     if kind == "in":
-        return place
+        found = names.get(f"{ours[0]}|{ours[1]}|in|{own}", [])
+        return [f"in:{name.rpartition('|')[2]}" for name in found]
     if kind == "child":
-        return f"child:{at_port(own, layers)}"
-    name = parameters.get(f"{ours}.{own}".removeprefix("."), "") if kind == "param" else ""
+        return [f"child:{name}" for name in names.get(own, [])]
+    name = parameters.get(f"{ours[0]}.{own}".removeprefix("."), "") if kind == "param" else ""
     owner, _, own = name.rpartition(".")
-    return f"param:{own}" if name and owner in ("", layer) else ""
-
-
-def at_port(key: str, layers: Mapping[str, str]) -> str:
-    """A boundary of the baseline's layer as that of its partner."""
-    layer, _, rest = key.partition("|")
-    return f"{layers[layer]}|{rest}"
+    return [f"param:{own}"] if name and owner in ("", layer) else []

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from parity.judge.compare.metrics import Metrics
 from parity.judge.compare.verdict import Comparison
 from parity.models.worker.port import LOSS, STATE
 
@@ -62,6 +63,7 @@ class Finding:
     boundaries: Mapping[Boundary, float]
     parameters: Sequence[str] = ()
     values: Mapping[Boundary, Any] = field(default_factory=dict)
+    metrics: Mapping[Boundary, Metrics | None] = field(default_factory=dict)
     options: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     title: str = ""
     id: str = ""

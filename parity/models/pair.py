@@ -12,14 +12,15 @@ import numpy as np
 from parity.config.plan import ORACLE, CasePlan
 from parity.engine.inputs import slug
 from parity.judge.bound.envelope import FLOOR, OFF
-from parity.judge.case import CaseJudge, Judged
+from parity.judge.case import CaseJudge, Cell, Judged
 from parity.judge.compare.cell import consult_oracle
-from parity.judge.compare.metrics import compare
+from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.diagnose.memory import Memory
 from parity.models import leaves, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
-from parity.models.findings import CODE, LAYER, Boundary, Finding
+from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
 from parity.models.leaves import Kernel
 from parity.models.measure import Bench, Distance, difference
 from parity.models.ports import Array, ModelError, Port
@@ -56,6 +57,8 @@ class Pair:
     step: Bench
     run: Recorded
     own: Path | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
     findings: list[Finding] = field(default_factory=list)
     first: Boundary | None = None
     n_layers: int = 0
@@ -69,12 +72,15 @@ class Pair:
 
     def judged(self) -> None:
         """Look for what is off, layer by layer in step, and for the causes; measure what each explains."""
+        self.partners = steps.fitting(self.other, self.partners, self.free.plain, self.run)
+        self.keys = steps.aligned(self.free.plain, self.run, self.partners, self._buffers)
         run = self.other.run(
-            self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, replace=None
+            self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, keys=self.keys
         )
-        self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners, self._buffers)
+        self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners, self.keys)
         for finding in self.findings:
             finding.values = {at: run.load(str(at)) for at in finding.boundaries if at.side == "in"}
+            finding.metrics = {at: self._measured(run.load(str(at)), at) for at in finding.boundaries}
         self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
         for finding in self.findings:
             self._diagnose(finding)
@@ -87,7 +93,7 @@ class Pair:
         self.findings = [*values, *(finding for finding in self.findings if finding.title), *shared]
         self._measure()
         self.first = next(
-            (at for at, d in steps.distances(self.free, self.run, self.partners, self._buffers, whole=True) if d.off),
+            (at for at, d in steps.distances(self.free, self.run, self.keys, whole=True) if d.off),
             None,
         )
 
@@ -158,15 +164,22 @@ class Pair:
         oracle = consult_oracle(case, inputs)
         by_name = {self.base.name: kernels[0], self.other.name: kernels[1]}
         outcomes = [outcome(case, self.dtype, name, kernel, inputs, oracle) for name, kernel in by_name.items()]
-        judge = CaseJudge(case, inputs, oracle, self.base.name, ask=lambda name, *cell: by_name[name](*cell))
+        judge = CaseJudge(
+            case, inputs, oracle, self.base.name, self.memory, ask=lambda name, *cell: by_name[name](*cell)
+        )
         judge.take(self.dtype, outcomes)
         cell = judge.cells[self.dtype]
-        if not any(cell.off.values()):
+        if not self._alone_off(cell):
             return judge.judged(diagnose=False)
         verified = self._verified(finding, case, inputs, outcomes[1], set(cell.off[self.other.name]))
         small = sum(array.size for array in inputs.values()) <= SMALL_CASE
         judged = judge.judged(diagnose=small and not verified)
-        finding.comparisons = [renamed(c, finding) for c in judged.comparisons if c.verdict.fails or c.culprit]
+        off = self._alone_off(cell)
+        finding.comparisons = [
+            renamed(c, finding)
+            for c in judged.comparisons
+            if c.tensor in off and c.actual == self.other.name and c.culprit
+        ]
         script = repro.write(kernels[1], self.base.name, oracle, place)
         finding.evidence |= {"op": op.name, "folder": str(place), **({} if script is None else {"script": str(script)})}
         if verified:
@@ -175,6 +188,12 @@ class Pair:
         elif not self._explained(finding, judged):
             self._undiagnosed(finding)
         return judged
+
+    def _alone_off(self, cell: Cell) -> set[str]:
+        """The tensors in which the other port is wrong, and not as the baseline is."""
+        shared = cell.off[self.base.name].keys()
+        apart = {c.tensor for c in cell.comparisons if c.expected == self.base.name and c.verdict.fails}
+        return {tensor for tensor in cell.off[self.other.name] if tensor not in shared or tensor in apart}
 
     def _explained(self, finding: Finding, judged: Judged) -> bool:
         """Whether the judge has found the other port's cause, which becomes that of the finding."""
@@ -196,7 +215,7 @@ class Pair:
         try:
             made = code_case(
                 self.case, self.dtype, (self.base, self.other), self.states, self.partners, same, finding.layer,
-                finding.call, self.free.plain, place,
+                finding.call, self.free.plain, self.run, self.keys, place,
             )  # fmt: skip
             oracle = consult_oracle(made.case, made.inputs)
         except (ModelError, ValueError, TypeError, KeyError) as error:
@@ -206,7 +225,12 @@ class Pair:
             outcome(made.case, self.dtype, name, kernel, made.inputs, oracle) for name, kernel in made.kernels.items()
         ]
         judge = CaseJudge(
-            made.case, made.inputs, oracle, self.base.name, ask=lambda name, *cell: made.kernels[name](*cell)
+            made.case,
+            made.inputs,
+            oracle,
+            self.base.name,
+            self.memory,
+            ask=lambda name, *cell: made.kernels[name](*cell),
         )
         judge.take(self.dtype, outcomes)
         off = judge.cells[self.dtype].off
@@ -291,7 +315,7 @@ class Pair:
 
     def _values(self, finding: Finding, at: Boundary) -> str:
         """The first values that differ, of whole numbers."""
-        ours = self.free.plain.load(str(steps.partner_name(at, self.partners, self._buffers)))
+        ours = self.free.plain.load(self.keys[str(at)])
         theirs = finding.values.get(at)
         if theirs is None or theirs.dtype.kind not in "iu" or theirs.shape != ours.shape:
             return ""
@@ -317,7 +341,12 @@ class Pair:
             loaded += finding.parameters
             mended += [str(at) for at in finding.boundaries if not at.state]
             run = self.other.run(
-                self._state(loaded), self.batch, layers=self.partners, partner=self.free.plain, replace=mended
+                self._state(loaded),
+                self.batch,
+                layers=self.partners,
+                partner=self.free.plain,
+                keys=self.keys,
+                replace=mended,
             )
             left = self._apart(run)
             finding.shares = {
@@ -371,9 +400,9 @@ class Pair:
             if name.partition(".")[0] in ("output", "loss"):
                 yield self._comparison(name, name, None)
         yield from self._metrics()
-        for at, distance in steps.distances(self.free, self.run, self.partners, self._buffers, whole=True):
+        for at, distance in steps.distances(self.free, self.run, self.keys, whole=True):
             if at.state:
-                ours = self.free.plain.load(str(steps.partner_name(at, self.partners, self._buffers)))
+                ours = self.free.plain.load(self.keys[str(at)])
                 yield self._row(self._start(f"buffer.{at.layer}.{at.state}"), distance, self.run.load(str(at)), ours)
         for theirs, move in moved.items():
             ours = [f"grad.{source}" for source in move.sources]
@@ -445,14 +474,21 @@ class Pair:
             culprit=(self.other.name,) if distance.off else (),
         )
 
+    def _measured(self, values: Array, at: Boundary) -> Metrics | None:
+        """The metrics of a tensor at a boundary, against the baseline's; None if their shapes differ."""
+        ours = self.free.plain.load(self.keys[str(at)])
+        if values.size != ours.size or values.dtype.kind != ours.dtype.kind:
+            return None
+        return compare(values.reshape(ours.shape), ours.astype(values.dtype), 0.0, 0.0)
+
     def _boundaries(self, finding: Finding) -> Iterator[Comparison]:
         """The tensors at the boundaries of a finding that was not judged as an op."""
         for at, ratio in finding.boundaries.items():
-            tensor = f"layer.{at.layer or 'model'}.{at.state or at.side}{at.index or ''}"
-            yield Comparison(
-                self.case.id, self.dtype, tensor, self.other.name, self.base.name, Verdict.SEMANTIC, 0.0, 0.0,
-                error_ratio=(ratio, None), culprit=(self.other.name,),
-            )  # fmt: skip
+            start = self._start(f"layer.{at.layer or 'model'}.{at.state or at.side}{at.index or ''}")
+            metrics = finding.metrics.get(at)
+            yield replace(
+                start, verdict=Verdict.SEMANTIC, metrics=metrics, error_ratio=(ratio, None), culprit=(self.other.name,)
+            )
 
     def diagnoses(self, comparisons: Sequence[Comparison]) -> Iterator[Diagnosis]:
         """One for each finding; of what is off without one, that it is unexplained."""
@@ -477,8 +513,8 @@ class Pair:
             }
             rest = [name for name in off if not name.startswith("buffer.")] if finding in main else []
             tensors = tuple(dict.fromkeys([*mine, *rest]))
-            alike = [one.place for one in self.findings if (one.id, one.title) == (finding.id, finding.title)]
-            title = f"{few(alike)}: {finding.title}"
+            alike = [one for one in self.findings if (one.id, one.title) == (finding.id, finding.title)]
+            title = f"{places(alike)}: {finding.title}"
             yield Diagnosis(*cell, finding.id, title, tensors, finding.explained, finding.ratio, None, evidence)
         if off and not self.findings:
             yield Diagnosis(*cell, "unexplained", "no layer is off in step", tuple(off), False)
@@ -498,6 +534,14 @@ def outcome(
 
     differing = {n: a for n, a in again.items() if n in returned and not np.array_equal(a, returned[n], equal_nan=True)}
     return CellOutcome(case.id, dtype, backend, Outcome.OK, outputs=outputs(returned), again=outputs(differing))
+
+
+def places(findings: Sequence[Finding]) -> str:
+    """`layers encoder.0.norm and encoder.1.norm`, `the code of a and b`."""
+    if len(findings) == 1 or len({finding.kind for finding in findings}) > 1 or findings[0].kind == WEIGHTS:
+        return few([finding.place for finding in findings])
+    names = few([finding.layer or "the model" for finding in findings])
+    return f"layers {names}" if findings[0].kind == LAYER else f"the code of {names}"
 
 
 def of_gradients(diagnosis: Diagnosis) -> bool:

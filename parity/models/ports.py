@@ -103,10 +103,11 @@ class Port:
         state: Path,
         batch: Path,
         *,
-        layers: Mapping[str, str] | Collection[str] = (),
+        layers: Collection[str] = (),
         dtype: str = "",
         seed: int = 0,
         partner: Recorded | None = None,
+        keys: Mapping[str, str] | None = None,
         replace: Collection[str] | None = None,
         gradients: bool = False,
     ) -> Recorded:
@@ -114,16 +115,16 @@ class Port:
 
         `seed` perturbs all parameters and the batch by an ulp. With a `partner`, the tensors at the boundaries are
         replaced by those of its run (only those in `replace`, if given), and the seed perturbs these instead of the
-        batch; `layers` then maps each layer to that partner's. Raises ModelError.
+        batch; `keys` are the partner's names of tensors, if they are others. Raises ModelError.
         """
         record = self.folder / f"run-{next(self._numbers)}"
-        named = dict(layers) if isinstance(layers, Mapping) else {name: name for name in layers}
         self._ask(
             "model.run",
             state=str(state),
             batch=str(batch),
             record=str(record),
-            layers=named,
+            layers=list(layers),
+            keys=None if keys is None else dict(keys),
             dtype=dtype or self.dtype,
             seed=seed,
             partner=None if partner is None else partner.folder,

@@ -9,36 +9,83 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from parity.models.findings import CODE, LAYER, Boundary, Finding
 from parity.models.measure import Bench, Distance
 from parity.models.ports import Port
-from parity.models.worker.port import STATE
-from parity.models.worker.tape import Recorded
+from parity.models.worker.port import LOSS, STATE
+from parity.models.worker.tape import Recorded, squeezed
 
 
-def partner_name(at: Boundary, partners: Mapping[str, str], buffers: Mapping[str, str]) -> str | None:
-    """The baseline's name of a boundary; None if the layer has no partner. `buffers` maps names of buffers to those of
-    the baseline."""
-    if at.state:
-        layer, _, own = buffers.get(f"{at.layer}.{at.state}".removeprefix("."), "").rpartition(".")
-        return str(Boundary(layer, 0, f"{STATE}{own}", 0)) if own else None
-    return str(Boundary(partners[at.layer], at.call, at.side, at.index)) if at.layer in partners else None
+def fitting(port: Port, partners: Mapping[str, str], base: Recorded, other: Recorded) -> dict[str, str]:
+    """The partners without those that have no parameters, and return tensors of other sizes."""
+    kept = {}
+    for layer, partner in partners.items():
+        theirs, ours = (
+            [run.shape(name) for name in grouped(run).get((owner_of, 0, "out"), [])]
+            for run, owner_of in ((other, layer), (base, partner))
+        )
+        bare = not any(name.startswith(f"{layer}.") for name in port.tensors)
+        if not (bare and layer and layer != LOSS and theirs and ours and not same_sizes(theirs, ours)):
+            kept[layer] = partner
+    return kept
+
+
+def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether shapes are the same but for lengths of 1."""
+    return [squeezed(shape) for shape in a] == [squeezed(shape) for shape in b]
+
+
+def aligned(base: Recorded, other: Recorded, partners: Mapping[str, str], buffers: Mapping[str, str]) -> dict[str, str]:
+    """The baseline's name for each tensor at a boundary of another port, by their own runs.
+
+    Tensors have the same place in both, unless one layer gets more of them than the other, or in another order: then
+    each belongs to the first of its shape that is left, or to the first of its shape.
+    """
+    ours = grouped(base)
+    keys: dict[str, str] = {}
+    for (layer, call, side), names in grouped(other).items():
+        if side.startswith(STATE):
+            owner_of, _, own = buffers.get(f"{layer}.{side.removeprefix(STATE)}".removeprefix("."), "").rpartition(".")
+            name = str(Boundary(owner_of, 0, f"{STATE}{own}", 0))
+            keys |= {names[0]: name} if name in base else {}
+            continue
+        theirs = ours.get((partners[layer], call, side), []) if layer in partners else []
+        if side == "out" or same_sizes([other.shape(n) for n in names], [base.shape(n) for n in theirs]):
+            keys |= dict(zip(names, theirs, strict=False))
+            continue
+        left = list(theirs)
+        for name in names:
+            alike = [n for n in (*left, *theirs) if squeezed(base.shape(n)) == squeezed(other.shape(name))]
+            if alike:
+                keys[name] = alike[0]
+                left = [n for n in left if n != alike[0]]
+    return keys
+
+
+def grouped(run: Recorded) -> dict[tuple[str, int, str], list[str]]:
+    """The names of tensors at boundaries by layer, call and side."""
+    groups: dict[tuple[str, int, str], list[str]] = {}
+    for name in run:
+        at = Boundary.of(name)
+        if at is not None:
+            groups.setdefault((at.layer, at.call, at.side), []).append(name)
+    return groups
 
 
 def distances(
-    bench: Bench, run: Recorded, partners: Mapping[str, str], buffers: Mapping[str, str], *, whole: bool = False
+    bench: Bench, run: Recorded, keys: Mapping[str, str], *, whole: bool = False
 ) -> Iterator[tuple[Boundary, Distance]]:
     """The distance at every boundary that both ports cross, in the order of the port's run."""
     for name in run:
         at = Boundary.of(name)
-        theirs = None if at is None else partner_name(at, partners, buffers)
-        if at is not None and theirs is not None and theirs in bench.plain:
-            yield at, bench.distance(theirs, run, name, whole=whole)
+        if at is not None and keys.get(name) in bench.plain:
+            yield at, bench.distance(keys[name], run, name, whole=whole)
 
 
 def off_in_step(
-    port: Port, bench: Bench, run: Recorded, partners: Mapping[str, str], buffers: Mapping[str, str]
+    port: Port, bench: Bench, run: Recorded, partners: Mapping[str, str], keys: Mapping[str, str]
 ) -> tuple[list[Finding], dict[Boundary, Distance]]:
     """What is off in a run in step, in the order of the run, and all distances beyond rounding.
 
@@ -47,7 +94,7 @@ def off_in_step(
     """
     found: dict[tuple[str, str, int], dict[Boundary, float]] = {}
     far: dict[Boundary, Distance] = {}
-    for at, distance in distances(bench, run, partners, buffers):
+    for at, distance in distances(bench, run, keys):
         if not distance.off:
             continue
         far[at] = distance

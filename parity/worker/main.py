@@ -49,6 +49,30 @@ restore {"do": "restore", "step": 200, "tensors": {"param.linear0.weight": "...n
         goes on after that step from this state
 state   {"do": "state", "slot": "..."}                `param.*`, `state.*` and `buffer.*` as they are now
 
+A worker has at most one model (`parity.models`). Its tensors travel through folders of `.npy` files with an index
+(`parity.models.worker.tape`); a tensor at a layer's boundary is named `layer|call|in or out|index`.
+
+model.build {"do": "model.build", "build": "build_model", "mode": "eval", "state": "/run/.../state",
+         "forward": "", "loss": "loss", "metric": "", "batch": "make_batch", "batch_at": "/run/.../batch"}
+        -> {..., "layers": [...], "parameters": [...], "batch": [...]}    what it is made of; its state goes to `state`
+model.run {"do": "model.run", "state": "...", "batch": "...", "record": "...", "dtype": "float32", "seed": 0,
+         "layers": ["encoder.0.norm"],                whose boundaries are recorded
+         "partner": null, "keys": null, "replace": null,    a record whose tensors take the place of these
+         "gradients": true, "targets": ["labels"]}
+        -> {...}    the record has outputs, loss, `grad.<parameter>`, and tensors at boundaries
+model.layer {"do": "model.layer", "layer": "encoder.0.norm", "call": 0, "given": "...", "record": "...", ...}
+        -> {...}    one layer, called alone with other tensors
+model.trace {"do": "model.trace", ...}                as model.layer
+        -> {..., "lines": [...], "inputs": {...}, "outputs": {...}, "returned": {...}}    its own code as NumPy
+model.metric {"do": "model.metric", "record": "...", "batch": "..."}    -> {..., "metrics": {"accuracy": 0.5}}
+model.prompts {"do": "model.prompts", "prompts": "prompts"}    -> {..., "prompts": [[7, 21, 4], [18, 3]]}
+model.decode {"do": "model.decode", "state": "...", "record": "...", "dtype": "float32", "seed": 0,
+         "layers": ["blocks.0"],
+         "calls": [{"tokens": [[7, 21]], "mask": [[1, 1]], "positions": [[0, 1]], "fresh": true, "rows": [...]}],
+         "lengths": [3, 2], "partner": {"0": "..."},      full passes whose tensors take the place of these
+         "keys": null, "replace": null, "shaken": ""}
+        -> {..., "caches": [...], "takes": ["mask"], "words": {"": ["tokens"]}}    call k's record is in `record`/k
+
 bye     {"do": "bye"}    no reply; the worker ends
 
 A reply with "last": true says that the worker ends after it, because its framework is in no state to go on.

@@ -40,6 +40,8 @@ class UserOps:
         self.path = path = os.path.abspath(path)
         # A file beside the user's ops can be imported by them, but must not shadow a framework: it comes last.
         sys.path.append(os.path.dirname(path))
+        # Bytecode knows its source by size and second: a kernel that changes twice in one would stay what it was.
+        sys.dont_write_bytecode = True
         spec = importlib.util.spec_from_file_location("parity_user_ops", path)
         if spec is None or spec.loader is None:
             raise UserOpsError(f"{path} is not a Python file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -147,6 +148,22 @@ def test_a_full_disk_ends_the_dump_and_not_the_script(tmp_path, monkeypatch, cap
             taken.sink(Call("", "Net", 0, 0), "output", "0", np.zeros(1))
     assert capsys.readouterr().err == f"parity.capture: {tmp_path}/dump is incomplete: No space left on device.\n"
     assert not index_of(tmp_path / "dump")["complete"]
+
+
+@pytest.mark.process
+def test_a_fork_does_not_write(tmp_path):
+    with Capture(tmp_path / "dump") as taken:
+        child = os.fork()
+        taken.sink(Call("", "Net", 0, 0), "output", "0", np.full(3, os.getpid()))
+        if child == 0:
+            taken.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        taken.sink(Call("", "Net", 0, 0), "output", "1", np.zeros(3))
+    tensors = tensors_of(tmp_path / "dump")
+    assert tensors["call0.output.0"].tolist() == [os.getpid()] * 3
+    assert index_of(tmp_path / "dump")["complete"]
+    assert list(index_of(tmp_path / "dump")["tensors"]) == list(tensors)
 
 
 KILLED = """

@@ -174,6 +174,70 @@ def test_dumps_of_two_frameworks_are_compared(folder):
     assert done.returncode == 0, done.stdout
 
 
+ALONE = """
+import sys
+
+import numpy as np
+
+from parity.capture.frameworks import framework
+
+here = framework({framework!r})
+nn = here.framework.nn
+
+
+class Net(here.base):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1D(4) if here.name == "paddle" else nn.BatchNorm1d(4)
+
+    def forward(self, x, mask=None):
+        h = self.norm(self.linear(self.linear(x)))
+        return {{"h": h * mask, "none": None}}
+
+
+model, recorded, calls = Net(), {{}}, {{}}
+x = here.leaf(np.arange(12, dtype=np.float32).reshape(3, 4) ** 0.5)
+mask = here.from_numpy(np.ones((3, 1)), x)
+
+
+def sink(call, role, name, array):
+    calls[call.layer] = call
+    recorded[call.layer, call.nth, role, name] = array
+
+
+before = here.buffers(model)
+with here.recording(model, sink, gradients=True):
+    (model(x, mask=mask)["h"] ** 2).sum().backward()
+assert ("linear", 1, "grad.input", "0") in recorded, list(recorded)
+np.testing.assert_allclose(recorded["", 0, "grad.input", "0"], here.to_numpy(x.grad), rtol=1e-5)
+here.load(model, before)
+
+inputs = {{name: recorded["", 0, "input", name] for name in ("0", "mask")}}
+result = here.run_layer(model, "", inputs, {{"h": recorded["", 0, "grad.output", "h"]}}, calls[""].arguments)
+np.testing.assert_array_equal(result.outputs["h"], recorded["", 0, "output", "h"])
+np.testing.assert_allclose(result.gradients["0"], recorded["", 0, "grad.input", "0"], rtol=1e-4, atol=1e-6)
+for name, parameter in here.named_parameters(model):
+    np.testing.assert_allclose(result.parameters[name], here.to_numpy(parameter.grad), rtol=1e-4, atol=1e-5, err_msg=name)
+for name, array in here.buffers(model).items():
+    np.testing.assert_array_equal(array, before[name])
+assert any((result.buffers[name] != before[name]).any() for name in before)
+
+with here.recording(model, sink, lambda call, inputs: {{"0": 0 * inputs["0"]}} if call.layer == "linear" else None):
+    model(x, mask=mask)
+np.testing.assert_allclose(recorded["linear", 0, "output", "0"], np.tile(here.parameters(model)["linear.bias"], (3, 1)))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.frameworks
+@pytest.mark.parametrize("framework", ["paddle", "oneflow"])
+def test_a_layer_alone_and_other_inputs(tmp_path, framework):
+    (tmp_path / "alone.py").write_text(ALONE.format(framework=framework))
+    index, _ = captured(tmp_path, "alone.py", "-b", framework)
+    assert index["frameworks"].keys() == {framework}
+
+
 MAKE_ONNX = """
 import numpy as np
 from onnx import TensorProto, helper, save

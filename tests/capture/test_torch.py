@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import parity
+from parity.capture.capturing import Capture
 from parity.capture.frameworks import framework
 from parity.capture.safetensors import entries, read
 
@@ -218,6 +219,22 @@ def test_bfloat16_and_autocast(tmp_path):
         model, "head", {"0": np.full((1, 4), 0x3F80, np.uint16)}, {"0": np.full((1, 2), 0x3F80, np.uint16)}
     )
     assert {array.dtype.name for array in (*result.outputs.values(), *result.parameters.values())} == {"uint16"}
+
+
+def test_tensors_without_values_are_left_out(tmp_path):
+    model = nn.Linear(4, 2)
+    index, tensors = dumped(model, tmp_path / "dump", lambda: torch.func.vmap(model)(x_of()))
+    assert set(tensors) == {"weight", "bias"}
+    assert list(index["left_out"]) == ["call0.input.0", "call0.output.0"]
+
+
+def test_every_model_of_a_script_has_a_name(tmp_path):
+    with Capture(tmp_path / "dump") as taken:
+        taken.begin(TORCH)
+        for _ in range(2):
+            nn.MSELoss()(nn.Linear(4, 2)(x_of()), torch.zeros(3, 2))
+    names = {name for name in json.loads((tmp_path / "dump" / "index.json").read_text())["tensors"] if "output" in name}
+    assert names == {f"{name}.output.0" for name in ("Linear.call0", "Linear2.call0", "MSELoss.call0", "MSELoss.call1")}
 
 
 def test_what_is_no_model_is_refused(tmp_path):

@@ -34,6 +34,7 @@ COMMANDS = [
     "accept",
     "inspect",
     "run",
+    "compare",
     "validate",
     "schema",
     "report",

@@ -112,6 +112,14 @@ def test_a_mapping_that_was_written_is_used(tmp_path):
     assert "names.yaml: the left side has no tensor 'nowhere'" in done.stderr
 
 
+def test_two_arrays_are_one_pair_whatever_they_are_called(tmp_path):
+    values = normal(4, 6)
+    for name, array in (("golden", values), ("new", values), ("turned", values.T)):
+        np.save(tmp_path / f"{name}.npy", array)
+    assert call("compare", "golden.npy", "new.npy", "--out", "run", "-q", cwd=tmp_path).returncode == 0
+    assert call("compare", "golden.npy", "turned.npy", "--out", "run", "-q", cwd=tmp_path).returncode == 1
+
+
 def test_a_third_dump_says_who_is_off(tmp_path):
     exact = {f"{i}.h": RANDOM.normal(size=(40, 8)) for i in range(4)}
     near = {name: (values * (1 + 1e-7)).astype(np.float32) for name, values in exact.items()}

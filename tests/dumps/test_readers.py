@@ -79,9 +79,12 @@ def test_a_folder_names_arrays_by_path_and_containers_by_file_if_they_must(tmp_p
 
 def test_a_capture_is_in_the_order_of_its_calls(tmp_path):
     save_file({"x": VALUES}, tmp_path / "tensors-00000.safetensors")
-    (tmp_path / "index.json").write_text('{"format": "parity.capture/1", "complete": false}')
+    layers = [{"name": "fc", "class": "Linear", "options": {"eps": 1e-5}}, {"name": 3}, 4]
+    index = {"format": "parity.capture/1", "complete": False, "layers": layers}
+    (tmp_path / "index.json").write_text(json.dumps(index))
     dump = open_dump(tmp_path)
     assert dump.ordered
+    assert dump.options == {"fc": {"eps": 1e-5}}
     assert "interrupted" in dump.notes[0]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import user_config
+from tests.conftest import run_in, user_config
 
 USER_OPS = Path(__file__).parents[1] / "user_ops"
 NORM = "{id: ln, op: layer_norm, params: {normalized_shape: [11]}, inputs: {x: {shape: [5, 11]}}}"
@@ -118,3 +119,12 @@ def test_an_op_that_changes_its_input_fails(parity_run, tmp_path, adapter, body)
     [found] = [row for row in finished.results["comparisons"] if row["tensor"] == "input.x"]
     assert (found["culprit"], found["message"]) == (["mine"], "mine changes x in place")
     assert "input-mutated" in {row["id"] for row in finished.results["diagnoses"]}
+
+
+def test_a_kernel_that_is_changed_at_once_is_not_the_one_before(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    case = "{id: one, op: relu, gradients: false, inputs: {x: {shape: [3]}}}"
+    for factor, code in ((1, 0), (2, 1)):
+        (tmp_path / "ops.py").write_text(f"def relu(x):\n    return {factor} * x * (x > 0)\n")
+        os.utime(tmp_path / "ops.py", (1, 1))
+        assert run_in(tmp_path, user_config("ops.py", cases=[case])).code == code

@@ -21,8 +21,8 @@ def found(results):
     return {row.evidence["place"]: row for row in results.diagnoses}
 
 
-def test_the_shipped_bert_is_aligned_in_torch_and_paddle(tmp_path):
-    done = call("run", CONFIGS / "models" / "bert.yaml", "--out", tmp_path)
+def test_the_shipped_encoder_is_aligned_in_torch_and_paddle(tmp_path):
+    done = call("run", CONFIGS / "models" / "encoder.yaml", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "aligned with torch; the difference at the output is rounding" in done.stdout
     results = read_results(tmp_path)

@@ -48,6 +48,10 @@ class Call:
     nth: int = 0
     arguments: Arguments = field(default=((), {}), repr=False, compare=False)
 
+    def tensor_name(self, role: str, where: str) -> str:
+        """The name of a tensor of this call in a dump."""
+        return joined(self.layer, f"call{self.nth}.{role}.{where}")
+
 
 @dataclass(frozen=True)
 class LayerResult:

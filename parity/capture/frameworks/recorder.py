@@ -60,7 +60,7 @@ class Recorder:
 
     def returned(self, call: Call, name: str, tensor: Any) -> Any:
         """Give an output to the sink, and return the tensor to go on with."""
-        self.framework.tell(tensor, functools.partial(self.sink, call, "output", name or "0"))
+        self.tell(call, "output", name or "0", tensor)
         if self.gradients and self.framework.has_history(tensor):
             return self.watched(call, "grad.output", name or "0", tensor)
         return tensor
@@ -87,7 +87,7 @@ class Recorder:
         """Give the inputs to the sink, and return the tensors that take the place of some."""
         if self.replace is None:
             for name, tensor in inputs.items():
-                self.framework.tell(tensor, functools.partial(self.sink, call, "input", name))
+                self.tell(call, "input", name, tensor)
             return {}
         arrays = {name: self.framework.to_numpy(tensor) for name, tensor in inputs.items()}
         others = self.replace(call, arrays) or {}
@@ -115,9 +115,13 @@ class Recorder:
 
         def gradient(values: Any) -> None:
             if self.active:
-                self.framework.tell(values, functools.partial(self.sink, call, role, name))
+                self.tell(call, role, name, values)
 
         return self.framework.watched(tensor, gradient)
+
+    def tell(self, call: Call, role: str, name: str, tensor: Any) -> None:
+        """Give a tensor's values to the sink."""
+        self.framework.tell(tensor, functools.partial(self.sink, call, role, name))
 
 
 class ModelRecorder(Recorder):
@@ -150,23 +154,35 @@ class ModelRecorder(Recorder):
         finally:
             self.active = True
 
+    def tell(self, call: Call, role: str, name: str, tensor: Any) -> None:
+        """Store a tensor's values if it has any."""
+        sink = functools.partial(self.sink, call, role, name)
+        self.capture.tell(self.framework, tensor, call.tensor_name(role, name), sink)
+
     def is_known(self, layer: Any, arguments: Any) -> bool:
         """Whether an outermost layer is to be recorded; its model is stored before its first call.
 
         One with neither parameters nor inputs is no model: in OneFlow, `ones` is a layer.
         """
         if self.model is None and id(layer) not in self.layers:
-            if not any(self.framework.named_parameters(layer)) and not self.framework.tensors(arguments):
+            has_parameters = any(True for _ in self.framework.named_parameters(layer))
+            if not has_parameters and not self.framework.tensors(arguments):
                 return False
-            kind, number = type(layer).__name__, sum(kind == type(layer).__name__ for kind in self.stored.values())
-            prefix = f"{kind}{number + 1}" if number else kind
-            self.add(layer, prefix)
-            self.stored[prefix] = kind
-            self.capture.store_model(self.framework, layer, prefix)
+            self.meet(layer, has_parameters)
         if id(layer) in self.layers and not self.stored:
             self.stored[""] = type(self.model).__name__
             self.capture.store_model(self.framework, self.model, "")
         return id(layer) in self.layers
+
+    def meet(self, layer: Any, has_parameters: bool) -> None:
+        """Know another model; layers without parameters, such as losses, have one name for each class."""
+        kind = type(layer).__name__
+        number = has_parameters * sum(other == kind for other in self.stored.values())
+        prefix = f"{kind}{number + 1}" if number else kind
+        self.add(layer, prefix)
+        if prefix not in self.stored:
+            self.stored[prefix] = kind
+            self.capture.store_model(self.framework, layer, prefix)
 
 
 def start(recorder: Recorder, base: Any) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from parity.cases.dtypes import COMPUTED_IN
 from parity.cases.exact.formats import FORMATS, Format
 from parity.cases.op import Variant
+from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Predicted, Prediction
 
 SEMANTIC, UNSTABLE, DEGRADED = "semantic", "unstable", "degraded"
@@ -75,10 +76,11 @@ def multiplied(names: Iterable[str], factor: float) -> Change:
     return changed(names, lambda predicted: predicted.times(factor))
 
 
-def narrowed(names: Iterable[str], target: Format, digits: int) -> tuple[Change, Change]:
-    """Two changes: tensors are stored in a lower precision, or computed in it."""
+def narrowed(names: Iterable[str], target: Format, digits: int, most: float = OFF) -> tuple[Change, Change]:
+    """Two changes: tensors are stored in a lower precision, to within `most` of its unit roundoffs, or computed in
+    it."""
     names = tuple(names)
-    stored = changed(names, lambda predicted: predicted.stored(target.unit_roundoff))
+    stored = changed(names, lambda predicted: predicted.stored(target.unit_roundoff * most / OFF))
     return stored, changed(names, lambda predicted: predicted.widened(2.0 ** (digits - target.digits)))
 
 

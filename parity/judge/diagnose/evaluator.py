@@ -28,8 +28,6 @@ Array = NDArray[Any]
 BAND_RUNS = 6
 LOSSY = 1.5
 """An algorithm counts as unstable if its error is 1.5 times that of a careful implementation."""
-ROUNDED_ONCE = 1.25
-"""The largest error of one rounding, in unit roundoffs, with some room for the error of what was rounded."""
 WIDE = 8.0
 """A kernel with the same algorithm may sum in another order, with an error larger by this factor than the
 reference's."""
@@ -112,8 +110,7 @@ class Predicted:
         """The prediction whose values are rounded once, by at most `unit` relatively."""
         if self.values is None:
             return self
-        rounded = Envelope.relative(unit * ROUNDED_ONCE / OFF, self.values)
-        return replace(self, envelope=self.envelope.joined(rounded), coarse=True)
+        return replace(self, envelope=self.envelope.joined(Envelope.relative(unit, self.values)), coarse=True)
 
     def widened(self, factor: float) -> Predicted:
         """The prediction with a multiple of its error bound."""

@@ -482,8 +482,10 @@ class Inquiry:
 
     def concluded(self, first: SearchResult, kept: Sequence[KernelExplanation]) -> SearchResult:
         """The best remaining explanation; the others are rivals if the backend could not be called."""
-        if len(kept) > 1 and self.can_ask:
-            kept = [e for e in kept if all(holds(e, question) for question in self._farther)] or kept
+        exact = [e for e in kept if e.is_exact]
+        if kept[0].is_exact and len(exact) > 1 and self.can_ask:
+            # A range of error sizes holds nearly everywhere, so it never takes the place of values that fit.
+            kept = [e for e in exact if all(holds(e, question) for question in self._farther)] or kept
         best = kept[0]
         rivals = [] if self.can_ask else [e for e in kept[1:] if e in first.rivals or self.is_rival(best, e)]
         second = next((e for e in (first.best, *first.rivals) if e not in kept and e.causes), first.second)

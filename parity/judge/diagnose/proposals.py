@@ -26,6 +26,8 @@ Causes = tuple[Cause, ...]
 
 EXACT = Envelope(0.0, 0.0)
 VARIED = 64
+ROUNDED_ONCE = 1.25
+"""The largest error of one rounding, in unit roundoffs, with some room for the error of what was rounded."""
 BETTER = 4.0
 """A change is proposed if it leaves less than a quarter of the error."""
 NEAR = 1e-3
@@ -117,7 +119,7 @@ def coarse(origin: KernelExplanation) -> Iterator[Cause]:
         names = [n for n in origin.wrong if lies_on(origin.observed.get(n), origin.prediction[n], target.name)]
         if names:
             shown = {"format": target.name, "every_value_is_of_this_format": names}
-            stored, computed = narrowed(names, target, digits)
+            stored, computed = narrowed(names, target, digits, ROUNDED_ONCE)
             for change, weight in ((stored, 1.0), (computed, 1.5)):
                 shown_by = "values that the lower precision cannot represent"
                 yield Cause("reduced-precision", shown, change=change, weight=weight, shown_by=shown_by, portable=False)

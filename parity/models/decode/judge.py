@@ -170,13 +170,15 @@ class Decoding:
             parting = Parting(name, which, off[which][0], off[which][-1], tensors, cause=cause)
             self.partings.append(parting)
             if name == "port" and self.base is not None:
-                parting.origin = self._origin(
-                    self._in_step(self.base, which), which, self.base.step[which], self.partners
-                )
+                parting.origin = self._origin_across(self.base, which)
 
-    def _in_step(self, base: Decoding, which: int) -> Run:
-        """The full pass over a prompt, with the baseline's values at the layers' boundaries."""
-        return self.run(full(self.prompts, which), layers=self.partners, partner={which: base.full[which].plain})
+    def _origin_across(self, base: Decoding, which: int) -> Origin | None:
+        """What is off in one pass, with the baseline's values at the layers' boundaries."""
+        theirs, mine = base.full[which].plain, self.passes[which].tapes[0]
+        partners = steps.fitting(self.port, self.partners, theirs, mine)
+        keys = steps.aligned(theirs, mine, partners, {})
+        run = self.run(full(self.prompts, which), layers=list(partners), partner={which: theirs}, keys=keys)
+        return self._origin(run, which, base.step[which], partners, keys)
 
     def _way(self, name: str) -> None:
         """Run a way; where it is off, look for what begins it."""
@@ -233,15 +235,16 @@ class Decoding:
         elif why:
             parting.id, parting.cause = why
 
-    def _origin(self, run: Run, which: int, bench: Bench, partners: Mapping[str, str]) -> Origin | None:
-        """What is off in step: from the first token on that is, in the order of the run. `partners`: the names that
-        the layers have in the bench."""
+    def _origin(
+        self, run: Run, which: int, bench: Bench, partners: Mapping[str, str], keys: Mapping[str, str] | None = None
+    ) -> Origin | None:
+        """What is off in step: from the first token on that is, in the order of the run. `keys`: the names that the
+        bench has for the run's tensors, if they are others."""
         off: dict[Boundary, TokenRatios] = {}
-        names = dict.fromkeys(name for tape in run.tapes for name in tape)
-        for at in filter(None, map(Boundary.of, names)):
-            theirs = steps.partner_name(at, partners, {})
-            if theirs is not None and theirs in bench.plain:
-                found = token_ratios(bench, run, theirs, which, len(self.prompts[which]), str(at))
+        for name in dict.fromkeys(name for tape in run.tapes for name in tape):
+            at, theirs = Boundary.of(name), name if keys is None else keys.get(name, "")
+            if at is not None and theirs in bench.plain:
+                found = token_ratios(bench, run, theirs, which, len(self.prompts[which]), name)
                 off |= {at: found} if found.off else {}
         if not off:
             return None

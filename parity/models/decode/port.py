@@ -39,18 +39,20 @@ class Decoder(Port):
         calls: Sequence[Call],
         prompts: Sequence[Tokens],
         *,
-        layers: Collection[str] | Mapping[str, str] = (),
+        layers: Collection[str] = (),
         partner: Mapping[int, Recorded] | None = None,
+        keys: Mapping[str, str] | None = None,
         replace: Collection[str] | None = None,
         dtype: str = "",
         seed: int = 0,
         shaken: str = "",
     ) -> Run:
-        """Run some calls with the boundaries of `layers` (to the names that a partner has for them) on the tapes.
+        """Run some calls with the boundaries of `layers` on the tapes.
 
         With `partner`, the full pass of each prompt, its values take the place of the calls' (only of the tensors in
-        `replace`, if given). `seed` perturbs weights, and what takes a place, by an ulp; with `shaken`, all at the
-        boundaries by an ulp of that dtype. Raises ModelError.
+        `replace`, if given); `keys` are the names that it has for tensors, if they are others. `seed` perturbs weights,
+        and what takes a place, by an ulp; with `shaken`, all at the boundaries by an ulp of that dtype. Raises
+        ModelError.
         """
         record = self.folder / f"run-{next(self._numbers)}"
         reply = self._ask(
@@ -59,8 +61,9 @@ class Decoder(Port):
             record=str(record),
             calls=[call.message() for call in calls],
             lengths=[len(tokens) for tokens in prompts],
-            layers=dict(layers) if isinstance(layers, Mapping) else {name: name for name in layers},
+            layers=list(layers),
             partner={str(i): full.folder for i, full in (partner or {}).items()},
+            keys=None if keys is None else dict(keys),
             replace=None if replace is None else list(replace),
             dtype=dtype or self.dtype,
             seed=seed,

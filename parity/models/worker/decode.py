@@ -56,15 +56,14 @@ class FullPass:
         self.full = {int(i): Recorded(folder) for i, folder in request["partner"].items()}
         self.lengths: Sequence[int] = request["lengths"]
         self.only = None if request["replace"] is None else set(request["replace"])
-        self.layers: Mapping[str, str] = request["layers"]
+        self.keys: Optional[Mapping[str, str]] = request["keys"]
         self.call, self.dtype, self.seed = call, request["dtype"], request["seed"]
 
     def __call__(self, name: str, array: Any) -> Any:
         """The value for a tensor; None to leave it."""
         if self.only is not None and name not in self.only:
             return None
-        layer, _, rest = name.partition("|")
-        theirs = f"{self.layers[layer]}|{rest}"
+        theirs = name if self.keys is None else self.keys.get(name, "")
         rows, n = self.call["rows"], len(self.call["tokens"][0])
         changed = None
         for i, row in enumerate(rows):

@@ -15,7 +15,7 @@ import numpy as np
 from parity.adapters.base import Unsupported
 from parity.models.worker import decode
 from parity.models.worker.port import Crossing, Port, PortError, perturbed
-from parity.models.worker.tape import Recorded, Tape
+from parity.models.worker.tape import Recorded, Tape, squeezed
 from parity.models.worker.trace import UntracedError
 from parity.models.worker.traced import traced
 from parity.worker.cell import Backend, explain
@@ -168,25 +168,24 @@ class ModelRequests:
 class Source:
     """The values of a partner's run for the boundaries of this one's layers, perturbed by an ulp if there is a seed.
 
-    `layers` of the request maps a layer to its partner. `replace`: the names of the tensors that are replaced, None for
-    all.
+    `keys` of the request are the partner's names of tensors, None if they are the same; `replace` the names of those
+    that are replaced, None for all.
     """
 
     def __init__(self, request: Message) -> None:
         self._stored = Recorded(request["partner"])
-        self._layers: Mapping[str, str] = request["layers"]
+        self._keys: Optional[Mapping[str, str]] = request["keys"]
         self._only = None if request["replace"] is None else set(request["replace"])
         self._dtype, self._seed = request["dtype"], request["seed"]
 
     def __call__(self, name: str, array: Any) -> Any:
         """The value for a tensor whose own is `array`; None to leave it."""
-        layer, _, rest = name.partition("|")
-        theirs = f"{self._layers[layer]}|{rest}"
+        theirs = name if self._keys is None else self._keys.get(name, "")
         if (self._only is not None and name not in self._only) or theirs not in self._stored:
             return None
-        if self._stored.shape(theirs) != array.shape:
+        if squeezed(self._stored.shape(theirs)) != squeezed(array.shape):
             return None
-        return perturbed(self._stored.load(theirs), self._dtype, theirs, self._seed)
+        return perturbed(self._stored.load(theirs), self._dtype, theirs, self._seed).reshape(array.shape)
 
 
 REQUESTS = {

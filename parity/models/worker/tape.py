@@ -14,6 +14,11 @@ import numpy as np
 INDEX = "index.json"
 
 
+def squeezed(shape: Any) -> Any:
+    """A shape without lengths of 1."""
+    return tuple(n for n in shape if n != 1)
+
+
 class Tape:
     """Writes tensors into a folder as they come."""
 

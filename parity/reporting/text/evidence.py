@@ -23,6 +23,10 @@ NO_FORMULA = frozenset(("unexplained", "not-identifiable", *BEHAVIOURS))
 """Diagnoses that explain no tensor as a formula would."""
 
 
+FITS = "fits"
+"""The evidence of what was found in a dump, in place of error ratios."""
+
+
 def diagnosis_lines(row: Diagnosis, *, brief: bool = False) -> Iterator[Text]:
     """A diagnosis: who, what and in which tensors; then how much of the error it explains, and its evidence.
 
@@ -50,7 +54,7 @@ def residual_text(row: Diagnosis) -> str:
     """`explains it: error ratio 8.1e+04 before, 0.9 with it taken into account`."""
     before, after = row.residual_before, row.residual_after
     if before is None:
-        return "a finding of its own, beside the op's results"
+        return f"fits {row.evidence[FITS]}" if FITS in row.evidence else "a finding of its own, beside the op's results"
     if row.id in HARMLESS:
         return f"error ratio {number(after)}, within the error bound"
     if after is None or row.id == "unexplained" or (not row.explained and after == before):
@@ -110,6 +114,7 @@ def candidate_text(value: Mapping[str, Any]) -> str:
 
 
 TEXTS: Mapping[str, Callable[[Any], str]] = {
+    FITS: lambda _: "",
     "expression": lambda value: f"computes {value}",
     "further_inputs_predicted": lambda value: f"predicts the backend on {value} further inputs too",
     "parameters": lambda value: f"with {plain(value, 9)}",

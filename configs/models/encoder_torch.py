@@ -1,12 +1,13 @@
-"""The same BERT in PaddlePaddle."""
+"""A small encoder, like BERT, in PyTorch."""
 
-import paddle
-from paddle import nn
+import numpy as np
+import torch
+from torch import nn
 
 VOCABULARY, HIDDEN, HEADS, INNER, LAYERS, LENGTH, CLASSES = 60, 24, 3, 40, 2, 9, 5
 
 
-class Attention(nn.Layer):
+class Attention(nn.Module):
     def __init__(self):
         super().__init__()
         self.query = nn.Linear(HIDDEN, HIDDEN)
@@ -17,22 +18,22 @@ class Attention(nn.Layer):
     def forward(self, x, mask):
         b, n, _ = x.shape
         layers = (self.query, self.key, self.value)
-        q, k, v = (layer(x).reshape([b, n, HEADS, HIDDEN // HEADS]).transpose([0, 2, 1, 3]) for layer in layers)
-        scores = q @ k.transpose([0, 1, 3, 2]) / (HIDDEN // HEADS) ** 0.5
+        q, k, v = (layer(x).reshape(b, n, HEADS, HIDDEN // HEADS).transpose(1, 2) for layer in layers)
+        scores = q @ k.transpose(-1, -2) / (HIDDEN // HEADS) ** 0.5
         scores = scores + (1.0 - mask[:, None, None, :]) * -10000.0
-        context = (nn.functional.softmax(scores, -1) @ v).transpose([0, 2, 1, 3]).reshape([b, n, HIDDEN])
+        context = (torch.softmax(scores, -1) @ v).transpose(1, 2).reshape(b, n, HIDDEN)
         return self.out(context)
 
 
-class Block(nn.Layer):
+class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.attention = Attention()
-        self.norm1 = nn.LayerNorm(HIDDEN, epsilon=1e-12)
+        self.norm1 = nn.LayerNorm(HIDDEN, eps=1e-12)
         self.up = nn.Linear(HIDDEN, INNER)
         self.act = nn.GELU()
         self.down = nn.Linear(INNER, HIDDEN)
-        self.norm2 = nn.LayerNorm(HIDDEN, epsilon=1e-12)
+        self.norm2 = nn.LayerNorm(HIDDEN, eps=1e-12)
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x, mask):
@@ -40,25 +41,37 @@ class Block(nn.Layer):
         return self.norm2(x + self.dropout(self.down(self.act(self.up(x)))))
 
 
-class Bert(nn.Layer):
+class Encoder(nn.Module):
     def __init__(self):
         super().__init__()
         self.words = nn.Embedding(VOCABULARY, HIDDEN)
         self.positions = nn.Embedding(LENGTH, HIDDEN)
-        self.norm = nn.LayerNorm(HIDDEN, epsilon=1e-12)
-        self.encoder = nn.LayerList([Block() for _ in range(LAYERS)])
+        self.norm = nn.LayerNorm(HIDDEN, eps=1e-12)
+        self.encoder = nn.ModuleList([Block() for _ in range(LAYERS)])
         self.classifier = nn.Linear(HIDDEN, CLASSES)
 
     def forward(self, ids, mask):
-        x = self.norm(self.words(ids) + self.positions(paddle.arange(ids.shape[1])))
+        x = self.norm(self.words(ids) + self.positions(torch.arange(ids.shape[1])))
         for block in self.encoder:
             x = block(x, mask)
         return self.classifier(x[:, 0])
 
 
 def build_model():
-    return Bert()
+    return Encoder()
+
+
+def make_batch():
+    rng = np.random.default_rng(0)
+    mask = np.ones((4, LENGTH), np.float32)
+    mask[1, 6:] = 0
+    mask[3, 4:] = 0
+    return {"ids": rng.integers(0, VOCABULARY, (4, LENGTH)), "mask": mask, "labels": rng.integers(0, CLASSES, 4)}
 
 
 def loss(output, batch):
     return nn.functional.cross_entropy(output, batch["labels"])
+
+
+def accuracy(output, batch):
+    return float((output.argmax(-1) == batch["labels"]).mean())
