@@ -164,3 +164,11 @@ def test_a_wrong_case_is_told_with_the_remedy(tmp_path, case, message):
     path.write_text(f"version: 1\nbackends: [{{name: a, adapter: torch, ops: ./a.py}}]\ncases: [{case}]\n")
     with pytest.raises(ConfigError, match=message):
         load_plan([path])
+
+
+def test_a_way_that_would_not_be_what_it_is_called_is_not_run(tmp_path):
+    ports = {"short": GPT.replace("(10, 7, 4)", "(3, 1)")}
+    done = call("run", config_of(tmp_path, ports), "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "left-step is not run: the shortest prompt has one token" in " ".join(done.stdout.split())
+    assert not [row for row in read_results(tmp_path / "out").comparisons if row.tensor.startswith("left-step")]

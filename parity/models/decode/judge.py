@@ -19,7 +19,7 @@ from parity.models import steps
 from parity.models.decode.port import Decoder, Run
 from parity.models.decode.spec import Decode
 from parity.models.decode.tokens import LOGPROBS, TokenRatios, log_probabilities, token_ratios
-from parity.models.decode.ways import FULL, WAYS, WORDS, Call, Tokens, calls_of, full
+from parity.models.decode.ways import FULL, WAYS, WORDS, Call, Tokens, Way, calls_of, full
 from parity.models.findings import CODE, Boundary
 from parity.models.measure import RUNS, TRUTH, Bench
 from parity.models.ports import ModelError
@@ -130,11 +130,9 @@ class Decoding:
         for name, way in WAYS.items():
             if self.spec.ways and name not in self.spec.ways:
                 continue
-            missing = [need for need in way.needs if need not in self.passes[0].takes]
-            if missing:
-                self.notes.append(f"{name} is not run: {self.spec.forward} does not take {few(missing)}")
-            elif len(self.prompts) == 1 and name not in ("step", "chunks"):
-                self.notes.append(f"{name} is not run: there is one prompt")
+            why = self._impossible(name, way)
+            if why:
+                self.notes.append(f"{name} is not run: {why}")
             else:
                 self.say(f"runs {self.port.name} {way.words}")
                 try:
@@ -143,6 +141,18 @@ class Decoding:
                     if error.outcome is not Outcome.ERROR:
                         raise
                     self.failed[name] = str(error)
+
+    def _impossible(self, name: str, way: Way) -> str:
+        """Why a way cannot be tried, or would not be what it is called; empty if it can."""
+        missing = [need for need in way.needs if need not in self.passes[0].takes]
+        lengths = {len(tokens) for tokens in self.prompts}
+        if missing:
+            return f"{self.spec.forward} does not take {few(missing)}"
+        if len(self.prompts) == 1 and name not in ("step", "chunks"):
+            return "there is one prompt"
+        if len(lengths) == 1 and name in ("left", "right", "left-step"):
+            return "all prompts have one length"
+        return "the shortest prompt has one token" if name == "left-step" and min(lengths) == 1 else ""
 
     def _shaken(self, which: int) -> Bench:
         """The full pass in float32, with all that crosses a layer's boundary moved by an ulp of bfloat16."""
@@ -223,6 +233,7 @@ class Decoding:
         parting.origin = origin = self._origin(
             in_step, parting.prompt, self.step[parting.prompt], {name: name for name in self.layers}
         )
+        in_step.forget()
         caches = [cache for call, cache in zip(run.calls, run.caches, strict=True) if reads(call, parting.prompt)]
         why = None if origin is None else position(origin)
         if origin is not None and why is not None:
@@ -231,6 +242,7 @@ class Decoding:
         if origin is not None:
             mended = self.run(upto, layers=self.layers, partner=plain, replace=origin.boundaries)
             parting.left = self._largest(mended, parting.prompt)
+            mended.forget()
             parting.id, parting.cause = why or ("layer-code", differs(origin))
         elif why:
             parting.id, parting.cause = why
@@ -304,7 +316,10 @@ class Decoding:
 
     def _row(self, calls: Sequence[Call], which: int, token: int) -> Any:
         """The log-probabilities of a token in some calls."""
-        return log_probabilities(self.run(calls), self.full[which], which, len(self.prompts[which]))[token][0]
+        run = self.run(calls)
+        found = log_probabilities(run, self.full[which], which, len(self.prompts[which]))[token][0]
+        run.forget()
+        return found
 
     # Rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,10 @@ class Run:
     caches: Sequence[Sequence[Mapping[str, Any]]]
     takes: Sequence[str]
     words: Mapping[str, Sequence[str]]
+
+    def forget(self) -> None:
+        """Remove its files."""
+        shutil.rmtree(Path(self.tapes[0].folder).parent, ignore_errors=True)
 
 
 class Decoder(Port):
