@@ -172,3 +172,15 @@ def test_a_way_that_would_not_be_what_it_is_called_is_not_run(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "left-step is not run: the shortest prompt has one token" in " ".join(done.stdout.split())
     assert not [row for row in read_results(tmp_path / "out").comparisons if row.tensor.startswith("left-step")]
+
+
+def test_one_pass_in_bfloat16_is_compared_with_float32(tmp_path):
+    wrong = GPT.replace(
+        "self.positions(positions)", "self.positions(positions + (self.head.weight.dtype == torch.bfloat16))"
+    )
+    done = call("run", config_of(tmp_path, {"ours": wrong}, "bfloat16"), "--out", tmp_path / "out")
+    results = read_results(tmp_path / "out")
+    [row] = results.diagnoses
+    assert (row.id, row.evidence["way"], row.evidence["place"]) == ("unexplained", "dtype", "no layer is named")
+    assert {one.tensor for one in results.comparisons if one.fails} <= {"dtype.0", "dtype.1", "dtype.2"}
+    assert "greedy choices are not float32's" in " ".join(done.stdout.split())

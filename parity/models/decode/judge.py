@@ -175,11 +175,12 @@ class Decoding:
         off = {i: one.ratios.off for i, one in enumerate(known) if one.ratios.off}
         if off:
             which = min(off, key=lambda i: off[i][0])
-            cause = f"differs from {other} in one pass; a case of `kind: model` says why"
+            cause = f"differs from {other} in one pass"
             tensors = [f"{name}.{i}" for i in off]
             parting = Parting(name, which, off[which][0], off[which][-1], tensors, cause=cause)
             self.partings.append(parting)
             if name == "port" and self.base is not None:
+                parting.cause += "; a case of `kind: model` says why"
                 parting.origin = self._origin_across(self.base, which)
 
     def _origin_across(self, base: Decoding, which: int) -> Origin | None:
@@ -353,7 +354,7 @@ class Decoding:
         for one in self.partings:
             measured = [prompt for prompt in self.ran[one.way] if prompt is not None]
             kl = [value for prompt in measured for value in prompt.kl.values()]
-            place = few(list(one.origin.places)) if one.origin else "no layer"
+            place = few(list(one.origin.places)) if one.origin else "no layer is named"
             evidence = {
                 "way": one.way, "prompt": one.prompt, "token": one.token, "place": place, "cause": one.cause,
                 "layer": None if one.origin is None else one.origin.what,
