@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -115,10 +115,7 @@ def code_case(
     theirs = {there: here for here, there in partners.items()}
     children = children_of(ours, list(partners.values()))
     boundary = [name for name in plain if Boundary.of(name) is not None]
-    given = {
-        f"child:{name}": plain.load(name) for name in boundary if name.split("|")[0] in children and "|out|" in name
-    }
-    given |= {f"in:{i}": plain.load(name) for i in range(MOST_INPUTS) if (name := f"{ours}|{call}|in|{i}") in plain}
+    given = given_to(ours, call, children, boundary, plain)
     reply, constants = base.traced(states[base.name], ours, call, given, children)
     places, outputs = reply["inputs"], reply["outputs"]
     values = values_of(reply, base, ours, Recorded(str(states[base.name])), given, constants)
@@ -170,6 +167,16 @@ def words_of(program: Mapping[str, Any]) -> set[str]:
     """The words in the lines of a program, and what it returns."""
     texts = [*(f"{line['text']} {line['given']}" for line in program["lines"]), *program["returned"].values()]
     return set(re.findall(r"\w+", " ".join(texts)))
+
+
+def given_to(
+    layer: str, call: int, children: Collection[str], boundary: Collection[str], plain: Recorded
+) -> dict[str, Array]:
+    """What a call's code gets: its inputs, and what the layers within return, by place."""
+    outputs = [name for name in boundary if name.split("|")[0] in children and "|out|" in name]
+    given = {f"child:{name}": plain.load(name) for name in outputs}
+    inputs = {i: f"{layer}|{call}|in|{i}" for i in range(MOST_INPUTS)}
+    return given | {f"in:{i}": plain.load(name) for i, name in inputs.items() if name in plain}
 
 
 def values_of(
