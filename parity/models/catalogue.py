@@ -38,7 +38,7 @@ MODELS = (
         id="weights-differ",
         title="a parameter has other values",
         what=(
-            "The ports were compared with the weights that they have themselves (`weights: own`), and one parameter is "
+            "The ports were compared with the weights that they have themselves (weights: own), and one parameter is "
             "not the other port's: a layer that was not loaded, or a matrix that is transposed."
         ),
         shows="The values of the parameter differ by more than a cast; everything behind the layer follows.",

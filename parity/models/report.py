@@ -35,6 +35,8 @@ class ModelReport(CaseReport):
     )
     pictured = False
     resumes_by_dtype = True
+    template = "models"
+    head: Sequence[str] = HEAD
     legend = f"In a model, {OFF:g} envelopes are the tolerance. "
 
     def recorded(self, case: CasePlan, folder: Path | None) -> tuple[dict[str, Any], dict[str, InputRow]]:  # noqa: ARG002 - drawn by the baseline
@@ -68,38 +70,54 @@ class ModelReport(CaseReport):
         if findings and not any(row.tensor.startswith(LAYER) for row in findings):
             yield "no layer is off in step: look at what comes before and after the model, and at the loss"
 
+    def views(self, results: Results) -> Sequence[Told]:
+        """What is told of each port, those that are off first."""
+        return views(results)
+
     def screen(self, case: CaseRow, dtypes: Iterable[str], results: Results) -> Iterator[RenderableType]:
         """The answer and the parts."""
-        for one in views(results):
+        for one in self.views(results):
             if one.case.id == case.id and one.dtype in dtypes:
-                yield from parts(one, HEAD)
+                yield from parts(one, self.head)
 
     def anchors(self, results: Results) -> Anchors:
         """The anchor of each case and dtype: that of its first port."""
-        return {(one.case.id, one.dtype): one.anchor for one in reversed(views(results))}
+        return {(one.case.id, one.dtype): one.anchor for one in reversed(self.views(results))}
 
     def html_section(self, results: Results, cells: Sequence[CellResult]) -> Markup:  # noqa: ARG002 - the rows say all
-        """A table for each port."""
+        """A table for each port, or each backend."""
         from parity.reporting.html.templates import rendered
 
         shown = [
             {"anchor": one.anchor, "title": one.title, "lines": one.answer(), "rows": one.table()}
-            for one in views(results)
+            for one in self.views(results)
         ]
-        return rendered("models", models=shown, head=HEAD) if shown else Markup()
+        return rendered(self.template, models=shown, head=self.head) if shown else Markup()
 
     def markdown_pieces(self, results: Results) -> Sequence[str]:
         """The same in Markdown, a piece for each port."""
-        return [markdown(one, HEAD) for one in views(results)]
+        return [markdown(one, self.head) for one in self.views(results)]
 
     def console_parts(self, results: Results, width: int, *, verbose: bool) -> Iterator[RenderableType]:  # noqa: ARG002 - as it fits
         """The same on the console."""
-        for one in views(results):
-            yield from parts(one, HEAD)
+        for one in self.views(results):
+            yield from parts(one, self.head)
 
 
 class Told(Protocol):
     """What has an answer and a table."""
+
+    @property
+    def case(self) -> CaseRow:
+        """The case."""
+
+    @property
+    def dtype(self) -> str:
+        """The dtype."""
+
+    @property
+    def anchor(self) -> str:
+        """Its place in a page."""
 
     @property
     def title(self) -> str:

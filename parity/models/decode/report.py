@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from markupsafe import Markup
 
 from parity.engine.inputs import slug
 from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.decode.spec import DECODE
 from parity.models.decode.ways import WORDS
-from parity.models.report import UNMEASURED, ModelReport, markdown, parts
-from parity.reporting.kinds import Anchors
+from parity.models.report import UNMEASURED, ModelReport, Told
 from parity.reporting.results.rows import CaseRow, ComparisonRow, OutcomeRow, Results
 from parity.reporting.text.words import grouped, listed, number
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from parity.reporting.results.cells import CellResult
     from parity.reporting.text.reasons import CaseRows
 
 HEAD = ("way", "first token", "cause", "tokens off", "greedy choices changed", "KL at most", "error ratio")
@@ -143,6 +137,8 @@ class DecodeReport(ModelReport):
     """Ways to decode: judged token by token by the envelope of the full pass."""
 
     no_script = "there are scripts for single ops, not for models that decode"
+    template = "decodings"
+    head = HEAD
     legend = f"Of a model that decodes, {OFF:g} envelopes of a token are the tolerance. "
 
     def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
@@ -165,31 +161,6 @@ class DecodeReport(ModelReport):
         """Nothing beside the answer."""
         yield from ()
 
-    def screen(self, case: CaseRow, dtypes: Iterable[str], results: Results) -> Iterator[RenderableType]:
-        """The answer and the ways."""
-        for one in views(results):
-            if one.case.id == case.id and one.dtype in dtypes:
-                yield from parts(one, HEAD)
-
-    def anchors(self, results: Results) -> Anchors:
-        """The anchor of each case and dtype: that of its first backend."""
-        return {(one.case.id, one.dtype): one.anchor for one in reversed(views(results))}
-
-    def html_section(self, results: Results, cells: Sequence[CellResult]) -> Markup:  # noqa: ARG002 - the rows say all
-        """A table for each backend."""
-        from parity.reporting.html.templates import rendered
-
-        shown = [
-            {"anchor": one.anchor, "title": one.title, "lines": one.answer(), "rows": one.table()}
-            for one in views(results)
-        ]
-        return rendered("decodings", models=shown, head=HEAD) if shown else Markup()
-
-    def markdown_pieces(self, results: Results) -> Sequence[str]:
-        """The same in Markdown, a piece for each backend."""
-        return [markdown(one, HEAD) for one in views(results)]
-
-    def console_parts(self, results: Results, width: int, *, verbose: bool) -> Iterator[RenderableType]:  # noqa: ARG002 - as it fits
-        """The same on the console."""
-        for one in views(results):
-            yield from parts(one, HEAD)
+    def views(self, results: Results) -> Sequence[Told]:
+        """What is told of each backend, those that are off first."""
+        return views(results)
