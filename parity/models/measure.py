@@ -14,12 +14,15 @@ import numpy as np
 
 from parity.judge.bound.envelope import FLOOR, OFF, WORK, Array, Envelope, envelope_of, error_ratio, size
 from parity.judge.bound.groups import Spread
+from parity.models.ports import ModelError
 from parity.models.worker.tape import Recorded, squeezed
 
 RUNS = 4
 """Perturbed runs of the baseline."""
 TRUTH = {"float32": "float64", "bfloat16": "float32"}
 """The dtype of the run that is taken for the truth."""
+MOST = {"bfloat16": 0.5}
+"""The largest envelope of an output, as a part of it, with which ports can be compared; 0.05 in other dtypes."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,18 @@ class Bench:
             largest = np.maximum(largest, error)
             spread.add(np.where(np.isfinite(error), error, 0))
         return exact, envelope_of(largest, exact, finite, spread.inflation)
+
+    def check(self, port: str) -> None:
+        """Raises ModelError if an output changes so much in these runs that no port could be told from another."""
+        for name in (name for name in self.plain if name.partition(".")[0] == "output"):
+            exact, envelope = self.envelope(name)
+            scale = size(exact).rms if exact.dtype.kind == "f" else 0.0
+            if envelope.rms > MOST.get(self.dtype, 0.05) * scale > 0:
+                raise ModelError(
+                    f"{port}'s {name} changes by {envelope.rms / scale:.0%} if weights and inputs are moved by an ulp "
+                    "or in another dtype: the model is random (dropout, noise; set it to 0), or rounding decides what "
+                    "it returns"
+                )
 
     def distance(
         self, name: str, other: Recorded, theirs: str, *, whole: bool = False, moved: Array | None = None

@@ -13,7 +13,7 @@ from parity.config.plan import ORACLE, CasePlan
 from parity.engine.inputs import slug
 from parity.judge.bound.envelope import FLOOR, OFF
 from parity.judge.case import CaseJudge, Cell, Judged
-from parity.judge.compare.cell import consult_oracle
+from parity.judge.compare.cell import NOTHING_FINITE, consult_oracle
 from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -462,6 +462,8 @@ class Pair:
         if distance.shapes:
             return replace(base, message=f"{self.other.name} has {distance.shapes}", culprit=(self.other.name,))
         metrics = compare(np.asarray(values), np.asarray(expected).astype(values.dtype), 0.0, 0.0)
+        if not np.isfinite(expected).any() and not metrics.n_nonfinite_mismatched:
+            return replace(base, verdict=Verdict.NOT_COMPARED, message=NOTHING_FINITE)
         verdict = Verdict.SEMANTIC if distance.off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
         if metrics.n_nonfinite_mismatched:
             verdict = Verdict.NONFINITE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from parity.engine.inputs import folder_name
 from parity.engine.logs import RunLog
 from parity.engine.starting import replaceable
 from parity.engine.workers import Workers
-from parity.judge.compare.verdict import Comparison
+from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.layers import partners
 from parity.models.measure import RUNS, TRUTH, Bench
@@ -69,10 +70,23 @@ def each(
             for dtype in case.dtypes:
                 if (case.id, dtype) not in done:
                     folder = run_dir / "tensors" / folder_name(index, case) / dtype
-                    yield from made(plan.of(case), case, dtype, workers, folder, tell).judged()
+                    judged = made(plan.of(case), case, dtype, workers, folder, tell).judged()
+                    yield from (whole(one, plan.of(case).baseline) for one in judged)
     finally:
         workers.close()
         log.close()
+
+
+def whole(judged: JudgedCase, baseline: str) -> JudgedCase:
+    """With a comparison that was not made for each backend that failed: a run without its result is incomplete."""
+    compared = {row.actual for row in judged.comparisons}
+    failed = [o for o in judged.outcomes if o.outcome is not Outcome.OK and o.backend not in compared]
+    others = [o for o in failed if o.backend != baseline] or failed
+    missing = [
+        Comparison(o.case, o.dtype, "output", o.backend, baseline, Verdict.NOT_COMPARED, 0.0, 0.0, message=o.message)
+        for o in others
+    ]
+    return replace(judged, comparisons=[*judged.comparisons, *missing])
 
 
 def functions_of(case: CasePlan) -> Sequence[str]:
@@ -160,8 +174,11 @@ class ModelRun:
         layers = {port.name: partners(self.base, port, moves[port.name]) for port in others}
         try:
             free, step = self._bench({name for theirs in layers.values() for name in theirs.values()})
+            free.check(self.base.name)
         except ModelError as error:
             self._fail(self.base, error)
+            for port in others:
+                self._fail(port, ModelError(f"the baseline failed: {error}"))
             return
         for port in others:
             state = self.folder / "runs" / f"state-{port.name}"

@@ -55,6 +55,9 @@ class ModelView:
         if self.ended:
             return [self.ended]
         if not self.is_off:
+            silent = [f"{row.tensor}: {row.message}" for row in self.outputs if row.verdict == "not-compared"]
+            if silent:
+                return silent
             sizes = (f"{row.tensor}: {size(row)}" for row in self.outputs)
             return [f"aligned with {self.baseline}; the difference at the output is rounding ({'; '.join(sizes)})"]
         grouped: dict[str, list[Diagnosis]] = {}

@@ -181,7 +181,7 @@ def cells(results: Results) -> list[CellResult]:
             case=case,
             dtype=key[1],
             backend=key[2],
-            status=status_of(rows, outcomes.get(key), level),
+            status=status_of(rows, outcomes.get(key), level, reference=is_reference(case, key[2], results)),
             rows=tuple(rows),
             diagnoses=tuple(diagnosed.get(key, ())),
             ended=outcomes.get(key),
@@ -198,8 +198,15 @@ def failing_level(results: Results) -> frozenset[str]:
     return exit_codes.FAILING[level if level in exit_codes.FAIL_ON else exit_codes.DEFAULT_FAIL_ON]
 
 
-def status_of(rows: Sequence[ComparisonRow], outcome: OutcomeRow | None, level: frozenset[str]) -> Status:
-    """The status of a cell, from its comparisons and its outcome."""
+def is_reference(case: CaseRow, backend: str, results: Results) -> bool:
+    """Whether a backend is what others are compared with, and is compared with nothing itself."""
+    return report_of(case.op).baseline_is_reference and backend == (case.baseline or results.run.baseline)
+
+
+def status_of(
+    rows: Sequence[ComparisonRow], outcome: OutcomeRow | None, level: frozenset[str], *, reference: bool = False
+) -> Status:
+    """The status of a cell, from its comparisons and its outcome; a `reference` needs no comparison."""
     failing = [row for row in rows if row.fails]
     if any(row.verdict in level and row.known is None for row in failing):
         return Status.FAILED
@@ -211,7 +218,7 @@ def status_of(rows: Sequence[ComparisonRow], outcome: OutcomeRow | None, level: 
         return Status.ERROR
     made = [row for row in rows if row.compared]
     if not made:
-        return Status.NOT_RUN
+        return Status.PASSED if reference else Status.NOT_RUN
     if any(row.known is not None for row in made):
         return Status.KNOWN
     if failing:

@@ -192,8 +192,9 @@ VIEWS: Mapping[str, str] = {
             LEFT JOIN levels l ON l.fail_on = r.fail_on AND l.verdict = p.verdict""",
     "cells": """
         WITH asked AS (
-            SELECT c.rowid AS number, c.id AS case_id, c.op, d.value AS dtype, b.name AS backend
-            FROM cases c JOIN json_each(c.dtypes) d CROSS JOIN backends b
+            SELECT c.rowid AS number, c.id AS case_id, c.op, d.value AS dtype, b.name AS backend,
+                coalesce(nullif(c.baseline, ''), r.baseline) AS baseline
+            FROM cases c JOIN json_each(c.dtypes) d CROSS JOIN backends b LEFT JOIN run r ON 1
             WHERE c.backends = '[]' OR b.name IN (SELECT value FROM json_each(c.backends))
         ), compared AS (
             SELECT case_id, dtype, backend, count(*) AS n_comparisons, sum(fails) AS n_failing,
@@ -209,7 +210,8 @@ VIEWS: Mapping[str, str] = {
                 WHEN o.outcome = 'unsupported' THEN
                     CASE WHEN m.n_known = m.n_comparisons THEN 'known' ELSE 'unsupported' END
                 WHEN o.outcome != 'ok' THEN 'error'
-                WHEN coalesce(m.n_made, 0) = 0 THEN 'not-run'
+                WHEN coalesce(m.n_made, 0) = 0 THEN
+                    CASE WHEN a.op IN ('model', 'decode') AND a.backend = a.baseline THEN 'passed' ELSE 'not-run' END
                 WHEN m.known IS NOT NULL THEN 'known'
                 WHEN m.n_failing THEN 'below'
                 WHEN m.suspect THEN 'suspect' ELSE 'passed' END AS status,
