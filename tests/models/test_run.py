@@ -106,3 +106,41 @@ def test_what_a_port_lacks_is_told_before_anything_runs(tmp_path):
     assert done.returncode == 3
     assert "head.weight [4, 8] cannot be made of head.weight [3, 8]" in said["other"] or "no partner" in said["other"]
     assert said["without"] == "without.py: it has no function build_model; did you mean build_modell?"
+
+
+FAILING = {
+    "nan": (TWO.replace("self.head(self.act", "float('nan') * self.head(self.act"), "output: no exact value is finite"),
+    "random": (TWO.replace("self.head(self.act", "torch.rand(3) + self.head(self.act"), "the model is random"),
+    "crash": (TWO + "\nimport os\nmake_batch = lambda: os._exit(3)\n", "exited with status 3"),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_case_without_a_result_does_not_pass_beside_one_that_has_it(tmp_path, name):
+    (tmp_path / "first").mkdir()
+    config = config_of(tmp_path / "first", {"ours": TWO, "theirs": TWO}, "id: good, kind: model, targets: [labels]")
+    text, message = FAILING[name]
+    second = {f"{n}_{name}": text for n in ("ours", "theirs")}
+    (tmp_path / "second").mkdir()
+    other = config_of(tmp_path / "second", second, "id: bad, kind: model, targets: [labels]")
+    done = call("run", config, other, "--out", tmp_path / "out")
+    assert done.returncode == 3, done.stdout
+    assert {(row.case, row.verdict) for row in read_results(tmp_path / "out").comparisons} >= {
+        ("good", "equal"),
+        ("bad", "not-compared"),
+    }
+    assert message in done.stdout
+
+
+def test_a_healthy_port_is_no_error_in_junit(tmp_path):
+    config = config_of(tmp_path, {"ours": TWO, "theirs": TWO}, "id: net, kind: model, targets: [labels]")
+    done = call("run", config, "--out", tmp_path / "out", "--junit-xml", tmp_path / "junit.xml")
+    assert done.returncode == 0, done.stdout
+    assert 'errors="0"' in (tmp_path / "junit.xml").read_text()
+
+
+def test_a_target_that_the_batch_lacks_is_told(tmp_path):
+    config = config_of(tmp_path, {"ours": TWO, "theirs": TWO}, "id: net, kind: model, targets: [label]")
+    assert (
+        "targets: the batch has no 'label'; it has labels, x" in call("run", config, "--out", tmp_path / "out").stdout
+    )

@@ -183,6 +183,9 @@ class Port:
     ) -> None:
         """Run the model on a batch; outputs, loss and gradients go to the crossing's tape."""
         tape = crossing.tape
+        unknown = sorted(set(targets) - set(batch))
+        if unknown:
+            raise PortError(f"targets: the batch has no {unknown[0]!r}; it has {', '.join(sorted(batch))}")
         given = {name: self.to_tensor(perturbed(array, self.dtype, name, seed), self.held(array)) for name, array in
                  batch.items()}  # fmt: skip
         self.seeded()
