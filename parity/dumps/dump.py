@@ -69,7 +69,7 @@ def of_folder(path: Path) -> Dump:
     if index and not index.get("complete"):
         notes.append(f"{path.name}: the rest of a capture that was interrupted")
     ordered = bool(index) or is_numbered(named) or not suffixes & {".npy", ".safetensors"}
-    return checked(Dump(path, tuple(tensors), ordered, tuple(notes), options_of(index)))
+    return checked(Dump(path, tuple(tensors), ordered, tuple(notes), options_of(index), in_out(index)))
 
 
 def options_of(index: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -78,6 +78,18 @@ def options_of(index: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     rows = [row for row in layers if isinstance(row, dict)] if isinstance(layers, list) else []
     named = [(row.get("name"), row.get("options")) for row in rows]
     return {name: options for name, options in named if isinstance(name, str) and isinstance(options, dict)}
+
+
+TRANSPOSED = {"paddle": "Linear"}
+"""The class of layers whose weight a framework stores as [in, out], where others have [out, in]."""
+
+
+def in_out(index: Mapping[str, Any]) -> frozenset[str]:
+    """The layers of a capture whose weight is stored as [in, out]."""
+    frameworks, layers = index.get("frameworks"), index.get("layers")
+    kinds = {TRANSPOSED[name] for name in frameworks if name in TRANSPOSED} if isinstance(frameworks, dict) else set()
+    rows = [row for row in layers if isinstance(row, dict)] if isinstance(layers, list) else []
+    return frozenset(str(row.get("name")) for row in rows if row.get("class") in kinds)
 
 
 def captured(index: Path) -> dict[str, Any]:

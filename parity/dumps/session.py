@@ -117,7 +117,22 @@ def prepared(left: Dump, right: Dump, truth: Dump | None, asking: Asking) -> Job
 
 
 def matched(left: Dump, right: Dump, mapping: Mapping[str, tuple[str, Transform]]) -> Matching:
-    """The matching of two dumps; fingerprints are taken of those tensors only that names do not pair."""
+    """The matching of two dumps, with the layouts of weights that captures know of."""
+    found = paired(left, right, mapping)
+    return replace(found, pairs=tuple(laid_out(pair, left, right) for pair in found.pairs))
+
+
+def laid_out(pair: Pair, left: Dump, right: Dump) -> Pair:
+    """A pair of the same name, transposed if it is a weight that one of two captures has as [in, out]."""
+    layer, weight, _ = pair.left.rpartition(".weight")
+    if pair.how is How.MAPPING or pair.left != pair.right or not weight:
+        return pair
+    one_of_two = (layer in left.in_out) != (layer in right.in_out)
+    return replace(pair, how=How.NAME, transform=Transform((1, 0)), doubt="") if one_of_two else pair
+
+
+def paired(left: Dump, right: Dump, mapping: Mapping[str, tuple[str, Transform]]) -> Matching:
+    """The pairs of two dumps; fingerprints are taken of those tensors only that names do not pair."""
     ours, theirs = entries(left), entries(right)
     if len(ours) == len(theirs) == 1 and not mapping:
         return Matching((only_pair(ours[0].name, theirs[0].name),), (), ())

@@ -71,6 +71,7 @@ class Dump:
     """The tensors of a file or a folder, in order; `ordered` says whether that is the order in which they were written.
 
     `notes` say what was left out, `options` what a capture knows of its layers: their class, eps, stride and so on.
+    `in_out` are the layers of a capture whose weight is stored as [in, out].
     """
 
     path: Path
@@ -78,6 +79,7 @@ class Dump:
     ordered: bool = True
     notes: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    in_out: frozenset[str] = frozenset()
 
     @property
     def nbytes(self) -> int:

@@ -120,6 +120,20 @@ def test_two_arrays_are_one_pair_whatever_they_are_called(tmp_path):
     assert call("compare", "golden.npy", "turned.npy", "--out", "run", "-q", cwd=tmp_path).returncode == 1
 
 
+def test_captures_know_how_a_framework_stores_a_weight(tmp_path):
+    weight = normal(4, 4)
+    for side, framework, arrays in (("left", "torch", weight), ("right", "paddle", np.ascontiguousarray(weight.T))):
+        folder = tmp_path / side
+        folder.mkdir()
+        save_file({"net.fc.weight": arrays, "net.fc.weight.grad": 2 * arrays}, folder / "tensors-00000.safetensors")
+        layers = [{"name": "net.fc", "class": "Linear", "options": {}}]
+        index = {"format": "parity.capture/1", "complete": True, "frameworks": {framework: "1"}, "layers": layers}
+        (folder / "index.json").write_text(json.dumps(index))
+    done = call("compare", "left", "right", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "net.fc.weight = net.fc.weight (name, transpose)" in done.stdout
+
+
 def test_a_third_dump_says_who_is_off(tmp_path):
     exact = {f"{i}.h": RANDOM.normal(size=(40, 8)) for i in range(4)}
     near = {name: (values * (1 + 1e-7)).astype(np.float32) for name, values in exact.items()}
