@@ -148,21 +148,8 @@ class Port:
 
         Raises ModelError.
         """
-        place = self.folder / "alone"
-        shutil.rmtree(place, ignore_errors=True)
-        write(given, place / "given")
-        self._ask(
-            "model.layer",
-            state=str(state),
-            layer=layer,
-            call=call,
-            given=str(place / "given"),
-            record=str(place / "record"),
-            children=list(children),
-            dtype=dtype or self.dtype,
-        )
-        recorded = Recorded(str(place / "record"))
-        return {name: recorded.load(name) for name in recorded}
+        how = {"state": str(state), "layer": layer, "call": call, "children": list(children)}
+        return self._recorded("model.layer", "alone", given, dtype=dtype or self.dtype, **how)[1]
 
     def traced(
         self, state: Path, layer: str, call: int, given: Mapping[str, Array], children: Sequence[str]
@@ -171,21 +158,19 @@ class Port:
 
         Raises ModelError.
         """
-        place = self.folder / "traced"
+        how = {"state": str(state), "layer": layer, "call": call, "children": list(children)}
+        return self._recorded("model.trace", "traced", given, dtype=self.dtype, **how)
+
+    def _recorded(
+        self, request: str, folder: str, given: Mapping[str, Array], **how: Any
+    ) -> tuple[Message, dict[str, Array]]:
+        """The reply to a request about `given` tensors, and what was recorded. Raises ModelError."""
+        place = self.folder / folder
         shutil.rmtree(place, ignore_errors=True)
         write(given, place / "given")
-        reply = self._ask(
-            "model.trace",
-            state=str(state),
-            layer=layer,
-            call=call,
-            given=str(place / "given"),
-            record=str(place / "record"),
-            children=list(children),
-            dtype=self.dtype,
-        )
-        constants = Recorded(str(place / "record"))
-        return reply, {name: constants.load(name) for name in constants}
+        reply = self._ask(request, given=str(place / "given"), record=str(place / "record"), **how)
+        recorded = Recorded(str(place / "record"))
+        return reply, {name: recorded.load(name) for name in recorded}
 
     def metric(self, record: Recorded, batch: Path) -> dict[str, float]:
         """The user's metric of the outputs of a run. Raises ModelError."""

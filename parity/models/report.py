@@ -35,7 +35,6 @@ class ModelReport(CaseReport):
     )
     pictured = False
     resumes_by_dtype = True
-    baseline_is_reference = True
     template = "models"
     head: Sequence[str] = HEAD
     legend = f"In a model, {OFF:g} envelopes are the tolerance. "

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,6 @@ from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome
 
 
-def models(
-    plan: Plan,
-    options: EngineOptions,
-    run_dir: Path,
-    observe: Callable[[Event], None],
-    _rows: Sequence[Any] = (),
-    done: Collection[tuple[str, str]] = (),
-) -> Iterator[JudgedCase]:
-    """Run the models of a plan but for those (case, dtype) that are `done`."""
-    yield from each(MODEL, ModelRun, plan, options, run_dir, observe, done)
-
-
 def each(
     kind: str,
     made: Callable[..., Any],
@@ -49,9 +38,11 @@ def each(
     options: EngineOptions,
     run_dir: Path,
     observe: Callable[[Event], None],
-    done: Collection[tuple[str, str]],
+    _rows: Sequence[Any] = (),
+    done: Collection[tuple[str, str]] = (),
 ) -> Iterator[JudgedCase]:
-    """What `made(...).judged()` gives for each case of a kind and its dtypes, with workers that end with it."""
+    """What `made(...).judged()` gives for each case of a kind and its dtypes that are not `done`, with
+    workers that end with it."""
     asked = [(i, case) for i, case in enumerate(plan.cases) if case.op == kind]
     asked = [(i, case) for i, case in asked if any((case.id, dtype) not in done for dtype in case.dtypes)]
     if not asked:
@@ -93,9 +84,6 @@ def functions_of(case: CasePlan) -> Sequence[str]:
     """The functions that a case needs of the users' files."""
     assert isinstance(case.params, Model)  # noqa: S101 - for the type checker
     return case.params.functions
-
-
-CLIENT = Client(models, replaceable=functions_of)
 
 
 class ModelRun:
@@ -250,3 +238,6 @@ class ModelRun:
                 base.build(self.batch)
                 self._read_batch(base)
         return Bench(plain, truths[0], free, self.dtype), Bench(plain, truths[1], step, self.dtype)
+
+
+CLIENT = Client(partial(each, MODEL, ModelRun), replaceable=functions_of)

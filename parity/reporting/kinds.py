@@ -46,8 +46,6 @@ class CaseReport:
     """Whether a finding has pictures of its tensors."""
     resumes_by_dtype = False
     """Whether an interrupted run goes on with a part of a case's dtypes."""
-    baseline_is_reference = False
-    """Whether the baseline is compared with nothing itself."""
     legend = ""
     """What the console says about the column of tolerances."""
 

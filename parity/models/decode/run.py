@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from parity.clients import Client, JudgedCase
 from parity.config.plan import CasePlan, Plan
-from parity.engine import Announced, EngineOptions, Event, Judging
+from parity.engine import Announced, Judging
 from parity.engine.workers import Workers
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -22,21 +22,6 @@ from parity.models.layers import partners
 from parity.models.ports import ModelError
 from parity.models.state import MappingError, mapped, stored
 from parity.outcome import CellOutcome, Outcome
-
-
-def decodings(
-    plan: Plan,
-    options: EngineOptions,
-    run_dir: Path,
-    observe: Callable[[Event], None],
-    _rows: Sequence[Any] = (),
-    done: Collection[tuple[str, str]] = (),
-) -> Iterator[JudgedCase]:
-    """Run the decodings of a plan but for those (case, dtype) that are `done`."""
-    yield from models.each(DECODE, DecodeRun, plan, options, run_dir, observe, done)
-
-
-CLIENT = Client(decodings, replaceable=models.functions_of)
 
 
 class DecodeRun:
@@ -101,3 +86,6 @@ class DecodeRun:
 
     def _say(self, text: str) -> None:
         self._tell(Announced(f"{self.case.id} {self.dtype}: {text}"))
+
+
+CLIENT = Client(partial(models.each, DECODE, DecodeRun), replaceable=models.functions_of)

@@ -20,6 +20,7 @@ from parity.outcome import Outcome
 from parity.reporting.kinds import CaseReport, report_of
 from parity.reporting.results.rows import (
     NOT_COMPARED,
+    REFERENCED,
     SEVERITY,
     CaseRow,
     ComparisonRow,
@@ -200,7 +201,7 @@ def failing_level(results: Results) -> frozenset[str]:
 
 def is_reference(case: CaseRow, backend: str, results: Results) -> bool:
     """Whether a backend is what others are compared with, and is compared with nothing itself."""
-    return report_of(case.op).baseline_is_reference and backend == (case.baseline or results.run.baseline)
+    return case.op in REFERENCED and backend == (case.baseline or results.run.baseline)
 
 
 def status_of(

@@ -351,6 +351,10 @@ class Summary(Struct, frozen=True, kw_only=True):
     exit_code: int
 
 
+REFERENCED = ("model", "decode")
+"""The ops of cases whose baseline is compared with nothing itself."""
+
+
 class MatrixRow(Struct, frozen=True):
     """How many cells of an op on a backend in a dtype have a status, with their worst verdict."""
 

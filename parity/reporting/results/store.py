@@ -34,6 +34,7 @@ from parity.reporting.results.results import ResultsError, as_number, encode, pr
 from parity.reporting.results.rows import (
     FAILING,
     PASSING,
+    REFERENCED,
     SEVERITY,
     BackendRow,
     CaseRow,
@@ -190,7 +191,7 @@ VIEWS: Mapping[str, str] = {
         FROM comparisons p LEFT JOIN json_each(p.culprit) j ON j.value IN (p.actual, p.expected)
             JOIN verdicts v USING (verdict) CROSS JOIN run r
             LEFT JOIN levels l ON l.fail_on = r.fail_on AND l.verdict = p.verdict""",
-    "cells": """
+    "cells": f"""
         WITH asked AS (
             SELECT c.rowid AS number, c.id AS case_id, c.op, d.value AS dtype, b.name AS backend,
                 coalesce(nullif(c.baseline, ''), r.baseline) AS baseline
@@ -211,7 +212,7 @@ VIEWS: Mapping[str, str] = {
                     CASE WHEN m.n_known = m.n_comparisons THEN 'known' ELSE 'unsupported' END
                 WHEN o.outcome != 'ok' THEN 'error'
                 WHEN coalesce(m.n_made, 0) = 0 THEN
-                    CASE WHEN a.op IN ('model', 'decode') AND a.backend = a.baseline THEN 'passed' ELSE 'not-run' END
+                    CASE WHEN a.op IN {REFERENCED} AND a.backend = a.baseline THEN 'passed' ELSE 'not-run' END
                 WHEN m.known IS NOT NULL THEN 'known'
                 WHEN m.n_failing THEN 'below'
                 WHEN m.suspect THEN 'suspect' ELSE 'passed' END AS status,
@@ -221,7 +222,7 @@ VIEWS: Mapping[str, str] = {
         FROM asked a LEFT JOIN outcomes o USING (case_id, dtype, backend)
             LEFT JOIN compared m USING (case_id, dtype, backend)
             LEFT JOIN verdicts v ON v.severity = m.severity
-        ORDER BY a.number""",
+        ORDER BY a.number""",  # noqa: S608 - REFERENCED is a constant
     "findings": """
         SELECT w.case_id, c.op, w.dtype, w.backend, w.tensor, w.verdict, w.error_ratio,
             (SELECT group_concat(g.id, ', ') FROM diagnoses g, json_each(g.tensors) t
