@@ -13,7 +13,7 @@ import numpy as np
 from parity.dumps.compare import Partners, Rules
 from parity.dumps.tensors import NARROW, Array, Stored
 from parity.library.arrays import Tensor
-from parity.library.hints import EXPERIMENTS, Scene, coarse, taken
+from parity.library.hints import EXPERIMENTS, Scene, coarse, rearranged, scaled, taken, zeros
 from parity.library.pairs import Pair
 from parity.library.report import Hint
 
@@ -52,14 +52,16 @@ def hint_of(pair: Partners, peers: Iterable[Partners], names: tuple[str, str], r
     limits = rules.tolerance(pair.left.name, pair.dtypes)
     scene = Scene(mine.path, mine.actual.values, mine.expected.values, limits, names, [mine, *others])
     with np.errstate(all="ignore"):
-        general = next((named(hint, experiment) for experiment in EXPERIMENTS for hint in experiment(scene)), None)
         if large:
-            return None if general is None or general.diagnosis not in PARTIAL else general
+            found = next((hint for experiment in OF_A_CORNER for hint in experiment(scene)), None)
+            return None if found is None or found.diagnosis not in PARTIAL else found
+        general = next((named(hint, experiment) for experiment in EXPERIMENTS for hint in experiment(scene)), None)
         if general is not None and general.diagnosis not in GENERAL:
             return general
         return next((hint for experiment in OWN for hint in experiment(scene)), general)
 
 
+OF_A_CORNER = (zeros, scaled, rearranged, coarse)
 PARTIAL = ("scaled", "sign-flipped", "transposed", "reduced-precision", "missing-output", "missing-gradient")
 """Diagnoses that hold for a tensor if they hold for a corner of it, by all that one can tell."""
 

@@ -129,10 +129,10 @@ def lies_on(values: Array | None, predicted: Predicted, target: str) -> bool:
     """Whether a tensor of many different values is exact in a format in which its prediction is not."""
     if values is None or values.size <= FEW or predicted.values is None or predicted.coarse:
         return False
-    if np.unique(values).size < min(values.size / 2, VARIED):
+    if not on_grid(values.astype(np.float64, copy=False), FORMATS[target]):
         return False
-    exact = predicted.values.astype(np.float64)
-    return on_grid(values.astype(np.float64), FORMATS[target]) and not on_grid(exact, FORMATS[target])
+    varied = np.unique(values).size >= min(values.size / 2, VARIED)
+    return varied and not on_grid(predicted.values.astype(np.float64, copy=False), FORMATS[target])
 
 
 def fits_scaled(values: Array, predicted: Predicted) -> float | None:
