@@ -26,9 +26,9 @@ from parity.engine import (
     EngineOptions,
     Event,
     Judging,
+    ModelFinished,
     Resumed,
     ShardFinished,
-    TrainingFinished,
     execute,
 )
 from parity.engine.inputs import save_array, slug
@@ -400,7 +400,7 @@ def run_clients(state: RunState, observer: Observer) -> Iterator[None]:
         cases = run_cases(state.plan, state.options, state.run_dir, observe, state.trainings, state.finished.cells)
         with contextlib.closing(cases):  # type: ignore[type-var]
             for judged in cases:
-                observer.on_event(TrainingFinished(judged.case.id, judged.dtype), state.take(judged))
+                observer.on_event(ModelFinished(judged.case.id, judged.dtype), state.take(judged))
                 yield
                 if state.stopped:
                     return

@@ -229,17 +229,17 @@ def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     from parity.reporting.text.words import plural
 
     plan = load(configs, selection)
-    ops = tuple(case for case in plan.cases if not case.is_training)
-    n_trainings = len(plan.cases) - len(ops)
-    trainings = f" (of which {plural(n_trainings, 'training')})" if n_trainings else ""
+    ops = tuple(case for case in plan.cases if case.is_op)
+    n_models = len(plan.cases) - len(ops)
+    models = f" (of which {plural(n_models, 'model')})" if n_models else ""
     parts = [f"{plural(n, 'cell')} on each of {', '.join(names)}; baseline {base}" for (names, base), n in asked(plan)]
     problems = list(foreseen(plan, datetime.date.today()))
     answer = "no run of these cases can pass" if problems else "ok"
-    click.echo(f"{answer}: {plural(len(plan.cases), 'case')}{trainings}, " + "\n  and ".join(parts))
+    click.echo(f"{answer}: {plural(len(plan.cases), 'case')}{models}, " + "\n  and ".join(parts))
     for problem in problems:
         click.echo(problem, err=True)
-    if audit and n_trainings:
-        click.echo(f"the audit covers ops only; {plural(n_trainings, 'training')} left out", err=True)
+    if audit and n_models:
+        click.echo(f"the audit covers ops only; {plural(n_models, 'model')} left out", err=True)
     if audit and ops:
         from parity.reporting.console.audit import audit_and_show
 

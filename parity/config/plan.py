@@ -152,9 +152,9 @@ class CasePlan:
         return self.op if self.op in KINDS else OP
 
     @property
-    def is_training(self) -> bool:
-        """Whether this is a training (`params` is a `Training`) rather than a case of an op."""
-        return self.kind != OP
+    def is_op(self) -> bool:
+        """Whether this is a case of an op, not of a model, such as a training."""
+        return self.kind == OP
 
 
 ACCEPTED_DAYS = 182

@@ -167,7 +167,7 @@ def _shortened(cases: tuple[BuiltCase, ...], steps: int | None, report: Problems
         return cases
     if steps < 1:
         report.add_command_line(f"--steps {steps}", "--steps must be a whole number, 1 or more")
-    elif cases and not any(built.plan.is_training for built in cases):
+    elif cases and all(built.plan.is_op for built in cases):
         report.add_command_line(f"--steps {steps}", "there is no training among the cases")
     return tuple(
         built if built.plan.kind == OP else case_kind(built.plan.kind).shortened(built, steps) for built in cases

@@ -6,10 +6,10 @@ from parity.engine.engine import (
     CellFinished,
     Event,
     Judging,
+    ModelFinished,
     Resumed,
     ShardFinished,
     TrainingAdvanced,
-    TrainingFinished,
     WorkBegun,
     execute,
 )
@@ -28,6 +28,7 @@ __all__ = [
     "EngineOptions",
     "Event",
     "Judging",
+    "ModelFinished",
     "Outcome",
     "Output",
     "Prepared",
@@ -35,7 +36,6 @@ __all__ = [
     "Running",
     "ShardFinished",
     "TrainingAdvanced",
-    "TrainingFinished",
     "WorkBegun",
     "execute",
 ]

@@ -47,10 +47,10 @@ MAX_BUFFERS = 256
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run is resumed; the numbers of remaining cases of ops, and of trainings (per dtype)."""
+    """A run is resumed; the numbers of remaining cases of ops, and of models (per dtype)."""
 
     n_cases: int
-    n_trainings: int
+    n_models: int
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class TrainingAdvanced:
 
 
 @dataclass(frozen=True)
-class TrainingFinished:
-    """A training has been run and judged in one dtype."""
+class ModelFinished:
+    """A case of a model has been run and judged in one dtype."""
 
     case: str
     dtype: str
@@ -144,7 +144,7 @@ Event = (
     | BackendLost
     | Announced
     | TrainingAdvanced
-    | TrainingFinished
+    | ModelFinished
     | ShardFinished
 )
 

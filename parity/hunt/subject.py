@@ -134,7 +134,7 @@ def of_other_ranks(op: Op, case: Written) -> Iterator[Written]:
 def configured(path: Path, backends: Sequence[str], dtypes: Sequence[str]) -> Subject:
     """The cases of ops of a config, and its backends."""
     plan = load_plan([path], Overrides(backends=tuple(backends), dtypes=tuple(dtypes)))
-    cases = [replace(case, backends=(), baseline="") for case in plan.cases if not case.is_training]
+    cases = [replace(case, backends=(), baseline="") for case in plan.cases if case.is_op]
     if not cases:
         raise HuntError(f"{path} has no case of an op; trainings cannot be hunted")
     return Subject(path.stem, tuple(map(Base, cases)), plan.backends, plan.known)

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from parity.config import Overrides, load_plan
-from parity.engine import CellFinished, EngineOptions, Resumed, TrainingAdvanced, TrainingFinished
+from parity.engine import CellFinished, EngineOptions, ModelFinished, Resumed, TrainingAdvanced
 from parity.reporting.results.results import encode_part
 from parity.reporting.results.resume import ResumeError
 from parity.reporting.results.rows import Results
@@ -132,7 +132,7 @@ def test_an_interrupted_training_goes_on_where_it_was(place):
     cut, resumed, seen = goes_on(place)
     assert {(row.case, row.steps) for row in cut.trainings} == {("first", 40), ("second", 31)}
     assert not any(isinstance(event, CellFinished) for event in seen.events)
-    assert [event.case for event in seen.events if isinstance(event, TrainingFinished)] == ["second"]
+    assert [event.case for event in seen.events if isinstance(event, ModelFinished)] == ["second"]
     finished = [row for row in cut.outcomes if row.case != "second"]
     assert finished == [row for row in resumed.outcomes if row.case != "second"]
     assert resumed.run.started == cut.run.started

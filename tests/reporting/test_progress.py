@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from parity.engine import Announced, CellFinished, Judging, Resumed, TrainingAdvanced, TrainingFinished, WorkBegun
+from parity.engine import Announced, CellFinished, Judging, ModelFinished, Resumed, TrainingAdvanced, WorkBegun
 from parity.engine.logs import CONTROL
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.reporting.console.progress import BarReporter, LineReporter, reporter_for
@@ -38,9 +38,9 @@ def finding(**changes) -> Comparison:
 class Log:
     """A log of a run, and what is in it."""
 
-    def __init__(self, n_cases: int, n_trainings: int = 0) -> None:
+    def __init__(self, n_cases: int, n_models: int = 0) -> None:
         self.clock, self.file = Clock(), io.StringIO()
-        self.reporter = LineReporter(Console(file=self.file, width=40), n_cases, n_trainings, self.clock)
+        self.reporter = LineReporter(Console(file=self.file, width=40), n_cases, n_models, self.clock)
 
     def goes_on(self, seconds: float, *events, comparisons=()) -> None:
         self.clock.now += seconds
@@ -76,7 +76,7 @@ def test_a_log_names_what_runs():
     log.goes_on(61, cell())
     at_hand += [("a", "float32", "x"), ("b", "float32", "x")]
     log.goes_on(61, TrainingAdvanced("curve", "float32", 5, 10, 3.21456, {}))
-    log.goes_on(61, TrainingFinished("curve", "float32"))
+    log.goes_on(61, ModelFinished("curve", "float32"))
     assert [line.partition("; ")[2] for line in log.lines] == [
         "bn float32 on torch, oneflow; ln float64 on paddle",
         "diagnosing group-norm",
@@ -108,7 +108,7 @@ def test_a_resumed_run_counts_what_is_left():
     log = Log(10, 3)
     log.goes_on(0, Resumed(4, 2))
     log.goes_on(61, cell(), cell())
-    assert log.lines == ["2 of 4 cases; 0 of 2 trainings"]
+    assert log.lines == ["2 of 4 cases; 0 of 2 models"]
 
 
 def test_trainings_have_a_time_of_their_own():
@@ -117,11 +117,11 @@ def test_trainings_have_a_time_of_their_own():
     log.goes_on(1, cell())
     for step in range(1, 21):
         log.goes_on(4.0, TrainingAdvanced("curve", "float32", step, 20, 1.0, {}))
-    assert log.lines[0].startswith("0 of 2 trainings, 0:02:")
-    log.goes_on(61, TrainingFinished("curve", "float32"))
-    assert log.lines[-1].startswith("1 of 2 trainings, 0:0")
-    log.goes_on(61, TrainingFinished("curve", "float64"))
-    assert log.lines[-1] == "2 of 2 cases; 2 of 2 trainings"
+    assert log.lines[0].startswith("0 of 2 models, 0:02:")
+    log.goes_on(61, ModelFinished("curve", "float32"))
+    assert log.lines[-1].startswith("1 of 2 models, 0:0")
+    log.goes_on(61, ModelFinished("curve", "float64"))
+    assert log.lines[-1] == "2 of 2 cases; 2 of 2 models"
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -60,7 +60,7 @@ def shapes(training: Training) -> dict[str, tuple[int, ...]]:
 def test_a_model_and_an_optimizer_are_enough(case: Case, model: str) -> None:
     plan = case(f"model: {model}, optimizer: adamw")
     training = trained(plan)
-    assert (plan.id, plan.op, plan.is_training, plan.tensors) == (f"train-{model}-adamw", "train", True, ())
+    assert (plan.id, plan.op, plan.is_op, plan.tensors) == (f"train-{model}-adamw", "train", False, ())
     assert training.data.name == ("masked_lm" if model == "bert" else "classification")
     assert (training.steps, training.batch_size, training.accumulation) == (100, 32, 1)
     assert (training.schedule.name, training.clip, training.members, training.ensemble) == ("constant", None, 4, "auto")
@@ -93,7 +93,7 @@ def test_what_is_planned_can_be_computed_and_starts_by_guessing(case: Case, text
 
 def test_all_of_it() -> None:
     plan = load_plan([WHOLE])
-    by_id = {case.id: trained(case) for case in plan.cases if case.is_training}
+    by_id = {case.id: trained(case) for case in plan.cases if not case.is_op}
     bert = by_id["bert-adamw"]
     assert bert.data.options == {"vocab": 1024, "sequence": 64, "masked": 0.15}
     assert (bert.data.rows, bert.data.x, bert.data.target) == (2048, (64,), (64,))
@@ -164,7 +164,7 @@ def test_names_give_way_to_those_that_are_written(case: Case) -> None:
 
 def test_trainings_can_be_written_down() -> None:
     for plan in load_plan([WHOLE]).cases:
-        if plan.is_training:
+        if not plan.is_op:
             json.dumps(asdict(trained(plan)), allow_nan=False)
             json.dumps(message(trained(plan)), allow_nan=False)
 
@@ -278,7 +278,7 @@ def test_steps_need_a_training(tmp_path: Path) -> None:
 def test_the_command_line_selects_trainings(tmp_path: Path) -> None:
     text = LONG.replace("[float32]", "[float32, float64]") + CASE
     (plan,) = load(tmp_path, text, keyword="train", dtypes=("float64",), backends=("paddle",)).cases
-    assert (plan.is_training, plan.dtypes) == (True, ("float64",))
+    assert (plan.is_op, plan.dtypes) == (False, ("float64",))
 
 
 def test_an_ensemble_of_the_baseline_needs_the_baseline(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_ranks_share_micro_batches_evenly(tmp_path: Path) -> None:
 def test_validate_counts_trainings_and_audits_the_others() -> None:
     done = call("validate", WHOLE, "--audit")
     assert done.returncode == 0, done.stderr
-    assert "ok: 4 cases (of which 3 trainings), 4 cells on each of torch, paddle; baseline torch" in done.stdout
+    assert "ok: 4 cases (of which 3 models), 4 cells on each of torch, paddle; baseline torch" in done.stdout
     assert "the audit covers ops only; 3 trainings left out" in done.stderr
     assert "layer_norm: 1 case audited" in done.stdout
     alone = call("validate", WHOLE, "--audit", "-k", "bert-adamw")

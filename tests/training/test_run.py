@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from parity.config import Overrides, load_plan
-from parity.engine import EngineOptions, TrainingAdvanced, TrainingFinished, process
+from parity.engine import EngineOptions, ModelFinished, TrainingAdvanced, process
 from parity.reporting.console.progress import BarReporter, reporter_for
 from parity.reporting.results.resume import finished
 from parity.run import run
@@ -187,7 +187,7 @@ def test_a_log_has_a_line_for_who_diverges():
     with reporter_for(Console(file=shown, width=200), 0, 1, quiet=False) as reporter:
         for event in (advanced(1), advanced(2), advanced(3, paddle=3), advanced(4, paddle=3), advanced(12, paddle=3)):
             reporter.on_event(event, ())
-        reporter.on_event(TrainingFinished("[bold]tiny", "float32"), ())
+        reporter.on_event(ModelFinished("[bold]tiny", "float32"), ())
     assert shown.getvalue().splitlines() == [
         "[bold]tiny float32: step 3 of 12, loss 3.215; paddle diverges at step 3",
     ]
@@ -199,7 +199,7 @@ def test_a_terminal_has_a_bar_for_the_training_at_hand():
     with BarReporter(console, 0, 1) as reporter:
         reporter.on_event(advanced(3, paddle=3), ())
         reporter._progress.refresh()
-        reporter.on_event(TrainingFinished("[bold]tiny", "float32"), ())
+        reporter.on_event(ModelFinished("[bold]tiny", "float32"), ())
     assert "[bold]tiny float32: step 3 of 12, loss 3.215; paddle diverges at step 3" in shown.getvalue()
     assert "0/1" in shown.getvalue()
     assert "1/1" in shown.getvalue()

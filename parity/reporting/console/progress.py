@@ -30,11 +30,11 @@ from parity.engine import (
     CellFinished,
     Event,
     Judging,
+    ModelFinished,
     Resumed,
     Running,
     ShardFinished,
     TrainingAdvanced,
-    TrainingFinished,
     WorkBegun,
 )
 from parity.judge.compare.verdict import Comparison, Verdict
@@ -47,7 +47,7 @@ QUIET_S = 60.0
 TICK_S = 1.0
 SPEED_S = 300.0
 """The remaining time is estimated from the last seconds of this many; a cell may take a minute, a diagnosis more."""
-ADVANCING = (Resumed, CellFinished, ShardFinished, TrainingAdvanced, TrainingFinished)
+ADVANCING = (Resumed, CellFinished, ShardFinished, TrainingAdvanced, ModelFinished)
 MAX_SHOWN = 3
 """The number of current cells that are named; in most runs all backends compute one or two."""
 
@@ -78,18 +78,19 @@ class SilentReporter:
         """Do nothing."""
 
 
-CASES, TRAININGS = "cases", "trainings"
+CASES, MODELS = "cases", "models"
 
 
 class Standing:
     """The progress of a run, its current work and its findings so far, from its events.
 
-    Cases of ops and trainings (per dtype) are counted separately: one takes milliseconds, the other minutes.
+    Cases of ops, and of models (with trainings; per dtype), are counted separately: one takes milliseconds, the other
+    minutes.
     """
 
-    def __init__(self, n_cases: int, n_trainings: int) -> None:
-        self.total = {CASES: n_cases, TRAININGS: n_trainings}
-        self.done = {CASES: 0, TRAININGS: 0}
+    def __init__(self, n_cases: int, n_models: int) -> None:
+        self.total = {CASES: n_cases, MODELS: n_models}
+        self.done = {CASES: 0, MODELS: 0}
         self.n_findings = 0
         self.judging = ""
         self.elsewhere = ""
@@ -99,16 +100,16 @@ class Standing:
     def take(self, event: Event, comparisons: Sequence[Comparison]) -> None:
         """Process one event."""
         if isinstance(event, Resumed):
-            self.total = {CASES: event.n_cases, TRAININGS: event.n_trainings}
+            self.total = {CASES: event.n_cases, MODELS: event.n_models}
         elif isinstance(event, WorkBegun):
             self._running = event.running
         elif isinstance(event, Judging):
             self.judging = event.case
         elif isinstance(event, TrainingAdvanced):
             self.training = event
-        elif isinstance(event, CellFinished | ShardFinished | TrainingFinished):
-            if isinstance(event, TrainingFinished):
-                self.done[TRAININGS] += 1
+        elif isinstance(event, CellFinished | ShardFinished | ModelFinished):
+            if isinstance(event, ModelFinished):
+                self.done[MODELS] += 1
             elif isinstance(event, ShardFinished):
                 self.done[CASES] += event.n_cases
                 self.elsewhere = event.progress
@@ -118,8 +119,8 @@ class Standing:
             self.n_findings += len({(c.case, c.dtype, c.tensor) for c in comparisons if is_finding(c)})
 
     def completed(self, kind: str) -> float:
-        """Number of finished cases, or of trainings including the finished part of the current one."""
-        part = self.training.step / self.training.steps if self.training and kind == TRAININGS else 0.0
+        """Number of finished cases, or of models including the finished part of the current one."""
+        part = self.training.step / self.training.steps if self.training and kind == MODELS else 0.0
         return self.done[kind] + part
 
     @property
@@ -180,10 +181,10 @@ def update(progress: Progress, tasks: Mapping[str, TaskID], standing: Standing) 
 
 
 class BarReporter:
-    """A bar for the cases of ops, and one for the trainings."""
+    """A bar for the cases of ops, and one for the models."""
 
-    def __init__(self, console: Console, n_cases: int, n_trainings: int) -> None:
-        self._standing = Standing(n_cases, n_trainings)
+    def __init__(self, console: Console, n_cases: int, n_models: int) -> None:
+        self._standing = Standing(n_cases, n_models)
         time_left = (TextColumn("eta"), TimeRemainingColumn())
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), *time_left)
         self._progress = Bars(self._standing, *columns, console=console, transient=True, speed_estimate_period=SPEED_S)
@@ -209,10 +210,10 @@ class LineReporter:
     """A line for each notable event, and occasional progress lines from a thread, since a diagnosis may take long."""
 
     def __init__(
-        self, console: Console, n_cases: int, n_trainings: int, clock: Callable[[], float] = time.monotonic
+        self, console: Console, n_cases: int, n_models: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._console, self._clock = console, clock
-        self._standing = Standing(n_cases, n_trainings)
+        self._standing = Standing(n_cases, n_models)
         self._progress = Progress(disable=True, speed_estimate_period=SPEED_S, get_time=clock)
         self._tasks = add_tasks(self._progress, self._standing)
         self._diverged: dict[tuple[str, str], int] = {}
@@ -286,10 +287,10 @@ def describe(event: Event) -> str:
     return ""
 
 
-def reporter_for(console: Console, n_cases: int, n_trainings: int = 0, *, quiet: bool) -> ProgressReporter:
+def reporter_for(console: Console, n_cases: int, n_models: int = 0, *, quiet: bool) -> ProgressReporter:
     """The reporter for this console."""
     if quiet:
         return SilentReporter()
     # With FORCE_COLOR, which CI systems set, any file counts as a terminal.
     animated = console.is_interactive and console.file.isatty()
-    return (BarReporter if animated else LineReporter)(console, n_cases, n_trainings)
+    return (BarReporter if animated else LineReporter)(console, n_cases, n_models)
