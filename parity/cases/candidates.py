@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from parity.cases.draw import Shape
+from parity.cases.edit_functions import NUMBERS, RUNNING, THROUGH
 from parity.cases.edits import (
     ACCUMULATED,
     COSTS,
@@ -20,16 +21,13 @@ from parity.cases.edits import (
     FITTED,
     JOINED,
     MOVED,
-    NUMBERS,
     OTHER,
     PARTS,
     READ,
     RESULT,
     RETURNED,
-    RUNNING,
     SAVED,
     STEPWISE,
-    THROUGH,
     Edit,
     Key,
     states,

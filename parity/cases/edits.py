@@ -9,21 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 from autograd.core import primitive_vjps
 from autograd.tracer import getval
-from numpy.typing import NDArray
 
-from parity.cases.draw import Shape
-from parity.cases.exact.formats import FORMATS, rounded
-from parity.cases.formula import ATOM, INVENTED, WRITTEN, Formulas, definitions, named_formulas, written
+from parity.cases.edit_functions import (
+    ALONG,
+    NUMBERS,
+    RUNNING,
+    THROUGH,
+    filled_to_blocks,
+    lane_of,
+    largest_products,
+    rounded_floats,
+    rounded_products,
+    rounded_to,
+    weighted_sums,
+)
+from parity.cases.formula import Formulas
 from parity.cases.op import IncompatibleError
-from parity.cases.primitives import part
-from parity.cases.program import LIFTED, Array, Program, Ref, Step, Tensors, filled, in_dtype, trace
+from parity.cases.program import LIFTED, Program, Ref, Step, Tensors, filled, in_dtype, trace
 from parity.cases.substitutes import INDEXES, substitute
 
 
@@ -96,244 +104,6 @@ OTHER = ("replaced", "reshaped")
 """The kinds of edits that put another value in the place of an operand."""
 
 
-# Functions of one value.
-
-
-def rounded_to(values: Any, target: str) -> Any:
-    """`values` rounded to a lower precision; their dtype stays."""
-    return rounded(np.asarray(values), FORMATS[target])
-
-
-def rounded_floats(values: Any, target: str) -> Any:
-    """An array of floating-point numbers rounded to a lower precision; anything else as it is."""
-    return rounded_to(values, target) if isinstance(values, np.ndarray) and values.dtype.kind == "f" else values
-
-
-def weighted(values: Any, axis: int, weight: Callable[[NDArray[np.int8]], None]) -> Any:
-    """`values` times integers along `axis`; with 1, `weight` changes nothing."""
-    shape = anp.shape(values)
-    weights = np.ones(shape[axis], np.int8)
-    weight(weights)
-    return values * weights.reshape([-1 if a == axis % len(shape) else 1 for a in range(len(shape))])
-
-
-def flipped(values: Any, axis: int) -> Any:
-    """`values` reversed along an axis."""
-    return part(values, (slice(None),) * (axis % len(anp.shape(values))) + (slice(None, None, -1),))
-
-
-def first_for_all(values: Any, axis: int) -> Any:
-    """The first value along an axis, repeated along it."""
-    axis %= len(anp.shape(values))
-    first = part(values, (slice(None),) * axis + (slice(0, 1),))
-    return first * np.ones(anp.shape(values), np.int8)
-
-
-def interleaved(values: Any, axis: int, groups: int) -> Any:
-    """`values` along an axis in another order: the first of each group, then the second of each."""
-    shape = anp.shape(values)
-    apart = anp.reshape(values, (*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :]))
-    return anp.reshape(anp.swapaxes(apart, axis, axis + 1), shape)
-
-
-def with_axes(values: Any, *order: int) -> Any:
-    """`values` with their axes in another order."""
-    return anp.transpose(values, order)
-
-
-def tail_dropped(values: Any, axis: int, block: int) -> Any:
-    """`values` with zeros in the tail of `axis` after whole blocks."""
-    length = anp.shape(values)[axis]
-    return weighted(values, axis, lambda w: w[length // block * block :].fill(0))
-
-
-def only_block(values: Any, axis: int, block: int, which: int) -> Any:
-    """`values` with zeros except in the first (0) or the last (-1) of the blocks of `axis`."""
-    length = anp.shape(values)[axis]
-    start = 0 if which == 0 else (length - 1) // block * block
-
-    def weight(weights: NDArray[np.int8]) -> None:
-        weights[:start] = 0
-        weights[start + block :] = 0
-
-    return weighted(values, axis, weight)
-
-
-def with_first_twice(values: Any, axis: int) -> Any:
-    """`values` with the first one along `axis` doubled."""
-    return weighted(values, axis, lambda w: w[:1].fill(2))
-
-
-def without(values: Any, axis: int, index: int) -> Any:
-    """`values` with a zero at one index of `axis`."""
-    return weighted(values, axis, lambda w: w[index : index + 1 or None].fill(0))
-
-
-def only(values: Any, axis: int, index: int) -> Any:
-    """`values` with zeros except at one index of `axis`: the result of overwriting a sum instead of adding to it."""
-
-    def weight(weights: NDArray[np.int8]) -> None:
-        kept = weights[index]
-        weights.fill(0)
-        weights[index] = kept
-
-    return weighted(values, axis, weight)
-
-
-def lane_of(values: Any, axis: int, number: float) -> Any:
-    """A number in the place of `values` along an axis, which has length 1."""
-    shape = anp.shape(values)
-    return np.full((*shape[:axis], 1, *shape[axis + 1 :]), number)
-
-
-def filled_to_blocks(values: Any, lane: Any, axis: int, block: int) -> Any:
-    """`values` with copies of a lane behind them, up to whole blocks, or to a power of 2 (block 0)."""
-    length, shape = anp.shape(values)[axis], anp.shape(lane)
-    if len(shape) <= axis or shape[axis] != 1:
-        raise IncompatibleError("the lanes differ")
-    whole = -(-length // block) * block if block else 1 << (length - 1).bit_length()
-    return anp.concatenate([values, anp.repeat(lane, whole - length, axis)], axis)
-
-
-def running_sum(values: Array, axis: Any = None, keepdims: bool = False, format: str = "") -> Array:  # noqa: A002 - as formulas show it
-    """The sum over `axis`, in memory order, with a running total in a lower precision."""
-    axes = range(values.ndim) if axis is None else [a % values.ndim for a in np.atleast_1d(axis).tolist()]
-    kept = [1 if a in axes else length for a, length in enumerate(values.shape)]
-    rest = [length for a, length in enumerate(values.shape) if a not in axes]
-    rows = np.moveaxis(values, tuple(axes), range(len(axes))).reshape(-1, *rest)
-    total = np.zeros(rest, values.dtype)
-    for row in rows:
-        total = rounded_to(total + row, format)
-    return total.reshape(kept if keepdims else rest)
-
-
-def products(a: Array, b: Array) -> Array:
-    """The terms of a product of matrices, summed along the last axis but one; IncompatibleError for a vector."""
-    if min(a.ndim, b.ndim) < 2:
-        raise IncompatibleError("no matrices")
-    return np.asarray(a[..., :, :, None] * b[..., None, :, :])
-
-
-def running_matmul(a: Array, b: Array, format: str = "") -> Array:  # noqa: A002
-    """The product of matrices, with running totals in a lower precision."""
-    return running_sum(products(a, b), -2, format=format)
-
-
-def running_scatter(values: Array, index: Array, n: int, format: str = "") -> Array:  # noqa: A002
-    """The sums [n, ...] of the values that have the same index, with running totals in a lower precision."""
-    sums = np.zeros((n, *values.shape[index.ndim :]), values.dtype)
-    for at, row in zip(index.ravel(), values.reshape(index.size, *sums.shape[1:]), strict=True):
-        sums[at] = rounded_to(sums[at] + row, format)
-    return sums
-
-
-def rounded_products(a: Array, b: Array, format: str = "") -> Array:  # noqa: A002
-    """The product of matrices, with products in a lower precision."""
-    return np.asarray(rounded_to(products(a, b), format).sum(-2))
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The elements of a tensor of a `shape` as sums of those of a `source`: `(place, place there, weight)`, and numbers
-    to which they are added. Places are those behind the `shared` axes, in memory order."""
-
-    shared: Shape
-    source: Shape
-    shape: Shape
-    weights: tuple[tuple[int, int, float], ...]
-    numbers: tuple[tuple[int, float], ...] = ()
-
-    def __str__(self) -> str:
-        """The first sums: `[..., 0]: 0.5 [..., 0] + 0.5 [..., 1]`."""
-        places = list(dict.fromkeys(place for place, _, _ in self.weights))
-        rest = [f"{len(places) - TOLD} more"] if len(places) > TOLD else []
-        return "; ".join([*map(self._sum, places[:TOLD]), *rest])
-
-    def _sum(self, place: int) -> str:
-        terms = [(weight, self._at(there, self.source)) for p, there, weight in self.weights if p == place]
-        text = " + ".join(at if weight == 1 else f"{weight:g} {at}" for weight, at in terms)
-        return f"{self._at(place, self.shape)}: {text}"
-
-    def _at(self, place: int, shape: Shape) -> str:
-        indices = np.unravel_index(place, shape[len(self.shared) :])
-        return f"[{', '.join([*(['...'] if self.shared else []), *map(str, map(int, indices))])}]"
-
-
-TOLD = 4
-"""How many sums are shown."""
-
-
-def weighted_sums(values: Array, how: Weights) -> Array:
-    """The sums of elements."""
-    rows = values.reshape(prod(how.shared), -1)
-    result = np.zeros((len(rows), prod(how.shape) // max(1, len(rows))), values.dtype)
-    for place, number in how.numbers:
-        result[:, place] = number
-    for place, source, weight in how.weights:
-        result[:, place] += values.dtype.type(weight) * rows[:, source]
-    return result.reshape(how.shape)
-
-
-def largest_products(a: Array, b: Array) -> Array:
-    """The product of matrices with the largest of its terms instead of their sum."""
-    return np.asarray(products(a, b).max(-2))
-
-
-RUNNING: Mapping[str, Callable[..., Array]] = {
-    "sum": running_sum,
-    "matmul": running_matmul,
-    "scatter_rows": running_scatter,
-}
-"""Functions that accumulate in a lower precision, by the function that they replace."""
-
-
-THROUGH: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-    "negative": (np.negative, ()),
-    "double": (np.multiply, (2.0,)),
-    "half": (np.multiply, (0.5,)),
-    "square": (np.square, ()),
-    "sqrt": (np.sqrt, ()),
-    "absolute": (np.absolute, ()),
-    "reciprocal": (np.power, (-1.0,)),
-    "zero": (np.zeros_like, ()),
-    "one": (np.ones_like, ()),
-    "one more": (np.add, (1.0,)),
-    "one less": (np.subtract, (1.0,)),
-    "exp": (np.exp, ()),
-    "positive part": (np.maximum, (0.0,)),
-}
-"""The functions applied to an operand or a result, with their further operands."""
-ALONG: Mapping[str, Callable[..., Any]] = {
-    "flipped": flipped,
-    "first for all": first_for_all,
-    "axes": with_axes,
-    "interleaved": interleaved,
-    "transposed": np.swapaxes,
-    "first twice": with_first_twice,
-    "without one": without,
-    "only one": only,
-    "without tail": tail_dropped,
-    "only block": only_block,
-}
-"""The functions along an axis, or two."""
-NUMBERS: Mapping[str, Callable[[float], float]] = {
-    "zero": lambda v: 0.0 if isinstance(v, float) else 0.0 * v,
-    "one": lambda v: 0 * v + 1,
-    "one less": lambda v: v - 1,
-    "one more": lambda v: v + 1,
-    "double": lambda v: 2 * v,
-    "half": lambda v: v / 2,
-    "complement": lambda v: 1 - v,
-    "negative": lambda v: -v,
-    "square": lambda v: v * v,
-    "root": lambda v: v**0.5 if v >= 0 else v,
-    "inverse": lambda v: 1 / v if v else v,
-    "negative inverse": lambda v: -1 / v if v else v,
-    "float32": lambda v: float(np.float32(v)),
-}
-"""Other values of a number of the reference."""
-for _name, _function in NUMBERS.items():
-    _function.__name__ = _name  # the name in formulas
 COSTS: Mapping[str, float] = {
     "kept": 1.0,
     "exchanged": 1.0,
@@ -849,95 +619,3 @@ def moved(edit: Edit, program: Program, other: Program) -> Edit:
     elif isinstance(value, tuple) and value[0] == "steps":
         value = ("steps", tuple(map(place, value[1])))
     return replace(edit, positions=tuple(map(place, edit.positions)), value=value)
-
-
-# Words.
-
-
-def described(program: Program, edit: Edit) -> str:
-    """The expression of an edited step in the reference's names: `var = a / 7, where the reference has a / 8`."""
-    if edit.kind == RETURNED:
-        how, key = edit.value
-        if how == COMPUTED:
-            changed = returning(program, edit)
-            told = Formulas(changed).expression(changed.steps[-1])
-            return f"{edit.function} = {told}{definitions(told, dict(named_formulas(changed)))}"
-        if how == "after":
-            read = [str(key[1])] if key[1] else [name for name in states(program) if name != edit.function]
-            return f"{edit.function} is computed from the new {', '.join(read)}"
-        other = word_of(program, key)
-        return f"{edit.function} is {other}" if how == "instead" else f"{other} is added to {edit.function}"
-    if edit.kind in (READ, SAVED):
-        return read_as(program, edit)
-    if edit.kind == STEPWISE:
-        return f"every step{'' if edit.operand == EVERY else ' of the forward pass'} is rounded to {edit.value}"
-    position = edit.value if edit.kind == MOVED else edit.positions[0]
-    changed = spliced(program, delta(program, edit))
-    before, after = Formulas(program), Formulas(changed)
-    step = program.steps[position]
-    new = next(s for s in changed.steps if s.index == step.index)
-    ours = before.expression(step)
-    theirs = f"{ours} {filled_up(program, edit)}" if edit.kind == "padded" else after.expression(new)
-    also = elsewhere(program, before, edit)
-    name = before.name_of(step)
-    inside = "" if name else within(program, before, step)
-    told = f"{f'{name} = ' if name else ''}{theirs}, where the reference has {ours}{inside}{also}"
-    if not INVENTED.search(told):
-        return told
-    return told + definitions(told, dict(named_formulas(program)) | dict(named_formulas(changed)))
-
-
-def filled_up(program: Program, edit: Edit) -> str:
-    """With what an axis is filled up, and how far."""
-    key, axis, block, number = edit.value
-    whole = f"whole blocks of {block}" if block else "a power of 2"
-    return f"over axis {axis} filled up to {whole} with {word_of(program, key)} = {number:g}"
-
-
-def elsewhere(program: Program, text: Formulas, edit: Edit) -> str:
-    """Where else the same edit applies, by the names of the results."""
-    steps = [program.steps[position] for position in edit.positions[1:]]
-    places = dict.fromkeys(filter(None, (text.name_of(s) or named_after(program, text, s) for s in steps)))
-    return f"; the same in {', '.join(places)}" if places else ""
-
-
-def read_as(program: Program, edit: Edit) -> str:
-    """What replaces a value, and where."""
-    key, kind, value = edit.value
-    name = word_of(program, key)
-    words = {"replaced": lambda: word_of(program, value), "fitted": lambda: f"{value:g}"}
-    other = words.get(kind, lambda: written(value, (name, ATOM))[0] if value in WRITTEN else f"{value}({name})")()
-    if edit.kind == SAVED:
-        return f"the backward pass uses {other} wherever the reference has {name}"
-    if not edit.positions:
-        return f"{other} wherever the reference has {name}"
-    text = Formulas(program)
-    steps = (program.steps[position] for position in edit.positions)
-    places = " and in ".join(dict.fromkeys(text.name_of(step) or text.expression(step) for step in steps))
-    return f"{other}, where the reference has {name}, in {places}"
-
-
-def word_of(program: Program, key: Key) -> str:
-    """The name of a value, or its formula if it has none."""
-    kind, name = key
-    if kind != "step":
-        return str(name)
-    step, text = program.steps[int(name)], Formulas(program)
-    return text.name_of(step) or text.expression(step)
-
-
-def within(program: Program, text: Formulas, step: Step) -> str:
-    """The named value that a step without a name is part of."""
-    name = named_after(program, text, step)
-    return f" (in {name})" if name else ""
-
-
-def named_after(program: Program, text: Formulas, step: Step) -> str:
-    """The first named value that depends on a step; "" if there is none."""
-    reached = {step.index}
-    for other in program.steps:
-        if other.index > step.index and reached & set(other.refs):
-            if text.name_of(other):
-                return text.name_of(other)
-            reached.add(other.index)
-    return ""

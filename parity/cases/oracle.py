@@ -13,7 +13,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from parity.cases.blocked import LARGE, SUM, in_blocks, split
 from parity.cases.dtypes import COMPUTED_IN
-from parity.cases.edits import Edit, edited, rounded_to, spliced, with_refs
+from parity.cases.edit_functions import rounded_to
+from parity.cases.edits import Edit, edited, spliced, with_refs
 from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.exact.matmul import MATMUL, from_bias, matmul_in_sequence
 from parity.cases.exact.summation import in_one_chain, sum_in_sequence

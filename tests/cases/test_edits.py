@@ -10,19 +10,9 @@ import pytest
 
 from parity.cases import OPS
 from parity.cases.candidates import edits_of, fits_of
-from parity.cases.edits import (
-    COSTS,
-    FITTED,
-    READ,
-    RETURNED,
-    Edit,
-    described,
-    edited,
-    moved,
-    running_matmul,
-    running_sum,
-    with_number,
-)
+from parity.cases.edit_functions import running_matmul, running_sum
+from parity.cases.edit_words import described
+from parity.cases.edits import COSTS, FITTED, READ, RETURNED, Edit, edited, moved, with_number
 from parity.cases.formula import formula
 from parity.cases.op import IncompatibleError
 from parity.cases.oracle import evaluate, program_of

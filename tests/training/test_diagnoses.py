@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.cases.candidates import edits_of
-from parity.cases.edits import Edit, described
+from parity.cases.edit_words import described
+from parity.cases.edits import Edit
 from parity.cases.op import IncompatibleError
 from parity.cases.program import Program
 from parity.cases.trial import Trial

@@ -11,17 +11,8 @@ from typing import Any
 import numpy as np
 
 from parity.cases.candidates import edits_of, fits_of
-from parity.cases.edits import (
-    ACCUMULATED,
-    READ,
-    RESULT,
-    RETURNED,
-    Edit,
-    described,
-    format_of,
-    option_of,
-    with_number,
-)
+from parity.cases.edit_words import described
+from parity.cases.edits import ACCUMULATED, READ, RESULT, RETURNED, Edit, format_of, option_of, with_number
 from parity.cases.op import IncompatibleError
 from parity.cases.substitutes import OVERWRITING
 from parity.cases.trial import Trial

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.cases.edits import Edit, described, edited
+from parity.cases.edit_words import described
+from parity.cases.edits import Edit, edited
 from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.formula import differences
 from parity.cases.op import IncompatibleError, Op

@@ -10,7 +10,8 @@ from math import prod
 
 import numpy as np
 
-from parity.cases.edits import COMPUTED, READ, RETURNED, Edit, Weights
+from parity.cases.edit_functions import Weights
+from parity.cases.edits import COMPUTED, READ, RETURNED, Edit
 from parity.judge.bound.envelope import Array
 
 MOST_ELEMENTS = 96

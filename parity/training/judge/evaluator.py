@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from parity.cases import OPS
-from parity.cases.edits import described
+from parity.cases.edit_words import described
 from parity.cases.op import IncompatibleError, Op, TensorShapes
 from parity.cases.program import Program
 from parity.config.plan import CasePlan, ToleranceTable, WrittenAt

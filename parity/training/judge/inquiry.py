@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from parity.cases.edits import NUMBERS, READ, Edit, option_of
+from parity.cases.edit_functions import NUMBERS
+from parity.cases.edits import READ, Edit, option_of
 from parity.cases.program import Program
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array

@@ -1,0 +1,110 @@
+"""An edit in words: the expression of what it changes, in the names of the reference."""
+
+from __future__ import annotations
+
+from parity.cases.edits import (
+    COMPUTED,
+    EVERY,
+    MOVED,
+    READ,
+    RETURNED,
+    SAVED,
+    STEPWISE,
+    Edit,
+    Key,
+    delta,
+    returning,
+    spliced,
+    states,
+)
+from parity.cases.formula import ATOM, INVENTED, WRITTEN, Formulas, definitions, named_formulas, written
+from parity.cases.program import Program, Step
+
+
+def described(program: Program, edit: Edit) -> str:
+    """The expression of an edited step in the reference's names: `var = a / 7, where the reference has a / 8`."""
+    if edit.kind == RETURNED:
+        how, key = edit.value
+        if how == COMPUTED:
+            changed = returning(program, edit)
+            told = Formulas(changed).expression(changed.steps[-1])
+            return f"{edit.function} = {told}{definitions(told, dict(named_formulas(changed)))}"
+        if how == "after":
+            read = [str(key[1])] if key[1] else [name for name in states(program) if name != edit.function]
+            return f"{edit.function} is computed from the new {', '.join(read)}"
+        other = word_of(program, key)
+        return f"{edit.function} is {other}" if how == "instead" else f"{other} is added to {edit.function}"
+    if edit.kind in (READ, SAVED):
+        return read_as(program, edit)
+    if edit.kind == STEPWISE:
+        return f"every step{'' if edit.operand == EVERY else ' of the forward pass'} is rounded to {edit.value}"
+    position = edit.value if edit.kind == MOVED else edit.positions[0]
+    changed = spliced(program, delta(program, edit))
+    before, after = Formulas(program), Formulas(changed)
+    step = program.steps[position]
+    new = next(s for s in changed.steps if s.index == step.index)
+    ours = before.expression(step)
+    theirs = f"{ours} {filled_up(program, edit)}" if edit.kind == "padded" else after.expression(new)
+    also = elsewhere(program, before, edit)
+    name = before.name_of(step)
+    inside = "" if name else within(program, before, step)
+    told = f"{f'{name} = ' if name else ''}{theirs}, where the reference has {ours}{inside}{also}"
+    if not INVENTED.search(told):
+        return told
+    return told + definitions(told, dict(named_formulas(program)) | dict(named_formulas(changed)))
+
+
+def filled_up(program: Program, edit: Edit) -> str:
+    """With what an axis is filled up, and how far."""
+    key, axis, block, number = edit.value
+    whole = f"whole blocks of {block}" if block else "a power of 2"
+    return f"over axis {axis} filled up to {whole} with {word_of(program, key)} = {number:g}"
+
+
+def elsewhere(program: Program, text: Formulas, edit: Edit) -> str:
+    """Where else the same edit applies, by the names of the results."""
+    steps = [program.steps[position] for position in edit.positions[1:]]
+    places = dict.fromkeys(filter(None, (text.name_of(s) or named_after(program, text, s) for s in steps)))
+    return f"; the same in {', '.join(places)}" if places else ""
+
+
+def read_as(program: Program, edit: Edit) -> str:
+    """What replaces a value, and where."""
+    key, kind, value = edit.value
+    name = word_of(program, key)
+    words = {"replaced": lambda: word_of(program, value), "fitted": lambda: f"{value:g}"}
+    other = words.get(kind, lambda: written(value, (name, ATOM))[0] if value in WRITTEN else f"{value}({name})")()
+    if edit.kind == SAVED:
+        return f"the backward pass uses {other} wherever the reference has {name}"
+    if not edit.positions:
+        return f"{other} wherever the reference has {name}"
+    text = Formulas(program)
+    steps = (program.steps[position] for position in edit.positions)
+    places = " and in ".join(dict.fromkeys(text.name_of(step) or text.expression(step) for step in steps))
+    return f"{other}, where the reference has {name}, in {places}"
+
+
+def word_of(program: Program, key: Key) -> str:
+    """The name of a value, or its formula if it has none."""
+    kind, name = key
+    if kind != "step":
+        return str(name)
+    step, text = program.steps[int(name)], Formulas(program)
+    return text.name_of(step) or text.expression(step)
+
+
+def within(program: Program, text: Formulas, step: Step) -> str:
+    """The named value that a step without a name is part of."""
+    name = named_after(program, text, step)
+    return f" (in {name})" if name else ""
+
+
+def named_after(program: Program, text: Formulas, step: Step) -> str:
+    """The first named value that depends on a step; "" if there is none."""
+    reached = {step.index}
+    for other in program.steps:
+        if other.index > step.index and reached & set(other.refs):
+            if text.name_of(other):
+                return text.name_of(other)
+            reached.add(other.index)
+    return ""
