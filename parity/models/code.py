@@ -19,7 +19,7 @@ from parity.models.findings import Boundary
 from parity.models.functions import others, source
 from parity.models.leaves import case_of, held
 from parity.models.ports import Array, ModelError, Port
-from parity.models.worker.port import LOSS
+from parity.models.worker.crossing import LOSS
 from parity.models.worker.tape import Recorded
 
 MOST_INPUTS = 64
@@ -132,8 +132,9 @@ def code_case(
     if single is not None:
         # A loss is one number, which says little; its gradient says more.
         one = np.ones((), np.float64 if dtype == "float64" else np.float32)
-        used |= {f"grad.{name}": one for name in outputs} if layer == LOSS else {}
-        case = replace(case_of(model, dtype, definition.name, params, used, folder), gradients=layer == LOSS)
+        differentiated = layer == LOSS and base.differentiable and other.differentiable
+        used |= {f"grad.{name}": one for name in outputs} if differentiated else {}
+        case = replace(case_of(model, dtype, definition.name, params, used, folder), gradients=differentiated)
     else:
         case, options = planned(model, dtype, title, reply, used, folder)
     own = {f"{ours}.{name}".removeprefix("."): name for name in own_names(base, ours)}

@@ -103,6 +103,11 @@ class Pair:
         moves = (move for move in self.moves if len(move.sources) == 1 and not self.other.tensors[move.target].trained)
         return {move.target: move.sources[0] for move in moves}
 
+    @property
+    def _differentiable(self) -> bool:
+        """Whether gradients are compared."""
+        return bool(self.model.loss) and self.base.differentiable and self.other.differentiable
+
     def _gradients_off(self) -> Iterator[str]:
         """The parameters whose gradients are more than rounding apart."""
         yield from (c.tensor for c in self.comparisons() if c.tensor.startswith("grad.") and c.verdict.fails)
@@ -156,7 +161,7 @@ class Pair:
         kernels = self._kernels(finding, op)
         place = self.folder / "layers" / slug(finding.layer)
         made = kernels and leaves.layer_case(
-            kernels[0], self.case, self.free.plain, place, gradients=bool(self.model.loss)
+            kernels[0], self.case, self.free.plain, place, gradients=self._differentiable
         )
         if not kernels or made is None:
             return None
@@ -395,7 +400,7 @@ class Pair:
 
     def comparisons(self) -> Iterator[Comparison]:
         """The outputs, the loss, the gradients, and the tensors of layers that are off."""
-        moved = {f"grad.{move.target}": move for move in self.moves}
+        moved = {f"grad.{move.target}": move for move in self.moves} if self._differentiable else {}
         for name in self.free.plain:
             if name.partition(".")[0] in ("output", "loss"):
                 yield self._comparison(name, name, None)

@@ -17,7 +17,7 @@ from parity.engine.process import Message, WorkerError
 from parity.engine.starting import BackendError
 from parity.engine.workers import Worker, Workers
 from parity.models.spec import Model
-from parity.models.worker.port import LOSS
+from parity.models.worker.crossing import LOSS
 from parity.models.worker.tape import Recorded, Tape
 from parity.outcome import Outcome
 
@@ -69,6 +69,7 @@ class Port:
         self.state = folder / "state"
         self.layers: dict[str, LayerInfo] = {}
         self.tensors: dict[str, TensorInfo] = {}
+        self.differentiable = True
         self.seconds = 0.0
 
     @staticmethod
@@ -85,6 +86,7 @@ class Port:
         model = self.model
         reply = self._ask(
             "model.build",
+            adapter=self.spec.adapter,
             build=model.build,
             mode=model.mode,
             state=str(self.state),
@@ -94,6 +96,7 @@ class Port:
             batch="" if batch_at is None or model.batch_file else model.batch,
             batch_at=str(batch_at),
         )
+        self.differentiable = bool(reply["differentiable"])
         self.layers = {row["name"]: LayerInfo(**row) for row in reply["layers"]}
         self.layers |= {LOSS: LayerInfo(LOSS, "loss", own=True, options={})} if model.loss else {}
         self.tensors = {row["name"]: TensorInfo(**{**row, "shape": tuple(row["shape"])}) for row in reply["parameters"]}

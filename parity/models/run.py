@@ -30,6 +30,9 @@ from parity.models.state import MappingError, Move, mapped, stored, written
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome
 
+FORWARD_ONLY = "computes no gradients, so none are compared"
+"""What is told of a port that lacks them."""
+
 
 def each(
     kind: str,
@@ -149,7 +152,8 @@ class ModelRun:
             try:
                 port.build(self.batch if port is self.base else None)
                 self._read_batch(port)
-                self.outcomes[port.name] = CellOutcome(self.case.id, self.dtype, port.name, Outcome.OK)
+                lacking = FORWARD_ONLY if self.model.loss and not port.differentiable else ""
+                self.outcomes[port.name] = CellOutcome(self.case.id, self.dtype, port.name, Outcome.OK, message=lacking)
             except ModelError as error:
                 self._fail(port, error)
         others = [p for p in self.ports.values() if p is not self.base and self.outcomes[p.name].outcome is Outcome.OK]

@@ -14,7 +14,7 @@ from typing import Any
 from parity.models.findings import CODE, LAYER, Boundary, Finding
 from parity.models.measure import Bench, Distance
 from parity.models.ports import Port
-from parity.models.worker.port import LOSS, STATE
+from parity.models.worker.crossing import LOSS, STATE
 from parity.models.worker.tape import Recorded, squeezed
 
 
