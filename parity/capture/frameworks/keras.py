@@ -61,9 +61,6 @@ class KerasFramework(Framework):
         array = np.asarray(self.framework.ops.convert_to_numpy(tensor))
         return np.array(array.view(np.uint16) if array.dtype.name == "bfloat16" else array)
 
-    def from_numpy(self, array: Any, like: Any) -> Any:
-        return self.framework.ops.convert_to_tensor(array, dtype=like.dtype)
-
     def has_history(self, tensor: Any) -> bool:
         if self.backend == "torch":
             return bool(getattr(tensor, "requires_grad", False))
