@@ -21,6 +21,7 @@ from parity.engine.starting import replaceable
 from parity.engine.workers import Workers
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.models import orders
 from parity.models.layers import partners
 from parity.models.measure import RUNS, TRUTH, Bench
 from parity.models.pair import Pair
@@ -118,6 +119,7 @@ class ModelRun:
                 except ModelError as error:
                     self._fail(pair.other, error)
                     continue
+                self._add_orders(pair)
                 rows = list(pair.comparisons())
                 comparisons += rows
                 diagnoses += pair.diagnoses(rows)
@@ -132,6 +134,11 @@ class ModelRun:
         yield JudgedCase(self.case, self.dtype, outcomes, comparisons, diagnoses, (), self.judge_seconds)
         if interrupted is not None:
             raise interrupted
+
+    def _add_orders(self, pair: Pair) -> None:
+        """Say in the file of the mapping which tensors between layers have their axes in another order."""
+        with (self.folder / "mapping.yaml").open("a", encoding="utf-8") as file:
+            file.writelines(f"# {pair.other.name}: {line}\n" for line in orders.written(pair.axes))
 
     def _known(self, comparisons: Sequence[Comparison]) -> list[CellOutcome]:
         """The outcomes after an interrupt: of ports that failed or were judged, so that the others run again."""

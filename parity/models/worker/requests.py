@@ -18,7 +18,7 @@ from parity.models.worker.crossing import Crossing, perturbed
 from parity.models.worker.ports import port_class
 from parity.models.worker.ports.base import Port, PortError
 from parity.models.worker.ports.layered import LayeredPort
-from parity.models.worker.tape import Recorded, Tape, squeezed
+from parity.models.worker.tape import Recorded, Tape, regrouped
 from parity.models.worker.trace import UntracedError
 from parity.models.worker.traced import traced
 from parity.worker.cell import Backend, explain
@@ -172,13 +172,14 @@ class Source:
     """The values of a partner's run for the boundaries of this one's layers, perturbed by an ulp if there is a seed.
 
     `keys` of the request are the partner's names of tensors, None if they are the same; `replace` the names of those
-    that are replaced, None for all.
+    that are replaced, None for all; `axes` the orders of the partner's axes that give this model's tensors, by name.
     """
 
     def __init__(self, request: Message) -> None:
         self._stored = Recorded(request["partner"])
         self._keys: Optional[Mapping[str, str]] = request["keys"]
         self._only = None if request["replace"] is None else set(request["replace"])
+        self._axes: Mapping[str, Any] = request["axes"]
         self._dtype, self._seed = request["dtype"], request["seed"]
 
     def __call__(self, name: str, array: Any) -> Any:
@@ -186,9 +187,11 @@ class Source:
         theirs = name if self._keys is None else self._keys.get(name, "")
         if (self._only is not None and name not in self._only) or theirs not in self._stored:
             return None
-        if squeezed(self._stored.shape(theirs)) != squeezed(array.shape):
+        shape, axes = self._stored.shape(theirs), self._axes.get(name)
+        if not regrouped([shape[i] for i in axes] if axes else shape, array.shape):
             return None
-        return perturbed(self._stored.load(theirs), self._dtype, theirs, self._seed).reshape(array.shape)
+        values = perturbed(self._stored.load(theirs), self._dtype, theirs, self._seed)
+        return (values.transpose(axes) if axes else values).reshape(array.shape)
 
 
 REQUESTS = {

@@ -35,7 +35,7 @@ class Port:
     them. `calls` has what each call of a layer got in the last run that watched it.
     """
 
-    differentiable: ClassVar[bool] = True
+    differentiable: bool = True
     """Whether it computes gradients; one that does not is run forward only, and the rest is compared."""
 
     trains: ClassVar[bool] = True

@@ -11,6 +11,9 @@ from parity.capture.frameworks.visit import visit
 from parity.models.worker.crossing import IN, LOSS, OUT, STATE, Crossing, key
 from parity.models.worker.ports.base import Port, PortError, State
 
+Place = Tuple[Any, str]
+"""An object, and the name of its attribute that is called."""
+
 
 class Step:
     """A function that is called as if it were a layer."""
@@ -59,10 +62,20 @@ class LayeredPort(Port):
         """A layer, or what is called as one."""
         return self.steps[name] if name in self.steps else self.layers[name]
 
+    def place(self, module: Any) -> Place:
+        """Where the function is that computes a layer's outputs, so that another can take its place."""
+        return module, "function" if isinstance(module, Step) else self.entry
+
     def entered(self, module: Any) -> Callable[..., Any]:
         """What computes a layer's outputs."""
-        found: Callable[..., Any] = module.function if isinstance(module, Step) else getattr(module, self.entry)
+        found: Callable[..., Any] = getattr(*self.place(module))
         return found
+
+    def invoked(self, module: Any) -> Callable[..., Any]:
+        """A layer as others call it: itself, if the framework does."""
+        place, _ = self.place(module)
+        call: Callable[..., Any] = module if place is module else self.entered(module)
+        return call
 
     def described(self) -> List[Dict[str, Any]]:
         root, kinds = self.source.framework.__name__, {name: type(layer) for name, layer in self.layers.items()}
@@ -79,7 +92,7 @@ class LayeredPort(Port):
     def tensors(self) -> Iterator[State]:
         seen: Dict[int, str] = {}
         for layer_name, layer in self.layers.items():
-            for name, (tensor, trained) in self.own(layer).items():
+            for name, (tensor, trained) in self.parts(layer).items():
                 whole = f"{layer_name}.{name}" if layer_name else name
                 first = seen.setdefault(id(tensor), whole)
                 yield State(whole, tensor, trained, "" if first == whole else first)
@@ -210,7 +223,7 @@ class LayeredPort(Port):
             floats = {str(i): leaf for i, leaf in leaves.items() if inputs[i].dtype.kind == "f"}
             floats.update({name: tensor for name, (tensor, trained) in own.items() if trained})
             with self.recorded(floats.values()) if upstream else self.no_gradients(), self.watching(crossing):
-                outputs = self.tensors_in(module(*args, **kwargs))
+                outputs = self.tensors_in(self.invoked(module)(*args, **kwargs))
             for i, tensor in enumerate(outputs):
                 crossing.tape.put(key(layer, call, OUT, i), self.to_array(tensor))
             for name in before:
@@ -241,23 +254,23 @@ class Watch:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        entry = self.port.entry
-        for module, own in self._wrapped:
+        for (place, entry), own in self._wrapped:
             if own is None:
-                delattr(module, entry)
+                del place.__dict__[entry]
             else:
-                setattr(module, entry, own)
+                place.__dict__[entry] = own
         self._wrapped = []
 
     def _wrap(self, name: str, module: Any) -> None:
-        entry = self.port.entry
-        original = getattr(module, entry)
+        place, entry = self.port.place(module)
+        original = getattr(place, entry)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return self._called(name, original, args, kwargs)
 
-        self._wrapped.append((module, vars(module).get(entry)))
-        setattr(module, entry, call)
+        # Past `__setattr__`, by which frameworks keep track of layers and parameters.
+        self._wrapped.append(((place, entry), place.__dict__.get(entry)))
+        place.__dict__[entry] = call
 
     def step(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function that counts as a layer, if it is among those that are watched."""
