@@ -18,8 +18,9 @@ from parity.config.plan import CasePlan
 from parity.models.findings import Boundary
 from parity.models.functions import others, source
 from parity.models.leaves import case_of, held
+from parity.models.orders import Sight
 from parity.models.ports import Array, ModelError, Port
-from parity.models.worker.port import LOSS
+from parity.models.worker.crossing import LOSS
 from parity.models.worker.tape import Recorded
 
 MOST_INPUTS = 64
@@ -45,6 +46,12 @@ class CodeKernel:
     dtype: str
     op: str
     params: Any
+    sight: Sight
+
+    def name(self, place: str) -> str:
+        """The tensor at a boundary that is at a place."""
+        kind, _, own = place.partition(":")
+        return own if kind == "child" else f"{self.layer}|{self.call}|in|{own}" if kind == "in" else ""
 
     def __call__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
         """Its outputs by the program's names; None for another op or dtype, or what it cannot be given."""
@@ -52,20 +59,28 @@ class CodeKernel:
             return None
         given = dict(self.rest)
         given |= {
-            place: np.asarray(inputs[name])
+            place: self.sight.own(self.name(place), np.asarray(inputs[name]))
             for name, places in self.inputs.items()
             for place in places
             if name in inputs
         }
         upstream = {name: inputs[f"grad.{name}"] for name in self.outputs if f"grad.{name}" in inputs}
-        given |= {f"grad:{self.outputs[name].rpartition('|')[2]}": np.asarray(a) for name, a in upstream.items()}
+        for name, array in upstream.items():
+            given[f"grad:{self.outputs[name].rpartition('|')[2]}"] = self.sight.own(
+                self.outputs[name], np.asarray(array)
+            )
         try:
             returned = self.port.alone(self.state, self.layer, self.call, given, self.children)
         except ModelError:
             return None
         firsts = {name: places[0] for name, places in self.inputs.items() if places}
         places = {f"grad.{name}": f"grad.{place[3:]}" for name, place in firsts.items() if place[:3] == "in:"}
-        return {name: returned[key] for name, key in {**self.outputs, **places}.items() if key in returned}
+        found = {name: self.sight.base(key, returned[key]) for name, key in self.outputs.items() if key in returned}
+        return found | {
+            name: self.sight.base(self.name(f"in:{key[5:]}"), returned[key])
+            for name, key in places.items()
+            if key in returned
+        }
 
 
 @dataclass(frozen=True)
@@ -100,13 +115,13 @@ def code_case(
     layer: str,
     call: int,
     plain: Recorded,
-    run: Recorded,
+    sight: Sight,
     keys: Mapping[str, str],
     folder: Path,
 ) -> CodeCase:
     """The code of the other port's `layer` as a case, by the program of the baseline's partner; its files are stored
     in `folder`. `parameters` maps the baseline's parameters to those of the other port of the same layout, `keys`
-    names of tensors of the other port's `run` to those of the baseline's, `plain`.
+    names of the other port's tensors (`sight`) to those of the baseline's run, `plain`.
 
     Raises ModelError where it cannot be traced, or has no program.
     """
@@ -132,26 +147,28 @@ def code_case(
     if single is not None:
         # A loss is one number, which says little; its gradient says more.
         one = np.ones((), np.float64 if dtype == "float64" else np.float32)
-        used |= {f"grad.{name}": one for name in outputs} if layer == LOSS else {}
-        case = replace(case_of(model, dtype, definition.name, params, used, folder), gradients=layer == LOSS)
+        differentiated = layer == LOSS and base.differentiable and other.differentiable
+        used |= {f"grad.{name}": one for name in outputs} if differentiated else {}
+        case = replace(case_of(model, dtype, definition.name, params, used, folder), gradients=differentiated)
     else:
         case, options = planned(model, dtype, title, reply, used, folder)
     own = {f"{ours}.{name}".removeprefix("."): name for name in own_names(base, ours)}
     closed = [theirs[child] for child in children if child in theirs]
     kernels = {}
-    for port, name, inner, names, known in (
-        (base, ours, children, {name: name for name in boundary}, own),
-        (other, layer, closed, keys, parameters),
+    for port, name, inner, names, known, seen in (
+        (base, ours, children, {name: name for name in boundary}, own, Sight(plain)),
+        (other, layer, closed, keys, parameters, sight),
     ):
         there = inverted(names)
         at = {place: placed(place, name, (ours, call), there, known) for place in {*places.values(), *given}}
-        rest = dict(own_inputs(run, name, call)) if port is other else {}
-        rest |= {mine: array for place, array in given.items() for mine in at[place]}
+        rest = dict(own_inputs(seen.run, name, call)) if port is other else {}
         found = {argument: at[place] for argument, place in places.items()}
         returned = {output: there[key][0] for output, key in outputs.items() if key in there}
-        kernels[port.name] = CodeKernel(
-            port, name, call, inner, found, returned, rest, states[port.name], dtype, case.op, case.params
+        kernel = CodeKernel(
+            port, name, call, inner, found, returned, rest, states[port.name], dtype, case.op, case.params, seen
         )
+        rest |= {mine: seen.own(kernel.name(mine), array) for place, array in given.items() for mine in at[place]}
+        kernels[port.name] = kernel
     return CodeCase(case, used, kernels, options)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from parity.judge.compare.metrics import Metrics
 from parity.judge.compare.verdict import Comparison
-from parity.models.worker.port import LOSS, STATE
+from parity.models.worker.crossing import LOSS, STATE
 
 LAYER, CODE, WEIGHTS = "layer", "code", "weights"
 

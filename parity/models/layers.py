@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
+from parity.models.leaves import BY_CLASS
 from parity.models.ports import LayerInfo, Port
 from parity.models.state import Move
 
@@ -74,5 +75,6 @@ def alike(mine: Sequence[LayerInfo], yours: Sequence[LayerInfo]) -> dict[str, st
 
 
 def plain(kind: str) -> str:
-    """`maxpool2d` for MaxPool2d and MaxPool2D."""
-    return kind.lower()
+    """`max_pool2d` for MaxPool2d, MaxPool2D and MaxPooling2D."""
+    word = kind.lower().replace("_", "")
+    return BY_CLASS.get(word, word)

@@ -15,8 +15,9 @@ from parity.cases.dtypes import as_dtype
 from parity.cases.op import CaseError, Op
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan
 from parity.engine.inputs import save_array
+from parity.models.layouts import Layout, layout_of
+from parity.models.orders import Sight
 from parity.models.ports import Array, LayerInfo, ModelError, Port
-from parity.models.state import CONVENTIONS, inverse
 from parity.models.worker.tape import Recorded
 
 ALIASES = {
@@ -26,6 +27,15 @@ ALIASES = {
     "swish": "silu",
     "upsample": "interpolate",
     **{f"{norm}norm{d}d": f"{norm}_norm" for norm in ("batch", "instance") for d in (1, 2, 3)},
+    **{f"{norm}normalization": f"{norm}_norm" for norm in ("batch", "layer", "group", "rms")},
+    **{
+        f"{full}pooling{d}d": f"{short}_pool{d}d"
+        for full, short in (("max", "max"), ("average", "avg"))
+        for d in (1, 2, 3)
+    },
+    "dense": "linear",
+    "einsumdense": "linear",
+    "upsampling2d": "interpolate",
 }
 """Classes whose name is not that of an op without underscores."""
 BY_CLASS = {**{name.replace("_", ""): name for name in OPS}, **ALIASES}
@@ -38,6 +48,16 @@ def same(value: Any) -> Any:
     return value
 
 
+def tanh_or_none(approximate: Any) -> Any:
+    """PyTorch's word for an approximation that is on or off."""
+    return "tanh" if approximate else "none"
+
+
+def kept(momentum: float) -> float:
+    """PyTorch's momentum, which weighs the new statistics, from one that weighs the old."""
+    return 1.0 - momentum
+
+
 RENAMED: Mapping[str, Mapping[str, Renamed]] = {
     "paddle": {
         "epsilon": ("eps", same),
@@ -47,15 +67,27 @@ RENAMED: Mapping[str, Mapping[str, Renamed]] = {
         "stop_axis": ("end_dim", same),
         "min": ("min_val", same),
         "max": ("max_val", same),
-        "momentum": ("momentum", lambda momentum: 1.0 - momentum),
+        "momentum": ("momentum", kept),
         "exclusive": ("count_include_pad", lambda exclusive: not exclusive),
         "divisor": ("divisor_override", same),
-        "approximate": ("approximate", lambda tanh: "tanh" if tanh else "none"),
+        "approximate": ("approximate", tanh_or_none),
         "return_mask": ("return_indices", same),
-    }
+    },
+    "keras": {
+        "epsilon": ("eps", same),
+        "momentum": ("momentum", kept),
+        "approximate": ("approximate", tanh_or_none),
+        "pool_size": ("kernel_size", same),
+        "strides": ("stride", same),
+        "dilation_rate": ("dilation", same),
+        "rate": ("p", same),
+        "groups": ("groups", same),
+        "size": ("scale_factor", same),
+        "interpolation": ("mode", same),
+    },
 }
-"""Attributes that PyTorch calls otherwise, and what PyTorch's value is. Source: the classes' documentation; Paddle's
-BatchNorm weighs the old statistics with its momentum."""
+"""Attributes that PyTorch calls otherwise, and what PyTorch's value is. Source: the classes' documentation; the momentum
+of BatchNorm weighs the old statistics in Paddle and Keras."""
 INTERNAL = frozenset(("name", "inplace", "in_place", "device", "data_format", "sparse", "is_distributed", "op_type"))
 """Attributes that do not change what a layer computes."""
 
@@ -68,8 +100,30 @@ def options_of(port: Port, layer: LayerInfo) -> dict[str, Any]:
         name, change = names.get(own, (own, same))
         if name not in INTERNAL and value is not None:
             found[name] = single(change(value))
+    if port.spec.adapter == "keras":
+        found |= of_keras(found, layer)
     if "kernel_size" in found and "pool" in layer.kind.lower():
         found.setdefault("stride", found["kernel_size"])
+    return found
+
+
+def of_keras(options: Mapping[str, Any], layer: LayerInfo) -> dict[str, Any]:
+    """What PyTorch tells otherwise than by one attribute: padding in numbers where that is possible, groups of a norm,
+    the axis of a softmax."""
+    found: dict[str, Any] = {}
+    kernel, stride, dilation = (options.get(name, 1) for name in ("kernel_size", "stride", "dilation"))
+    if options.get("padding") == "valid":
+        found["padding"] = 0
+    elif options.get("padding") == "same" and stride == 1:
+        lengths = kernel if isinstance(kernel, list) else [kernel]
+        if isinstance(dilation, int) and all(dilation * (n - 1) % 2 == 0 for n in lengths):
+            found["padding"] = single([dilation * (n - 1) // 2 for n in lengths])
+    if layer.kind == "AveragePooling2D":
+        found["count_include_pad"] = options.get("padding") == "valid"
+    if layer.kind == "GroupNormalization":
+        found["num_groups"] = options["groups"]
+    if layer.kind.lower() in ("softmax", "log_softmax"):
+        found["dim"] = options["axis"]
     return found
 
 
@@ -93,7 +147,7 @@ def alike(a: Any, b: Any) -> bool:
 
 def op_of(layer: LayerInfo) -> Op | None:
     """The op that a framework's layer computes, if parity knows it."""
-    name = None if layer.own else BY_CLASS.get(layer.kind.lower())
+    name = None if layer.own else BY_CLASS.get(layer.kind.lower().replace("_", ""))
     return None if name is None else OPS[name]
 
 
@@ -120,11 +174,13 @@ class Kernel:
     params: Any
     state: Path
     dtype: str
+    sight: Sight
 
-    def own_name(self, name: str) -> tuple[str, tuple[int, ...]]:
-        """The layer's name of one of the op's tensors, and the order of axes that gives PyTorch's layout."""
-        kinds = CONVENTIONS.get(self.port.spec.adapter, {}).get(self.layer.kind, {})
-        return next(((own, axes) for own, (known, axes) in kinds.items() if known == name), (name, ()))
+    def own_name(self, name: str) -> tuple[str, Layout]:
+        """The layer's name of one of the op's tensors, and its layout."""
+        names = (t.rpartition(".")[2] for t in self.port.tensors if t.rpartition(".")[0] == self.layer.name)
+        own = ((own, layout_of(self.port.spec.adapter, self.layer, own)) for own in names)
+        return next(((own, layout) for own, layout in own if layout.name == name), (name, Layout(name)))
 
     def info(self, name: str) -> Any:
         """The layer's tensor that is one of the op's, or None."""
@@ -141,17 +197,20 @@ class Kernel:
                 found[item.name] = f"in:{sum(place.startswith('in:') for place in found.values())}"
         return found
 
+    def key(self, side: str, index: Any) -> str:
+        """The name of a tensor at its boundary."""
+        return f"{self.layer.name}|{self.call}|{side}|{index}"
+
     def inputs(self, plain: Recorded) -> dict[str, Array]:
         """The op's inputs as this port had them in a run. Raises KeyError."""
         stored, found = Recorded(str(self.state)), {}
         for name, place in self.placed.items():
             side, _, own = place.partition(":")
             if side == "in":
-                found[name] = plain.load(f"{self.layer.name}|{self.call}|in|{own}")
+                found[name] = plain.load(self.key("in", own))
             else:
                 info = self.info(name)
-                array, axes = stored.load(info.tied or info.name), self.own_name(name)[1]
-                found[name] = array.transpose(axes) if axes else array
+                found[name] = self.own_name(name)[1].there(stored.load(info.tied or info.name))
         return found
 
     def __call__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
@@ -165,14 +224,15 @@ class Kernel:
             if array is None:
                 return None
             if place.startswith("param:"):
-                axes, shape = self.own_name(name)[1], self.info(name).shape
-                array = array.transpose(inverse(axes)) if axes else array
+                layout, shape = self.own_name(name)[1], self.info(name).shape
                 if array.size != np.prod(shape, dtype=int):
                     return None
-                array = array.reshape(shape)
+                array = layout.back(array, shape)
+            else:
+                array = self.sight.own(self.key("in", place.partition(":")[2]), array)
             given[place] = array
         given |= {
-            f"grad:{i}": np.asarray(inputs[f"grad.{n}"])
+            f"grad:{i}": self.sight.own(self.key("out", i), np.asarray(inputs[f"grad.{n}"]))
             for i, n in enumerate(self.op.upstream)
             if f"grad.{n}" in inputs
         }
@@ -184,17 +244,23 @@ class Kernel:
 
     def _named(self, returned: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
         found: dict[str, Array] = {}
+        try:
+            shapes = self.op.infer_shapes(self.params, {name: np.shape(array) for name, array in inputs.items()})
+        except CaseError:
+            return found
         for i, name in enumerate(self.op.upstream):
-            key = f"{self.layer.name}|{self.call}|out|{i}"
-            if key in returned:
-                found[name] = returned[key]
+            if self.key("out", i) in returned:
+                array = returned[self.key("out", i)]
+                found[name] = self.sight.base(self.key("out", i), array, shapes.outputs[name])
         for name, place in self.placed.items():
             side, _, own = place.partition(":")
             for key, target in ((f"grad.{own}", f"grad.{name}"), (f"after.{own}" if side == "param" else "", name)):
                 if key in returned and (target.startswith("grad.") or not self.info(name).trained):
-                    axes = self.own_name(name)[1] if side == "param" else ()
-                    array = returned[key]
-                    found[target] = (array.transpose(axes) if axes else array).reshape(inputs[name].shape)
+                    if side == "param":
+                        array = self.own_name(name)[1].there(returned[key])
+                    else:
+                        array = self.sight.base(self.key("in", own), returned[key])
+                    found[target] = array.reshape(inputs[name].shape)
         return found
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from parity.judge.bound.envelope import FLOOR, OFF, WORK, Array, Envelope, envelope_of, error_ratio, size
 from parity.judge.bound.groups import Spread
 from parity.models.ports import ModelError
-from parity.models.worker.tape import Recorded, squeezed
+from parity.models.worker.tape import Recorded, regrouped
 
 RUNS = 4
 """Perturbed runs of the baseline."""
@@ -94,8 +94,10 @@ class Bench:
         exact, envelope = self.envelope(name)
         values = other.load(theirs) if moved is None else moved
         base = self.plain.load(name)
-        if squeezed(values.shape) == squeezed(exact.shape):
+        if regrouped(values.shape, exact.shape):
             values = values.reshape(exact.shape)
+        if "b" in (values.dtype.kind, exact.dtype.kind):
+            values, exact = values.astype(np.int64), exact.astype(np.int64)
         if values.shape != exact.shape or (values.dtype.kind == "f") != (exact.dtype.kind == "f"):
             shapes = f"{values.dtype} {list(values.shape)}, not {base.dtype} {list(base.shape)}"
             return Distance(float("inf"), 0.0, envelope, exact, 1.0, shapes)

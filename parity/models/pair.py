@@ -18,9 +18,10 @@ from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
-from parity.models import leaves, repro, steps, weights
+from parity.models import leaves, orders, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
 from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
+from parity.models.layouts import layout_of
 from parity.models.leaves import Kernel
 from parity.models.measure import Bench, Distance, difference
 from parity.models.ports import Array, ModelError, Port
@@ -42,7 +43,8 @@ SMALL_CASE = 1 << 22
 @dataclass
 class Pair:
     """The baseline and another port. `states` are their states, the other's made of the baseline's; `moves` and
-    `partners` say what belongs to what. `run` is the other port's own, from `own` if it has weights of its own."""
+    `partners` say what belongs to what. `run` is the other port's own, from `own` if it has weights of its own. `keys`
+    are the baseline's names of its tensors, `axes` the orders of the baseline's axes that give them."""
 
     case: CasePlan
     dtype: str
@@ -58,6 +60,7 @@ class Pair:
     run: Recorded
     own: Path | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
+    axes: Mapping[str, orders.Axes] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     findings: list[Finding] = field(default_factory=list)
     first: Boundary | None = None
@@ -74,34 +77,49 @@ class Pair:
         """Look for what is off, layer by layer in step, and for the causes; measure what each explains."""
         self.partners = steps.fitting(self.other, self.partners, self.free.plain, self.run)
         self.keys = steps.aligned(self.free.plain, self.run, self.partners, self._buffers)
+        self.axes = orders.found(self.free.plain, self.run, self.keys)
+        sight = self.sight
         run = self.other.run(
-            self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, keys=self.keys
-        )
-        self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners, self.keys)
+            self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, keys=self.keys,
+            axes=self.axes,
+        )  # fmt: skip
+        self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners, self.keys, self.axes)
         for finding in self.findings:
-            finding.values = {at: run.load(str(at)) for at in finding.boundaries if at.side == "in"}
-            finding.metrics = {at: self._measured(run.load(str(at)), at) for at in finding.boundaries}
+            values = {at: sight.base(str(at), run.load(str(at))) for at in finding.boundaries}
+            finding.values = {at: array for at, array in values.items() if at.side == "in"}
+            finding.metrics = {at: self._measured(array, at) for at, array in values.items()}
         self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
         for finding in self.findings:
             self._diagnose(finding)
             self._count_calls(finding, run)
         state = self.states[self.other.name]
-        values = () if self.own is None else weights.differing(self.moves, self.base, self.other, state)
+        loaded = () if self.own is None else weights.differing(self.moves, self.base, self.other, state)
         shared = weights.untied(self.moves, self.base, self.other) if self.model.loss else ()
         if not self.findings and any(self._gradients_off()):
             self.findings = self._backward()
-        self.findings = [*values, *(finding for finding in self.findings if finding.title), *shared]
+        self.findings = [*loaded, *(finding for finding in self.findings if finding.title), *shared]
         self._measure()
         self.first = next(
-            (at for at, d in steps.distances(self.free, self.run, self.keys, whole=True) if d.off),
+            (at for at, d in steps.distances(self.free, self.run, self.keys, self.axes, whole=True) if d.off),
             None,
         )
+
+    @property
+    def sight(self) -> orders.Sight:
+        """The other port's tensors as the baseline has them."""
+        shapes = {theirs: self.free.plain.shape(ours) for theirs, ours in self.keys.items()}
+        return orders.Sight(self.run, self.axes, shapes)
 
     @property
     def _buffers(self) -> dict[str, str]:
         """The baseline's names of the other port's buffers."""
         moves = (move for move in self.moves if len(move.sources) == 1 and not self.other.tensors[move.target].trained)
         return {move.target: move.sources[0] for move in moves}
+
+    @property
+    def _differentiable(self) -> bool:
+        """Whether gradients are compared."""
+        return bool(self.model.loss) and self.base.differentiable and self.other.differentiable
 
     def _gradients_off(self) -> Iterator[str]:
         """The parameters whose gradients are more than rounding apart."""
@@ -156,7 +174,7 @@ class Pair:
         kernels = self._kernels(finding, op)
         place = self.folder / "layers" / slug(finding.layer)
         made = kernels and leaves.layer_case(
-            kernels[0], self.case, self.free.plain, place, gradients=bool(self.model.loss)
+            kernels[0], self.case, self.free.plain, place, gradients=self._differentiable
         )
         if not kernels or made is None:
             return None
@@ -215,7 +233,7 @@ class Pair:
         try:
             made = code_case(
                 self.case, self.dtype, (self.base, self.other), self.states, self.partners, same, finding.layer,
-                finding.call, self.free.plain, self.run, self.keys, place,
+                finding.call, self.free.plain, self.sight, self.keys, place,
             )  # fmt: skip
             oracle = consult_oracle(made.case, made.inputs)
         except (ModelError, ValueError, TypeError, KeyError) as error:
@@ -266,18 +284,23 @@ class Pair:
         """Both ports' layers as kernels of an op with the baseline's params; None if they have none."""
         params = self._params(self.base, finding.partner, op)
         ours, theirs = (
-            Kernel(port, port.layers[name], finding.call, op, params, self.states[port.name], self.dtype)
-            for port, name in ((self.base, finding.partner), (self.other, finding.layer))
+            Kernel(port, port.layers[name], finding.call, op, params, self.states[port.name], self.dtype, sight)
+            for port, name, sight in (
+                (self.base, finding.partner, orders.Sight(self.free.plain)),
+                (self.other, finding.layer, self.sight),
+            )
         )
         return None if params is None else (ours, theirs)
 
     def _params(self, port: Port, name: str, op: Any) -> Any:
         """The params of an op by a layer's options; None if they do not fit."""
-        shapes = {
-            t.name.rpartition(".")[2]: t.shape for t in port.tensors.values() if t.name.rpartition(".")[0] == name
-        }
+        layer, shapes = port.layers[name], {}
+        for tensor in port.tensors.values():
+            if tensor.name.rpartition(".")[0] == name:
+                layout = layout_of(port.spec.adapter, layer, tensor.name.rpartition(".")[2])
+                shapes[layout.name] = layout.shape(tensor.shape)
         try:
-            return leaves.params_of(op, leaves.options_of(port, port.layers[name]), shapes)
+            return leaves.params_of(op, leaves.options_of(port, layer), shapes)
         except (TypeError, ValueError):
             return None
 
@@ -346,6 +369,7 @@ class Pair:
                 layers=self.partners,
                 partner=self.free.plain,
                 keys=self.keys,
+                axes=self.axes,
                 replace=mended,
             )
             left = self._apart(run)
@@ -395,12 +419,12 @@ class Pair:
 
     def comparisons(self) -> Iterator[Comparison]:
         """The outputs, the loss, the gradients, and the tensors of layers that are off."""
-        moved = {f"grad.{move.target}": move for move in self.moves}
+        moved = {f"grad.{move.target}": move for move in self.moves} if self._differentiable else {}
         for name in self.free.plain:
             if name.partition(".")[0] in ("output", "loss"):
                 yield self._comparison(name, name, None)
         yield from self._metrics()
-        for at, distance in steps.distances(self.free, self.run, self.keys, whole=True):
+        for at, distance in steps.distances(self.free, self.run, self.keys, self.axes, whole=True):
             if at.state:
                 ours = self.free.plain.load(self.keys[str(at)])
                 yield self._row(self._start(f"buffer.{at.layer}.{at.state}"), distance, self.run.load(str(at)), ours)
@@ -450,11 +474,7 @@ class Pair:
         plain = len(ours) == 1 and move.part is None
         if not plain or theirs not in self.run:
             return self._comparison(theirs, ours[0], None)
-        from parity.models.state import inverse
-
-        values = self.run.load(theirs)
-        shape = self.base.tensors[move.sources[0]].shape
-        moved = (values.transpose(inverse(move.axes)) if move.axes else values).reshape(shape)
+        moved = move.undone(self.run.load(theirs), self.base.tensors[move.sources[0]].shape)
         return self._comparison(theirs, ours[0], moved)
 
     def _row(self, base: Comparison, distance: Distance, values: Array, expected: Array) -> Comparison:

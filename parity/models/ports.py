@@ -17,7 +17,7 @@ from parity.engine.process import Message, WorkerError
 from parity.engine.starting import BackendError
 from parity.engine.workers import Worker, Workers
 from parity.models.spec import Model
-from parity.models.worker.port import LOSS
+from parity.models.worker.crossing import LOSS
 from parity.models.worker.tape import Recorded, Tape
 from parity.outcome import Outcome
 
@@ -69,6 +69,7 @@ class Port:
         self.state = folder / "state"
         self.layers: dict[str, LayerInfo] = {}
         self.tensors: dict[str, TensorInfo] = {}
+        self.differentiable = True
         self.seconds = 0.0
 
     @staticmethod
@@ -85,6 +86,7 @@ class Port:
         model = self.model
         reply = self._ask(
             "model.build",
+            adapter=self.spec.adapter,
             build=model.build,
             mode=model.mode,
             state=str(self.state),
@@ -94,6 +96,7 @@ class Port:
             batch="" if batch_at is None or model.batch_file else model.batch,
             batch_at=str(batch_at),
         )
+        self.differentiable = bool(reply["differentiable"])
         self.layers = {row["name"]: LayerInfo(**row) for row in reply["layers"]}
         self.layers |= {LOSS: LayerInfo(LOSS, "loss", own=True, options={})} if model.loss else {}
         self.tensors = {row["name"]: TensorInfo(**{**row, "shape": tuple(row["shape"])}) for row in reply["parameters"]}
@@ -108,6 +111,7 @@ class Port:
         seed: int = 0,
         partner: Recorded | None = None,
         keys: Mapping[str, str] | None = None,
+        axes: Mapping[str, tuple[int, ...]] | None = None,
         replace: Collection[str] | None = None,
         gradients: bool = False,
     ) -> Recorded:
@@ -115,7 +119,8 @@ class Port:
 
         `seed` perturbs all parameters and the batch by an ulp. With a `partner`, the tensors at the boundaries are
         replaced by those of its run (only those in `replace`, if given), and the seed perturbs these instead of the
-        batch; `keys` are the partner's names of tensors, if they are others. Raises ModelError.
+        batch; `keys` are the partner's names of tensors, if they are others, `axes` the orders of its axes. Raises
+        ModelError.
         """
         record = self.folder / f"run-{next(self._numbers)}"
         self._ask(
@@ -125,6 +130,7 @@ class Port:
             record=str(record),
             layers=list(layers),
             keys=None if keys is None else dict(keys),
+            axes=dict(axes or {}),
             dtype=dtype or self.dtype,
             seed=seed,
             partner=None if partner is None else partner.folder,

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from parity.engine.inputs import save_array
+from parity.models.layouts import inverse
 from parity.models.leaves import Kernel
 from parity.models.ports import Array
-from parity.models.state import inverse
 
 CALLS: Mapping[str, Mapping[str, str]] = {
     "torch": {
@@ -72,7 +72,8 @@ def write(kernel: Kernel, base: str, oracle: Mapping[str, Array], folder: Path) 
     calls, settings = CALLS[framework], []
     for name, place in kernel.placed.items():
         if place.startswith("param:"):
-            own, axes = kernel.own_name(name)
+            own, layout = kernel.own_name(name)
+            axes = layout.axes
             shape = kernel.info(name).shape
             array = f'load("{name}")' + (f".transpose({inverse(axes)})" if axes else "") + f".reshape({shape}).copy()"
             settings.append(calls["set"].format(f"layer.{own}", calls["tensor"].format(array)))

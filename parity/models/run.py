@@ -21,6 +21,7 @@ from parity.engine.starting import replaceable
 from parity.engine.workers import Workers
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.models import orders
 from parity.models.layers import partners
 from parity.models.measure import RUNS, TRUTH, Bench
 from parity.models.pair import Pair
@@ -29,6 +30,9 @@ from parity.models.spec import MODEL, Model
 from parity.models.state import MappingError, Move, mapped, stored, written
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome
+
+FORWARD_ONLY = "computes no gradients, so none are compared"
+"""What is told of a port that lacks them."""
 
 
 def each(
@@ -115,6 +119,7 @@ class ModelRun:
                 except ModelError as error:
                     self._fail(pair.other, error)
                     continue
+                self._add_orders(pair)
                 rows = list(pair.comparisons())
                 comparisons += rows
                 diagnoses += pair.diagnoses(rows)
@@ -129,6 +134,11 @@ class ModelRun:
         yield JudgedCase(self.case, self.dtype, outcomes, comparisons, diagnoses, (), self.judge_seconds)
         if interrupted is not None:
             raise interrupted
+
+    def _add_orders(self, pair: Pair) -> None:
+        """Say in the file of the mapping which tensors between layers have their axes in another order."""
+        with (self.folder / "mapping.yaml").open("a", encoding="utf-8") as file:
+            file.writelines(f"# {pair.other.name}: {line}\n" for line in orders.written(pair.axes))
 
     def _known(self, comparisons: Sequence[Comparison]) -> list[CellOutcome]:
         """The outcomes after an interrupt: of ports that failed or were judged, so that the others run again."""
@@ -149,7 +159,8 @@ class ModelRun:
             try:
                 port.build(self.batch if port is self.base else None)
                 self._read_batch(port)
-                self.outcomes[port.name] = CellOutcome(self.case.id, self.dtype, port.name, Outcome.OK)
+                lacking = FORWARD_ONLY if self.model.loss and not port.differentiable else ""
+                self.outcomes[port.name] = CellOutcome(self.case.id, self.dtype, port.name, Outcome.OK, message=lacking)
             except ModelError as error:
                 self._fail(port, error)
         others = [p for p in self.ports.values() if p is not self.base and self.outcomes[p.name].outcome is Outcome.OK]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,9 @@ import numpy as np
 import yaml
 
 from parity.dumps.matching import Entry, Matching, match
+from parity.models.layouts import Layout, inverse, layout_of
 from parity.models.ports import Array, Port, TensorInfo
 from parity.models.worker.tape import Recorded, Tape
-
-CONVENTIONS: Mapping[str, Mapping[str, Mapping[str, tuple[str, tuple[int, ...]]]]] = {
-    "paddle": {
-        "Linear": {"weight": ("weight", (1, 0))},
-        **{
-            name: {"_mean": ("running_mean", ()), "_variance": ("running_var", ())}
-            for name in ("BatchNorm1D", "BatchNorm2D", "BatchNorm3D", "BatchNorm", "SyncBatchNorm")
-        },
-        **{f"InstanceNorm{d}D": {"scale": ("weight", ())} for d in (1, 2, 3)},
-    },
-}
-"""By framework and class: PyTorch's name of a parameter, and the order of axes that gives PyTorch's layout.
-Source: the classes' documentation (paddle.nn.Linear: `y = xW + b`)."""
 
 FUSED = (2, 3)
 """Projections that are often one parameter: key and value, or query, key and value."""
@@ -41,8 +29,8 @@ class MappingError(ValueError):
 
 @dataclass(frozen=True)
 class Move:
-    """A tensor of a port, made of those of the baseline: `axes` of each in another order, joined along the first axis
-    of the baseline's layout or cut from it (`part` i of n). `how` and `doubt` say how it was found."""
+    """A tensor of a port, made of those of the baseline: joined along the first axis or cut from it (`part` i of n),
+    in another shape (`split`) and with its `axes` in another order. `how` and `doubt` say how it was found."""
 
     target: str
     sources: tuple[str, ...]
@@ -50,34 +38,37 @@ class Move:
     part: tuple[int, int] | None = None
     how: str = "name"
     doubt: str = ""
+    split: tuple[int, ...] = ()
 
     def apply(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> Array:
         """The port's tensor of this shape. Raises ValueError if the numbers of elements differ."""
         whole = arrays[0] if len(arrays) == 1 else np.concatenate(list(arrays))
         if self.part is not None:
             whole = np.split(whole, self.part[1])[self.part[0]]
+        whole = whole.reshape(self.split) if self.split else whole
         return np.ascontiguousarray(whole.transpose(self.axes) if self.axes else whole).reshape(shape)
+
+    def undone(self, array: Array, shape: tuple[int, ...]) -> Array:
+        """The port's tensor in the baseline's layout, where it has this shape; of one that is made of one."""
+        split = [(self.split or shape)[i] for i in self.axes] if self.axes else array.shape
+        whole = array.reshape(split)
+        return (whole.transpose(inverse(self.axes)) if self.axes else whole).reshape(shape)
 
     def row(self) -> dict[str, Any]:
         """As the mapping file has it."""
         row: dict[str, Any] = {"from": self.sources[0] if len(self.sources) == 1 else list(self.sources)}
+        row |= {"shape": list(self.split)} if self.split else {}
         row |= {"axes": list(self.axes)} if self.axes else {}
         return row | ({"part": list(self.part)} if self.part is not None else {})
 
 
-def canonical(port: Port, info: TensorInfo) -> tuple[Entry, tuple[int, ...]]:
-    """A tensor in PyTorch's name and layout, and the order of axes that gives it."""
+def canonical(port: Port, info: TensorInfo) -> tuple[Entry, Layout]:
+    """A tensor in PyTorch's name and layout, and what gives it."""
     owner, _, name = info.name.rpartition(".")
-    kinds = CONVENTIONS.get(port.spec.adapter, {})
-    name, axes = kinds.get(port.layers[owner].kind, {}).get(name, (name, ()))
-    shape = tuple(info.shape[i] for i in axes) if axes else info.shape
+    layout = layout_of(port.spec.adapter, port.layers[owner], name)
     order = list(port.tensors).index(info.name)
-    return Entry(f"{owner}.{name}" if owner else name, shape, info.dtype, order), axes
-
-
-def inverse(axes: Sequence[int]) -> tuple[int, ...]:
-    """The order of axes that undoes this one."""
-    return tuple(int(i) for i in np.argsort(axes))
+    name = f"{owner}.{layout.name}" if owner else layout.name
+    return Entry(name, layout.shape(info.shape), info.dtype, order), layout
 
 
 class Sides:
@@ -86,8 +77,8 @@ class Sides:
     def __init__(self, base: Port, other: Port) -> None:
         self.base, self.other = base, other
         self._ours, self._theirs = (
-            {entry.name: (info, entry, axes) for info in port.tensors.values() if not info.tied
-             for entry, axes in (canonical(port, info),)}
+            {entry.name: (info, entry, layout) for info in port.tensors.values() if not info.tied
+             for entry, layout in (canonical(port, info),)}
             for port in (base, other)
         )  # fmt: skip
 
@@ -99,21 +90,22 @@ class Sides:
         matching = match(left, right)
         moves = []
         for pair in matching.pairs:
-            (ours, _, from_axes), (theirs, _, to_axes) = self._ours[pair.left], self._theirs[pair.right]
-            steps = [from_axes, inverse(pair.transform.axes), inverse(to_axes)]
-            moves.append(Move(theirs.name, (ours.name,), composed(steps), None, pair.how.value, pair.doubt))
+            (ours, _, ours_in), (theirs, _, theirs_in) = self._ours[pair.left], self._theirs[pair.right]
+            axes, split = moved(ours_in, theirs_in, theirs.shape, pair.transform.axes)
+            moves.append(Move(theirs.name, (ours.name,), axes, None, pair.how.value, pair.doubt, split))
         return [*moves, *self._fused(matching), *self._untied(matching)], matching
 
     def _untied(self, matching: Matching) -> Iterator[Move]:
         """A parameter that shares another's memory in the baseline, and does not here."""
-        tied = {entry.name: (info, axes) for info in self.base.tensors.values() if info.tied
-                for entry, axes in (canonical(self.base, info),)}  # fmt: skip
+        tied = {entry.name: (info, layout) for info in self.base.tensors.values() if info.tied
+                for entry, layout in (canonical(self.base, info),)}  # fmt: skip
         for name in matching.right_only:
             if name in tied:
-                (info, from_axes), (theirs, _, to_axes) = tied[name], self._theirs[name]
+                (info, ours_in), (theirs, _, theirs_in) = tied[name], self._theirs[name]
                 first = self.base.tensors[info.tied]
                 if sorted(first.shape) == sorted(theirs.shape):
-                    yield Move(theirs.name, (first.name,), composed([from_axes, inverse(to_axes)]), None, UNTIED)
+                    axes, split = moved(ours_in, theirs_in, theirs.shape)
+                    yield Move(theirs.name, (first.name,), axes, None, UNTIED, split=split)
 
     def _fused(self, matching: Matching) -> Iterator[Move]:
         """What is one parameter on one side, and several of one shape on the other, next to each other."""
@@ -124,16 +116,32 @@ class Sides:
             side, parts = (self._theirs, self._ours) if one else (self._ours, self._theirs)
             left = [parts[name] for name in many]
             for name in names:
-                info, entry, axes = side[name]
+                info, entry, layout = side[name]
                 found = next((group for n in FUSED for group in neighbours(left, n, entry)), None)
                 if found is None:
                     continue
                 left = [item for item in left if item not in found]
                 if one:
-                    yield Move(info.name, tuple(i.name for i, _, _ in found), composed([inverse(axes)]), None, "fused")
+                    axes, split = moved(Layout(""), layout, info.shape)
+                    yield Move(info.name, tuple(i.name for i, _, _ in found), axes, None, "fused", split=split)
                 else:
                     for i, (target, _, own) in enumerate(found):
-                        yield Move(target.name, (info.name,), composed([inverse(own)]), (i, len(found)), "fused")
+                        axes, split = moved(Layout(""), own, target.shape)
+                        yield Move(target.name, (info.name,), axes, (i, len(found)), "fused", split=split)
+
+
+def moved(
+    ours: Layout, theirs: Layout, shape: tuple[int, ...], between: Sequence[int] = ()
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The order of axes and the shape before it that make a tensor of one layout one of another, which has this shape;
+    `between` is the order of axes from theirs to ours in PyTorch's layout."""
+    if ours == theirs and not between:
+        return (), ()
+    if theirs.merged and (ours.axes or ours.merged):
+        raise MappingError(f"{list(shape)}: its axes are merged in PyTorch, and the baseline's layout is another one")
+    if theirs.merged:
+        return composed([inverse(theirs.axes)]), theirs.ordered(shape)
+    return composed([ours.axes, inverse(between), inverse(theirs.axes)]), ()
 
 
 def composed(steps: Sequence[Sequence[int]]) -> tuple[int, ...]:
@@ -183,6 +191,8 @@ def check(base: Port, other: Port, moves: Sequence[Move]) -> None:
         if size != np.prod(other.tensors[move.target].shape, dtype=int):
             shapes = ", ".join(f"{source} {list(base.tensors[source].shape)}" for source in move.sources)
             problems.append(f"{move.target} {list(other.tensors[move.target].shape)} cannot be made of {shapes}")
+        elif move.split and np.prod(move.split, dtype=int) != size:
+            problems.append(f"{move.target}: its source has {size} elements, which is not the shape {list(move.split)}")
     if problems:
         more = f"; and {len(problems) - MOST_LISTED} more" if len(problems) > MOST_LISTED else ""
         raise MappingError("; ".join(problems[:MOST_LISTED]) + more)
@@ -242,7 +252,7 @@ def read(path: Path, base: Port, other: Port) -> dict[str, Move]:
 def parsed(path: Path, target: str, row: Any, base: Port, other: Port) -> Move:
     """One entry; raises MappingError."""
     row = {"from": row} if isinstance(row, (str, list)) else row
-    if not isinstance(row, dict) or not {"from"} <= row.keys() <= {"from", "axes", "part"}:
+    if not isinstance(row, dict) or not {"from"} <= row.keys() <= {"from", "shape", "axes", "part"}:
         raise MappingError(
             f"{path}: {target}: it must be {{from: NAME, axes: [1, 0], part: [0, 3]}}; from may be a list"
         )
@@ -252,12 +262,15 @@ def parsed(path: Path, target: str, row: Any, base: Port, other: Port) -> Move:
             close = get_close_matches(str(name), list(port.tensors), 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise MappingError(f"{path}: {port.name} has no tensor {name}{hint}")
-    axes, part = row.get("axes", []), row.get("part")
-    ranks = {len(base.tensors[source].shape) for source in sources}
+    axes, part, split = row.get("axes", []), row.get("part"), row.get("shape", [])
+    if split and not (isinstance(split, list) and all(type(n) is int and n > 0 for n in split)):
+        raise MappingError(f"{path}: {target}: shape must be the lengths of axes, such as [4, 8, 32]")
+    ranks = {len(split)} if split else {len(base.tensors[source].shape) for source in sources}
     if axes and (not isinstance(axes, list) or ranks != {len(axes)} or sorted(axes) != list(range(len(axes)))):
         raise MappingError(f"{path}: {target}: axes must be an order of all axes, such as [1, 0]")
     if part is not None and not (
         isinstance(part, list) and len(part) == 2 and all(type(i) is int for i in part) and 0 <= part[0] < part[1]
     ):
         raise MappingError(f"{path}: {target}: part must be [i, n], part i of n")
-    return replace(Move(target, sources, tuple(axes), how="mapping"), part=None if part is None else (part[0], part[1]))
+    whole = None if part is None else (part[0], part[1])
+    return Move(target, sources, tuple(axes), whole, how="mapping", split=tuple(split))

@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from parity.models.findings import CODE, LAYER, Boundary, Finding
 from parity.models.measure import Bench, Distance
+from parity.models.orders import Axes, Sight, permuted
 from parity.models.ports import Port
-from parity.models.worker.port import LOSS, STATE
-from parity.models.worker.tape import Recorded, squeezed
+from parity.models.worker.crossing import LOSS, STATE
+from parity.models.worker.tape import Recorded, regrouped
 
 
 def fitting(port: Port, partners: Mapping[str, str], base: Recorded, other: Recorded) -> dict[str, str]:
@@ -33,12 +36,19 @@ def fitting(port: Port, partners: Mapping[str, str], base: Recorded, other: Reco
 
 
 def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether shapes are the same but for lengths of 1."""
-    return [squeezed(shape) for shape in a] == [squeezed(shape) for shape in b]
+    """Whether tensors may be the same but for the order of axes, and for several axes in the place of one."""
+    return len(a) == len(b) and all(map(alike, a, b))
+
+
+def alike(a: Any, b: Any) -> bool:
+    """The same of two shapes."""
+    return regrouped(a, b) or permuted(a, b)
 
 
 def aligned(base: Recorded, other: Recorded, partners: Mapping[str, str], buffers: Mapping[str, str]) -> dict[str, str]:
     """The baseline's name for each tensor at a boundary of another port, by their own runs.
+
+    A mask of booleans has no partner that holds other numbers than 0 and 1.
 
     Tensors have the same place in both, unless one layer gets more of them than the other, or in another order: then
     each belongs to the first of its shape that is left, or to the first of its shape.
@@ -57,11 +67,21 @@ def aligned(base: Recorded, other: Recorded, partners: Mapping[str, str], buffer
             continue
         left = list(theirs)
         for name in names:
-            alike = [n for n in (*left, *theirs) if squeezed(base.shape(n)) == squeezed(other.shape(name))]
-            if alike:
-                keys[name] = alike[0]
-                left = [n for n in left if n != alike[0]]
-    return keys
+            same = [n for n in (*left, *theirs) if alike(base.shape(n), other.shape(name))]
+            if same:
+                keys[name] = same[0]
+                left = [n for n in left if n != same[0]]
+    return {theirs: ours for theirs, ours in keys.items() if same_kind(base, ours, other, theirs)}
+
+
+def same_kind(base: Recorded, ours: str, other: Recorded, theirs: str) -> bool:
+    """Whether both tensors may hold the same numbers: booleans are 0 and 1."""
+    held = (base, ours), (other, theirs)
+    flags = [run.entries[name]["dtype"] == "bool" for run, name in held]
+    if flags[0] == flags[1]:
+        return True
+    run, name = held[flags.index(False)]
+    return set(np.unique(run.load(name)).tolist()) <= {0, 1}
 
 
 def grouped(run: Recorded) -> dict[tuple[str, int, str], list[str]]:
@@ -75,17 +95,23 @@ def grouped(run: Recorded) -> dict[tuple[str, int, str], list[str]]:
 
 
 def distances(
-    bench: Bench, run: Recorded, keys: Mapping[str, str], *, whole: bool = False
+    bench: Bench, run: Recorded, keys: Mapping[str, str], axes: Mapping[str, Axes], *, whole: bool = False
 ) -> Iterator[tuple[Boundary, Distance]]:
     """The distance at every boundary that both ports cross, in the order of the port's run."""
     for name in run:
         at = Boundary.of(name)
         if at is not None and keys.get(name) in bench.plain:
-            yield at, bench.distance(keys[name], run, name, whole=whole)
+            moved = Sight(run, axes).base(name, run.load(name)) if name in axes else None
+            yield at, bench.distance(keys[name], run, name, whole=whole, moved=moved)
 
 
 def off_in_step(
-    port: Port, bench: Bench, run: Recorded, partners: Mapping[str, str], keys: Mapping[str, str]
+    port: Port,
+    bench: Bench,
+    run: Recorded,
+    partners: Mapping[str, str],
+    keys: Mapping[str, str],
+    axes: Mapping[str, Axes],
 ) -> tuple[list[Finding], dict[Boundary, Distance]]:
     """What is off in a run in step, in the order of the run, and all distances beyond rounding.
 
@@ -94,7 +120,7 @@ def off_in_step(
     """
     found: dict[tuple[str, str, int], dict[Boundary, float]] = {}
     far: dict[Boundary, Distance] = {}
-    for at, distance in distances(bench, run, keys):
+    for at, distance in distances(bench, run, keys, axes):
         if not distance.off:
             continue
         far[at] = distance

@@ -24,7 +24,7 @@ ALL = 0.9995
 @dataclass(frozen=True)
 class ModelView:
     """A port in a model's case and dtype: `outputs` are the comparisons of its outputs, `parts` the diagnoses of what
-    is off, in the order of the run; `ended` is why there is no result."""
+    is off, in the order of the run; `ended` is why there is no result, `lacking` what could not be compared."""
 
     case: CaseRow
     dtype: str
@@ -34,6 +34,7 @@ class ModelView:
     rows: Sequence[ComparisonRow]
     parts: Sequence[Diagnosis]
     ended: str = ""
+    lacking: Sequence[str] = ()
 
     @property
     def anchor(self) -> str:
@@ -59,12 +60,13 @@ class ModelView:
             if silent:
                 return silent
             sizes = (f"{row.tensor}: {size(row)}" for row in self.outputs)
-            return [f"aligned with {self.baseline}; the difference at the output is rounding ({'; '.join(sizes)})"]
+            aligned = f"aligned with {self.baseline}; the difference at the output is rounding ({'; '.join(sizes)})"
+            return [aligned, *self.lacking]
         grouped: dict[str, list[Diagnosis]] = {}
         for part in self.parts:
             grouped.setdefault(part.title, []).append(part)
         lines = [f"{title}{formula(group[0])}{explains(group)}" for title, group in grouped.items()]
-        return [*lines, *self.rest()]
+        return [*lines, *self.rest(), *self.lacking]
 
     def rest(self) -> list[str]:
         """What is left of the output's difference once all is mended; where it left rounding first."""
@@ -155,12 +157,10 @@ def view(results: Results, case: CaseRow, dtype: str, backend: str, baseline: st
     """A port's view, if the run got to it."""
     rows = [r for r in results.comparisons if (r.case, r.dtype) == (case.id, dtype) and r.actual == backend]
     mine = [r for r in results.diagnoses if (r.case, r.dtype, r.backend) == (case.id, dtype, backend)]
-    ended = [
-        r.message
-        for r in results.outcomes
-        if (r.case, r.dtype) == (case.id, dtype) and r.backend in (backend, baseline) and r.outcome != "ok"
-    ]
+    told = [r for r in results.outcomes if (r.case, r.dtype) == (case.id, dtype) and r.backend in (backend, baseline)]
+    ended = [r.message for r in told if r.outcome != "ok"]
+    lacking = [f"{r.backend} {r.message}" for r in told if r.outcome == "ok" and r.message]
     outputs = [row for row in rows if row.tensor.partition(".")[0] == "output"]
     if not rows and not ended:
         return []
-    return [ModelView(case, dtype, backend, baseline, outputs, rows, mine, "; ".join(dict.fromkeys(ended)))]
+    return [ModelView(case, dtype, backend, baseline, outputs, rows, mine, "; ".join(dict.fromkeys(ended)), lacking)]

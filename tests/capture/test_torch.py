@@ -43,7 +43,7 @@ class Net(nn.Module):
         return self.head(x + self.block(x, mask=mask, scale=2.0)["h"])
 
 
-def recorded(model, *args, gradients=False, replace=None, run=None):
+def recorded(model, *args, gradients=False, run=None):
     """All tensors of a run, by (layer, nth, role, name), and the calls in order."""
     tensors, calls = {}, {}
 
@@ -51,7 +51,7 @@ def recorded(model, *args, gradients=False, replace=None, run=None):
         tensors[call.layer, call.nth, role, name] = array
         calls[call.order] = call
 
-    with TORCH.recording(model, sink, replace, gradients):
+    with TORCH.recording(model, sink, gradients):
         (run or model)(*args)
     return tensors, [calls[order] for order in sorted(calls)]
 
@@ -106,44 +106,12 @@ def test_gradients_are_those_of_each_call():
     assert ("block.act", 0, "grad.input", "0") in tensors
 
 
-def test_a_layer_alone_repeats_its_call_and_leaves_no_trace():
-    model, x = Net(), x_of().requires_grad_()
-    buffers = TORCH.buffers(model)
-    tensors, calls = recorded(model, x, gradients=True, run=backward(model))
-    TORCH.load(model, buffers)
-    grads = [parameter.grad.clone() for parameter in model.parameters()]
-    inputs = {name: tensors["block", 0, "input", name] for name in ("0", "mask")}
-    result = TORCH.run_layer(model, "block", inputs, {"h": tensors["block", 0, "grad.output", "h"]}, calls[1].arguments)
-    np.testing.assert_array_equal(result.outputs["h"], tensors["block", 0, "output", "h"])
-    np.testing.assert_allclose(result.gradients["0"], tensors["block", 0, "grad.input", "0"], rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(result.parameters["norm.weight"], model.block.norm.weight.grad, rtol=1e-5, atol=1e-7)
-    assert not np.array_equal(result.buffers["norm.running_mean"], buffers["block.norm.running_mean"])
-    assert all(np.array_equal(a, b) for a, b in zip(TORCH.buffers(model).values(), buffers.values(), strict=True))
-    assert all(map(torch.equal, grads, (parameter.grad for parameter in model.parameters())))
-
-
-def test_other_inputs_take_their_place():
-    def replace(call, inputs):
-        return {"0": np.zeros_like(inputs["0"])} if call.layer == "head" else None
-
-    model = Net()
-    tensors, _ = recorded(model, x_of(), replace=replace)
-    assert not tensors["head", 0, "input", "0"].any()
-    np.testing.assert_allclose(tensors["", 0, "output", "0"], np.tile(model.head.bias.detach(), (3, 1)))
-
-
-def test_options_and_state():
+def test_layers_have_their_options():
     model = Net()
     layers = {layer.name: layer for layer in TORCH.layers(model.eval())}
     assert list(layers) == ["", "block", "block.linear", "block.norm", "block.act", "head"]
     assert layers["block.norm"].options["eps"] == 1e-5
     assert layers["block.norm"].options["training"] is False
-    TORCH.load(model, {"head.bias": np.array([1.0, 2.0], np.float32)})
-    assert TORCH.parameters(model)["head.bias"].tolist() == [1.0, 2.0]
-    with pytest.raises(ValueError, match=r"no parameter or buffer 'head\.b'"):
-        TORCH.load(model, {"head.b": np.zeros(2)})
-    with pytest.raises(ValueError, match=r"has the shape \(2,\)"):
-        TORCH.load(model, {"head.bias": np.zeros(3)})
 
 
 def dumped(model, folder, run, **options):
@@ -214,11 +182,6 @@ def test_bfloat16_and_autocast(tmp_path):
         _, tensors = dumped(model, tmp_path / "dump", lambda: model(x_of()))
     assert tensors["block.linear.call0.output.0"].dtype == np.uint16
     assert tensors["block.linear.weight"].dtype == np.float32
-    model.bfloat16()
-    result = TORCH.run_layer(
-        model, "head", {"0": np.full((1, 4), 0x3F80, np.uint16)}, {"0": np.full((1, 2), 0x3F80, np.uint16)}
-    )
-    assert {array.dtype.name for array in (*result.outputs.values(), *result.parameters.values())} == {"uint16"}
 
 
 def test_tensors_without_values_are_left_out(tmp_path):

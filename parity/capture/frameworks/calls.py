@@ -8,7 +8,7 @@ Arrays are copies in the tensor's dtype; bfloat16 as its bits in uint16. A dtype
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Mapping, Tuple
 
 from parity.capture.frameworks.visit import visit
 
@@ -53,54 +53,13 @@ class Call:
         return joined(self.layer, f"call{self.nth}.{role}.{where}")
 
 
-@dataclass(frozen=True)
-class LayerResult:
-    """What a layer alone has computed, arrays by name.
-
-    `gradients` are those of its inputs, `parameters` those of its parameters, whose names are relative to the layer;
-    neither has what no gradient flows to. `buffers` are its buffers after the call.
-    """
-
-    outputs: Mapping[str, Any]
-    gradients: Mapping[str, Any]
-    parameters: Mapping[str, Any]
-    buffers: Mapping[str, Any]
-
-
 Sink = Callable[[Call, str, str, Any], None]
 """Takes a call, the tensor's role (`input`, `output`, `grad.input`, `grad.output`), its name and its values."""
-
-Replace = Callable[[Call, Mapping[str, Any]], Optional[Mapping[str, Any]]]
-"""From a call and its inputs to those to take instead, all or some; None: as they are."""
 
 
 def joined(prefix: str, name: str) -> str:
     """A dotted name."""
     return f"{prefix}.{name}" if prefix and name else prefix or name
-
-
-def arguments_of(names: List[str]) -> Arguments:
-    """Arguments of these inputs alone: numbers are positions, all else are keywords; nested ones in dicts or tuples."""
-    nested: Dict[str, Any] = {}
-    for name in names:
-        *path, last = name.split(".")
-        inner = nested
-        for key in path:
-            inner = inner.setdefault(key, {})
-        inner[last] = Tensor(name)
-    listed = {key: _listed(value) for key, value in nested.items()}
-    positions = [int(key) for key in listed if key.isdigit()]
-    args = tuple(listed.get(str(position)) for position in range(max(positions, default=-1) + 1))
-    return args, {key: value for key, value in listed.items() if not key.isdigit()}
-
-
-def _listed(value: Any) -> Any:
-    """Dicts whose keys count from 0 are tuples."""
-    if not isinstance(value, dict):
-        return value
-    inner = {key: _listed(item) for key, item in value.items()}
-    keys = [str(position) for position in range(len(inner))]
-    return tuple(inner[key] for key in keys) if set(keys) == set(inner) else inner
 
 
 def filled(arguments: Arguments, tensors: Mapping[str, Any]) -> Any:

@@ -95,9 +95,6 @@ class FlaxFramework(Framework):
         else:
             ran(tensor)
 
-    def from_numpy(self, array: Any, like: Any) -> Any:
-        return self.jax.numpy.asarray(array, like.dtype)
-
     def has_history(self, tensor: Any) -> bool:
         return isinstance(tensor, self.jax.core.Tracer) and self.jax.numpy.issubdtype(tensor.dtype, np.floating)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, List, Tuple
+import re
+from typing import Any, Callable, Iterator, Tuple
 
 import numpy as np
 
@@ -12,8 +13,9 @@ from parity.capture.frameworks.base import Framework
 class KerasFramework(Framework):
     """Keras where it runs eagerly; of `fit` and `predict` that is `compile(run_eagerly=True)`.
 
-    A layer's name is that of the layers around it and its own; a variable's that of its layer and its own. Gradients
-    of inputs and outputs are those of a tf.GradientTape, or of torch.
+    A layer's name is that of the layers around it and its own; of one that was given none, the attribute in which it is
+    kept, or its number in a Sequential. A variable's is that of its layer and its own. Gradients of inputs and outputs
+    are those of a tf.GradientTape, or of torch.
     """
 
     name = "keras"
@@ -61,9 +63,6 @@ class KerasFramework(Framework):
         array = np.asarray(self.framework.ops.convert_to_numpy(tensor))
         return np.array(array.view(np.uint16) if array.dtype.name == "bfloat16" else array)
 
-    def from_numpy(self, array: Any, like: Any) -> Any:
-        return self.framework.ops.convert_to_tensor(array, dtype=like.dtype)
-
     def has_history(self, tensor: Any) -> bool:
         if self.backend == "torch":
             return bool(getattr(tensor, "requires_grad", False))
@@ -94,6 +93,36 @@ def named_within(layer: Any, name: str, seen: set) -> Iterator[Tuple[str, Any]]:
         return
     seen.add(id(layer))
     yield name, layer
-    inner: List[Any] = layer._layers
-    for child in inner:
-        yield from named_within(child, f"{name}.{child.name}".lstrip("."), seen)
+    for own, child in children(layer):
+        yield from named_within(child, f"{name}.{own}".lstrip("."), seen)
+
+
+def children(layer: Any) -> Iterator[Tuple[str, Any]]:
+    """The layers that a layer keeps, with their names in it."""
+    kept = dict(reversed([(id(item), path) for path, item in attributes(layer)]))
+    inner = [child for child in layer._layers if type(child).__name__ != "InputLayer"]
+    for i, child in enumerate(inner):
+        number = str(i) if type(layer).__name__ == "Sequential" else child.name
+        yield (kept.get(id(child), number) if is_automatic(child) else child.name), child
+
+
+def attributes(layer: Any) -> Iterator[Tuple[str, Any]]:
+    """What is in a layer's attributes, and in lists and dicts that are public ones: `norm`, `blocks.0`."""
+    for name, value in vars(layer).items():
+        yield name.lstrip("_"), value
+        if not name.startswith("_"):
+            yield from items(name, value)
+
+
+def items(path: str, value: Any) -> Iterator[Tuple[str, Any]]:
+    """What is in nested lists and dicts, with its place."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    for key, item in pairs:
+        yield f"{path}.{key}", item
+        yield from items(f"{path}.{key}", item)
+
+
+def is_automatic(layer: Any) -> bool:
+    """Whether Keras made a layer's name: that of its class in lower case, numbered."""
+    words = re.sub(r"\W+|_", "", re.sub(r"_\d+$", "", layer.name))
+    return words == type(layer).__name__.lower().replace("_", "")

@@ -41,9 +41,6 @@ class MindsporeFramework(Framework):
             return bits.astype(np.uint16)
         return np.array(tensor.asnumpy())
 
-    def from_numpy(self, array: Any, like: Any) -> Any:
-        return self.framework.Tensor(array).astype(like.dtype)
-
     def has_history(self, tensor: Any) -> bool:
         return bool(tensor.is_floating_point()) and not isinstance(tensor, self.framework.Parameter)
 

@@ -8,7 +8,6 @@ from typing import Any, Callable, List
 
 import numpy as np
 
-from parity.adapters.bits import values_of
 from parity.capture.frameworks.torch import TorchStyleFramework
 
 
@@ -37,20 +36,6 @@ class OneflowFramework(TorchStyleFramework):
             return (values.to(self.framework.float32).numpy().view(np.uint32) >> np.uint32(16)).astype(np.uint16)
         return np.array(values.numpy())
 
-    def from_numpy(self, array: Any, like: Any) -> Any:
-        return self.tensor(array).to(like.dtype).to(like.device)
-
-    def leaf(self, array: Any) -> Any:
-        leaf = self.tensor(array)
-        return leaf.requires_grad_(leaf.is_floating_point())
-
-    def tensor(self, array: Any) -> Any:
-        """A copy of an array; uint16 are the bits of bfloat16."""
-        array = np.array(array)
-        if array.dtype == np.uint16:
-            return self.framework.tensor(values_of(array)).to(self.framework.bfloat16)
-        return self.framework.tensor(array)
-
     def alias(self, tensor: Any) -> Any:
         return tensor.reshape(tensor.shape)
 
@@ -68,15 +53,3 @@ class OneflowFramework(TorchStyleFramework):
         leaf.register_hook(lambda gradient: seen.append(gradient))  # it takes no built-in
         (leaf * 2).sum().backward()
         return len(seen)
-
-    def gradients(self, outputs: List[Any], leaves: List[Any], grad_outputs: List[Any]) -> List[Any]:
-        # oneflow.autograd.grad of 0.9.0 has no allow_unused.
-        before = [leaf.grad for leaf in leaves]
-        try:
-            for leaf in leaves:
-                leaf.grad = None
-            self.framework.autograd.backward(outputs, grad_outputs)
-            return [leaf.grad for leaf in leaves]
-        finally:
-            for leaf, grad in zip(leaves, before):
-                leaf.grad = grad

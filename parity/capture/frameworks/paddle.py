@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Iterator, Tuple
 
 import numpy as np
 
-from parity.adapters.bits import values_of
 from parity.capture.frameworks.base import Framework
 
 STATISTICS = ("_mean", "_variance")
@@ -43,32 +42,11 @@ class PaddleFramework(Framework):
     def to_numpy(self, tensor: Any) -> Any:
         return np.array(tensor.detach().numpy())  # bfloat16 comes as its bits
 
-    def from_numpy(self, array: Any, like: Any) -> Any:
-        return self.tensor(array, like.place).astype(like.dtype)
-
-    def leaf(self, array: Any) -> Any:
-        leaf = self.tensor(array)
-        leaf.stop_gradient = not leaf.is_floating_point()
-        return leaf
-
-    def tensor(self, array: Any, place: Any = None) -> Any:
-        """A copy of an array; uint16 are the bits of bfloat16."""
-        array = np.array(array)
-        if array.dtype == np.uint16:
-            return self.framework.to_tensor(values_of(array), place=place).astype("bfloat16")
-        return self.framework.to_tensor(array, place=place)
-
-    def assign(self, tensor: Any, array: Any) -> None:
-        tensor.set_value(self.from_numpy(array, tensor))
-
     def has_history(self, tensor: Any) -> bool:
         return not tensor.stop_gradient
 
     def alias(self, tensor: Any) -> Any:
         return tensor.reshape(tensor.shape)
-
-    def gradients(self, outputs: List[Any], leaves: List[Any], grad_outputs: List[Any]) -> List[Any]:
-        return list(self.framework.grad(outputs, leaves, grad_outputs, allow_unused=True))
 
 
 def is_statistic(name: str) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple
 
-from parity.capture.frameworks.calls import Arguments, Call, Replace, Sink, Tensor, filled, joined
+from parity.capture.frameworks.calls import Arguments, Call, Sink, Tensor, filled, joined
 from parity.capture.frameworks.visit import visit
 
 if TYPE_CHECKING:
@@ -27,13 +27,11 @@ class Recorder:
         framework: Framework,
         layers: Dict[int, Tuple[str, Any]],
         sink: Sink,
-        replace: Optional[Replace] = None,
         gradients: bool = False,
     ) -> None:
         self.framework = framework
         self.layers = layers
         self.sink = sink
-        self.replace = replace
         self.gradients = gradients
         self.active = True
         self.depth = 0
@@ -46,11 +44,11 @@ class Recorder:
             return run(*args, **kwargs)
         inputs: Dict[str, Any] = {}
         call = self.begun(layer, self.taken((args, kwargs), inputs))
-        changed = {**self.replaced(call, inputs)}
+        for name, tensor in inputs.items():
+            self.tell(call, "input", name, tensor)
         if self.gradients:
-            changed.update(self.aliases(call, {**inputs, **changed}, getattr(layer, "inplace", False)))
-        if changed:
-            args, kwargs = filled(call.arguments, {**inputs, **changed})
+            aliases = self.aliases(call, inputs, getattr(layer, "inplace", False))
+            args, kwargs = filled(call.arguments, {**inputs, **aliases})
         self.depth += 1
         try:
             result = run(*args, **kwargs)
@@ -82,18 +80,6 @@ class Recorder:
             return Tensor(name)
 
         return tuple(visit(value, self.framework.is_tensor, take) for value in arguments)
-
-    def replaced(self, call: Call, inputs: Mapping[str, Any]) -> Dict[str, Any]:
-        """Give the inputs to the sink, and return the tensors that take the place of some."""
-        if self.replace is None:
-            for name, tensor in inputs.items():
-                self.tell(call, "input", name, tensor)
-            return {}
-        arrays = {name: self.framework.to_numpy(tensor) for name, tensor in inputs.items()}
-        others = self.replace(call, arrays) or {}
-        for name, array in {**arrays, **others}.items():
-            self.sink(call, "input", name, array)
-        return {name: self.framework.from_numpy(array, inputs[name]) for name, array in others.items()}
 
     def aliases(self, call: Call, inputs: Mapping[str, Any], inplace: bool) -> Dict[str, Any]:
         """Aliases of the inputs that gradients flow to: one for each tensor, however often it is an argument.

@@ -27,15 +27,8 @@ class TorchStyleFramework(Framework):
     def named_buffers(self, model: Any) -> Iterator[Tuple[str, Any]]:
         return named(model, model.named_buffers())
 
-    def assign(self, tensor: Any, array: Any) -> None:
-        with self.framework.no_grad():
-            tensor.copy_(self.from_numpy(array, tensor))
-
     def has_history(self, tensor: Any) -> bool:
         return bool(tensor.requires_grad)
-
-    def gradients(self, outputs: List[Any], leaves: List[Any], grad_outputs: List[Any]) -> List[Any]:
-        return list(self.framework.autograd.grad(outputs, leaves, grad_outputs, allow_unused=True))
 
 
 class TorchFramework(TorchStyleFramework):
@@ -74,20 +67,6 @@ class TorchFramework(TorchStyleFramework):
         if values.dtype.is_floating_point and values.element_size() == 1:
             values = values.float()
         return np.array(values.numpy())
-
-    def from_numpy(self, array: Any, like: Any) -> Any:
-        return self.tensor(array).to(device=like.device, dtype=like.dtype)
-
-    def leaf(self, array: Any) -> Any:
-        leaf = self.tensor(array)
-        return leaf.requires_grad_(leaf.dtype.is_floating_point)
-
-    def tensor(self, array: Any) -> Any:
-        """A copy of an array; uint16 are the bits of bfloat16."""
-        array = np.array(array)
-        if array.dtype == np.uint16:
-            return self.framework.from_numpy(array.view(np.int16)).view(self.framework.bfloat16)
-        return self.framework.from_numpy(array)
 
     def alias(self, tensor: Any) -> Any:
         return tensor.view_as(tensor)

@@ -12,7 +12,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from parity.models.worker.port import Crossing, PortError, perturbed, tensors_in
+from parity.models.worker.crossing import Crossing, perturbed
+from parity.models.worker.ports.base import PortError
 from parity.models.worker.tape import Recorded, Tape
 from parity.models.worker.traced import words_of
 
@@ -91,7 +92,7 @@ def decode(port: Any, function: Any, request: Message) -> Message:
     takes = [name for name in GIVEN if name in inspect.signature(function).parameters]
     cache: Any = None
     caches: List[Any] = []
-    with port.framework.no_grad():
+    with port.no_gradients():
         for k, call in enumerate(request["calls"]):
             tape = Tape(os.path.join(request["record"], str(k)))
             source = source_of(request, call)
@@ -100,10 +101,10 @@ def decode(port: Any, function: Any, request: Message) -> Message:
             if "cache" in takes:
                 given["cache"] = None if call["fresh"] else cache
             port.seeded()
-            with Crossing(port, tape, request["layers"], source):
+            with port.watching(Crossing(tape, request["layers"], source)):
                 returned = function(port.model, given.pop("tokens"), **given)
             logits, cache = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
-            if not isinstance(logits, port.framework.Tensor):
+            if not port.is_tensor(logits):
                 raise PortError(
                     f"{function.__name__} must return logits, or (logits, cache), not {type(logits).__name__}"
                 )
@@ -116,8 +117,12 @@ def decode(port: Any, function: Any, request: Message) -> Message:
             tape.put("logits", values)
             tape.put("logprobs", log_probabilities(values))
             tape.close()
-            caches.append([described(port, tensor) for tensor in tensors_in(cache, port.framework.Tensor)])
-    words = {layer: words_of(port.module(layer), given) for (layer, nth), given in port.calls.items() if nth == 0}
+            caches.append([described(port, tensor) for tensor in port.tensors_in(cache)])
+    words = {
+        layer: words_of(port.entered(port.module(layer)), given)
+        for (layer, nth), given in port.calls.items()
+        if nth == 0
+    }
     return {"caches": caches, "takes": takes, "words": words}
 
 

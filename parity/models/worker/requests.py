@@ -14,8 +14,11 @@ import numpy as np
 
 from parity.adapters.base import Unsupported
 from parity.models.worker import decode
-from parity.models.worker.port import Crossing, Port, PortError, perturbed
-from parity.models.worker.tape import Recorded, Tape, squeezed
+from parity.models.worker.crossing import Crossing, perturbed
+from parity.models.worker.ports import port_class
+from parity.models.worker.ports.base import Port, PortError
+from parity.models.worker.ports.layered import LayeredPort
+from parity.models.worker.tape import Recorded, Tape, regrouped
 from parity.models.worker.trace import UntracedError
 from parity.models.worker.traced import traced
 from parity.worker.cell import Backend, explain
@@ -65,25 +68,22 @@ class ModelRequests:
 
     def build(self, request: Message) -> Message:
         """Build the model; its state goes to a tape, and so does the batch, if this backend gives it."""
-        adapter = self.backend.adapter
-        if not hasattr(adapter, "framework") or not hasattr(adapter.framework, "no_grad"):
-            raise Unsupported(
-                f"models of {type(adapter).__name__} cannot be taken apart yet; torch, paddle and oneflow can"
-            )
+        made = port_class(request["adapter"])
         self.port = None
         self.functions = {name: self.function(request[name]) if request[name] else None for name in FUNCTIONS}
-        port = Port(adapter, self.function(request["build"]), request["mode"])
+        port = made(self.backend.adapter, self.function(request["build"]), request["mode"])
         tape, tensors = Tape(request["state"]), []
-        for name, tensor, trained, tied in port.tensors():
-            array = port.to_array(tensor)
-            if not tied:
-                tape.put(name, array)
-            row = {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "trained": trained}
-            tensors.append({**row, "tied": tied})
+        for own in port.tensors():
+            array = port.to_array(own.tensor)
+            if not own.tied:
+                tape.put(own.name, array)
+            row = {"name": own.name, "shape": list(array.shape), "dtype": str(array.dtype), "trained": own.trained}
+            tensors.append({**row, "tied": own.tied})
         tape.close()
         self.port = port
         batch = self.batch(request) if request.get("batch") else []
-        return {"layers": port.described(), "parameters": tensors, "batch": batch}
+        told = {"differentiable": port.differentiable, "batch": batch}
+        return {"layers": port.described(), "parameters": tensors, **told}
 
     def batch(self, request: Message) -> Any:
         """Draw the batch and store it; the names of its arrays."""
@@ -105,10 +105,11 @@ class ModelRequests:
         port.load(request["state"], request["dtype"], request["seed"])
         tape, batch = Tape(request["record"]), Recorded(request["batch"])
         source = None if request["partner"] is None else Source(request)
-        crossing = Crossing(port, tape, request["layers"], source)
+        crossing = Crossing(tape, request["layers"], source)
         arrays = {name: batch.load(name) for name in batch}
         seed = 0 if source is not None else request["seed"]
-        port.run(arrays, self.functions, request["targets"], crossing, seed, request["gradients"])
+        gradients = request["gradients"] and port.differentiable
+        port.run(arrays, self.functions, request["targets"], crossing, seed, gradients)
         tape.close()
         return {}
 
@@ -121,7 +122,7 @@ class ModelRequests:
         for name in given:
             part, _, rest = name.partition(":")
             parts[part][int(rest) if part in ("in", "grad") else rest] = given.load(name)
-        crossing = Crossing(port, tape, request["children"], lambda name, _: parts["child"].get(name))
+        crossing = Crossing(tape, request["children"], lambda name, _: parts["child"].get(name))
         port.alone(request["layer"], request["call"], parts["in"], parts["grad"], parts["param"], crossing)
         tape.close()
         return {}
@@ -157,6 +158,8 @@ class ModelRequests:
     def decode(self, request: Message) -> Message:
         """Run the model in one way; see `parity.models.decode.port.Decoder.decode`."""
         port = self.current()
+        if not isinstance(port, LayeredPort):
+            raise Unsupported("its models have no layers that are called, so they cannot decode")
         port.load(request["state"], request["dtype"], request["seed"])
         return decode.decode(port, self.functions["forward"], request)
 
@@ -169,13 +172,14 @@ class Source:
     """The values of a partner's run for the boundaries of this one's layers, perturbed by an ulp if there is a seed.
 
     `keys` of the request are the partner's names of tensors, None if they are the same; `replace` the names of those
-    that are replaced, None for all.
+    that are replaced, None for all; `axes` the orders of the partner's axes that give this model's tensors, by name.
     """
 
     def __init__(self, request: Message) -> None:
         self._stored = Recorded(request["partner"])
         self._keys: Optional[Mapping[str, str]] = request["keys"]
         self._only = None if request["replace"] is None else set(request["replace"])
+        self._axes: Mapping[str, Any] = request["axes"]
         self._dtype, self._seed = request["dtype"], request["seed"]
 
     def __call__(self, name: str, array: Any) -> Any:
@@ -183,9 +187,11 @@ class Source:
         theirs = name if self._keys is None else self._keys.get(name, "")
         if (self._only is not None and name not in self._only) or theirs not in self._stored:
             return None
-        if squeezed(self._stored.shape(theirs)) != squeezed(array.shape):
+        shape, axes = self._stored.shape(theirs), self._axes.get(name)
+        if not regrouped([shape[i] for i in axes] if axes else shape, array.shape):
             return None
-        return perturbed(self._stored.load(theirs), self._dtype, theirs, self._seed).reshape(array.shape)
+        values = perturbed(self._stored.load(theirs), self._dtype, theirs, self._seed)
+        return (values.transpose(axes) if axes else values).reshape(array.shape)
 
 
 REQUESTS = {

@@ -19,6 +19,13 @@ def squeezed(shape: Any) -> Any:
     return tuple(n for n in shape if n != 1)
 
 
+def regrouped(a: Any, b: Any) -> bool:
+    """Whether two shapes hold the same elements in the same order: equal but for lengths of 1, or axes of one are
+    several of the other's in a row."""
+    ends = [{int(n) for n in np.cumprod(squeezed(shape))} for shape in (a, b)]
+    return max(ends[0], default=1) == max(ends[1], default=1) and (ends[0] <= ends[1] or ends[1] <= ends[0])
+
+
 class Tape:
     """Writes tensors into a folder as they come."""
 

@@ -6,7 +6,9 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Callable, Collection, Dict, List, Mapping
 
-from parity.models.worker.port import IN, OUT, Crossing, Port, Slot, filled, key, tensors_in
+from parity.models.worker.crossing import IN, OUT, Crossing, key
+from parity.models.worker.ports.base import Port
+from parity.models.worker.ports.layered import LayeredPort, Watch, filled, slots_in
 from parity.models.worker.tape import Tape
 from parity.models.worker.trace import Tracer, UntracedError
 
@@ -24,11 +26,11 @@ class Program:
     constants: Mapping[str, Any]
 
 
-class Closed(Crossing):
+class Closed(Watch):
     """Children that are not entered: what they get are outputs of the program, what they return is given."""
 
-    def __init__(self, port: Port, layers: Collection[str], values: Mapping[str, Any], tracer: Tracer) -> None:
-        super().__init__(port, Tape.nowhere(), layers)
+    def __init__(self, port: LayeredPort, layers: Collection[str], values: Mapping[str, Any], tracer: Tracer) -> None:
+        super().__init__(port, Crossing(Tape.nowhere(), layers))
         self.values, self.tracer = values, tracer
         self.inputs: Dict[str, str] = {}
         self.outputs: Dict[str, str] = {}
@@ -36,18 +38,18 @@ class Closed(Crossing):
 
     def passed(self, layer: str, call: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Note what a child gets, and return what is given for it."""
-        kind, word = self.port.framework.Tensor, layer.rpartition(".")[2]
-        for i, tensor in enumerate(tensors_in((args, kwargs), kind)):
+        word = layer.rpartition(".")[2]
+        for i, tensor in enumerate(self.port.tensors_in((args, kwargs))):
             self.note(tensor, f"{word}_in{i or ''}", key(layer, call, IN, i))
         self.tracer.active = False
         result = original(*args, **kwargs)
         others = {}
-        for i, tensor in enumerate(tensors_in(result, kind)):
+        for i, tensor in enumerate(self.port.tensors_in(result)):
             name = key(layer, call, OUT, i)
             others[i] = self.port.to_tensor(self.values.get(name, self.port.to_array(tensor)), tensor)
             self.inputs[repr(self.tracer.know(others[i], word))] = f"child:{name}"
         self.tracer.active = True
-        return filled(self.emptied(result), others)
+        return filled(self.port.emptied(result), others)
 
     def note(self, tensor: Any, wanted: str, name: str) -> None:
         """An output of the program, if it holds floats."""
@@ -66,30 +68,29 @@ def traced(
     Raises UntracedError where it calls what has no translation.
     """
     torch = port.framework
-    if not hasattr(torch, "overrides"):
+    if not port.traced or not isinstance(port, LayeredPort):
         raise UntracedError(f"{torch.__name__} does not tell what it calls")
     if (layer, call) not in port.calls:
         raise UntracedError(f"{layer or 'the model'} was not called {call + 1} times")
     tracer, module = Tracer(torch), port.module(layer)
     closed = Closed(port, [name for name in children if name != layer], values, tracer)
     leaves = {i: port.to_tensor(array, port.held(array)) for i, array in inputs.items()}
-    words = words_of(module, port.calls[layer, call])
+    words = words_of(port.entered(module), port.calls[layer, call])
     for i, tensor in leaves.items():
         closed.inputs[repr(tracer.know(tensor, words[i] if i < len(words) else f"x{i}"))] = f"in:{i}"
-    for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
-        if tensor is not None:
-            closed.inputs[repr(tracer.know(tensor, name))] = f"param:{name}"
+    for name, (tensor, _) in port.parts(module).items():
+        closed.inputs[repr(tracer.know(tensor, name))] = f"param:{name}"
     args, kwargs = filled(port.calls[layer, call], leaves)
     with torch.no_grad(), closed, tracer.watching():
-        result = module.forward(*args, **kwargs)
-    for i, tensor in enumerate(tensors_in(result, torch.Tensor)):
+        result = port.entered(module)(*args, **kwargs)
+    for i, tensor in enumerate(port.tensors_in(result)):
         closed.note(tensor, f"y{i or ''}", key(layer, call, OUT, i))
     return program_of(port, tracer, closed)
 
 
-def words_of(module: Any, given: Any) -> List[str]:
+def words_of(function: Callable[..., Any], given: Any) -> List[str]:
     """Names for the tensors of a call: those of arguments, and of the items of mappings."""
-    parameters = list(inspect.signature(module.forward).parameters)
+    parameters = list(inspect.signature(function).parameters)
     args, kwargs = given
     found: List[str] = []
     for name, value in [*zip([*parameters, *["x"] * len(args)], args), *kwargs.items()]:
@@ -98,11 +99,6 @@ def words_of(module: Any, given: Any) -> List[str]:
         else:
             found += [name for _ in slots_in(value)]
     return found
-
-
-def slots_in(value: Any) -> List[Slot]:
-    """The places of tensors in an argument."""
-    return tensors_in(value, Slot)
 
 
 def program_of(port: Port, tracer: Tracer, closed: Closed) -> Program:

@@ -1,0 +1,60 @@
+"""The boundaries of layers: the names of the tensors that cross them, and what takes a tensor's place.
+
+`|`-separated, `encoder.0.norm|0|out|0` is the first tensor that the first call of that layer returned.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Callable, Collection, Dict, Optional
+
+import numpy as np
+
+from parity.models.worker.tape import Tape
+
+IN, OUT, STATE = "in", "out", "state:"
+LOSS = ":loss"
+"""The name under which the user's loss is a layer."""
+ULP = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+
+Replace = Callable[[str, Any], Any]
+"""From a tensor's name and values to what takes its place; None leaves it."""
+
+
+def key(layer: str, call: int, side: str, index: int) -> str:
+    """The name of a tensor at a layer's boundary."""
+    return f"{layer}|{call}|{side}|{index}"
+
+
+def perturbed(values: Any, dtype: str, name: str, seed: int) -> Any:
+    """Every number moved by one ulp, up or down; all stay as they are with seed 0.
+
+    So do whole numbers: no rounding makes a mask's ones, and -10000 times its ulp would be more than rounding.
+    """
+    if not seed or values.dtype.kind != "f" or np.array_equal(values, np.rint(values)):
+        return values
+    up = np.random.RandomState(zlib.crc32(f"{name} {seed}".encode()) & 0xFFFFFFFF).randint(0, 2, values.shape) > 0
+    if dtype in ULP:
+        return (values * np.where(up, 1 + ULP[dtype], 1 - ULP[dtype])).astype(values.dtype)
+    own = values.astype(dtype)
+    return np.nextafter(own, np.where(up, np.inf, -np.inf).astype(dtype))
+
+
+class Crossing:
+    """What a run of a port does at the boundaries of `layers`: a tensor that crosses one goes to the tape under its
+    name, and what `source` gives takes its place."""
+
+    def __init__(self, tape: Tape, layers: Collection[str], source: Optional[Replace] = None) -> None:
+        self.tape, self.layers, self.source = tape, frozenset(layers), source
+        self._calls: Dict[str, int] = {}
+
+    def begun(self, layer: str) -> int:
+        """The number of a call of a layer that begins now, from 0."""
+        call = self._calls.get(layer, 0)
+        self._calls[layer] = call + 1
+        return call
+
+    def crossed(self, name: str, array: Any) -> Any:
+        """Take a tensor that crosses a boundary; the values that take its place, or None."""
+        self.tape.put(name, array)
+        return None if self.source is None else self.source(name, array)

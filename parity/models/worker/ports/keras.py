@@ -1,0 +1,173 @@
+"""Ports of Keras 3: layers with `call`, variables, gradients by the backend that Keras is on."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from functools import partial
+from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Tuple
+
+import numpy as np
+
+from parity.models.worker.ports.base import PortError
+from parity.models.worker.ports.layered import LayeredPort, Place, Step
+
+ACTIVATED = frozenset(
+    (
+        *("Dense", "EinsumDense", "DepthwiseConv1D", "DepthwiseConv2D", "SeparableConv1D", "SeparableConv2D"),
+        *(f"Conv{d}D{kind}" for d in (1, 2, 3) for kind in ("", "Transpose")),
+    )
+)
+"""Classes whose option `activation` is called on what they compute."""
+PLAIN = (bool, int, float, str)
+
+
+class Opened:
+    """A layer whose activation is a layer of its own, beside it: `inner` computes what goes into `step`."""
+
+    def __init__(self, layer: Any, linear: Callable[[Any], Any]) -> None:
+        self.inner, self.step = layer.call, Step(layer.activation)
+        layer.activation = linear
+        # `functools.wraps` would not do: Keras reads the signature of the class.
+        vars(layer)["call"] = lambda *args, **kwargs: self.step(self.inner(*args, **kwargs))
+
+
+class KerasPort(LayeredPort):
+    """Keras where it runs eagerly. On JAX, which has no tape, it is forward only.
+
+    `activation=` of a layer is a layer of its own, `<layer>_activation`. Another dtype is another policy, under which
+    the model is built anew.
+    """
+
+    shown = "keras"
+    entry = "call"
+
+    def __init__(self, adapter: Any, build: Callable[[], Any], mode: str) -> None:
+        self.build = build
+        self.opened: Dict[int, Opened] = {}
+        super().__init__(adapter, build, mode)
+        self.differentiable = self.backend != "jax"
+
+    @property
+    def keras(self) -> Any:
+        """The module."""
+        return self.source.framework
+
+    @property
+    def backend(self) -> str:
+        """The framework that Keras is on."""
+        return str(self.source.backend)
+
+    def built(self, build: Callable[[], Any]) -> Any:
+        self.keras.config.set_floatx(self.dtype)
+        self.keras.config.set_dtype_policy(self.dtype)
+        model = super().built(build)
+        self.opened = {}
+        for name, layer in self.source.named_layers(model):
+            if not layer.built:
+                raise PortError(f"{build.__name__} must call the model once: {name or 'the model'} has no weights yet")
+            linear = self.keras.activations.linear
+            if type(layer).__name__ in ACTIVATED and layer.activation not in (None, linear):
+                self.opened[id(layer)] = Opened(layer, linear)
+        return model
+
+    def seeded(self) -> None:
+        self.keras.utils.set_random_seed(0)
+
+    # What it is made of
+
+    @property
+    def layers(self) -> Dict[str, Any]:
+        found = {}
+        for name, layer in super().layers.items():
+            found[name] = layer
+            if id(layer) in self.opened:
+                found[f"{name}_activation"] = self.opened[id(layer)].step
+        return found
+
+    def place(self, module: Any) -> Place:
+        opened = self.opened.get(id(module))
+        return super().place(module) if opened is None else (opened, "inner")
+
+    def described(self) -> List[Dict[str, Any]]:
+        given = {layer.name: layer for layer in self.source.layers(self.model)}
+        rows = []
+        for name, layer in self.layers.items():
+            function = layer.function if isinstance(layer, Step) else None
+            function = layer.activation if type(layer) is self.keras.layers.Activation else function
+            if function is None:
+                kind, module, options = given[name].kind, type(layer).__module__, dict(given[name].options)
+            else:
+                kind, module, options = told(function)
+            options = {**options, "training": self.mode == "train"}
+            own = module.partition(".")[0] != "keras"
+            rows.append({"name": name, "kind": kind, "own": own, "options": options})
+        return rows
+
+    def own(self, layer: Any) -> Dict[str, Tuple[Any, bool]]:
+        found = {variable.name: (variable, True) for variable in layer._trainable_variables}
+        found.update({variable.name: (variable, False) for variable in layer._non_trainable_variables})
+        return found
+
+    def to_array(self, tensor: Any) -> Any:
+        array = np.asarray(self.keras.ops.convert_to_numpy(tensor))
+        return np.array(array, np.float32) if array.dtype.name == "bfloat16" else np.array(array)
+
+    def dtype_of(self, tensor: Any) -> str:
+        return str(self.keras.backend.standardize_dtype(tensor.dtype))
+
+    # Its state
+
+    def assign(self, tensor: Any, array: Any) -> None:
+        tensor.assign(array.reshape(tuple(tensor.shape)))
+
+    def cast(self, dtype: str) -> None:
+        self.dtype = dtype
+        self.seeded()
+        self.model = self.built(self.build)
+
+    # Runs
+
+    def called(self, *inputs: Any) -> Any:
+        return self.model(*inputs, training=True) if self.mode == "train" else self.model(*inputs)
+
+    def no_gradients(self) -> Any:
+        return self.framework.no_grad() if self.backend == "torch" else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def recorded(self, leaves: Collection[Any] = ()) -> Iterator[None]:
+        if self.backend != "tensorflow":
+            yield
+            return
+        with self.framework.GradientTape() as tape:
+            for leaf in leaves:
+                tape.watch(self.value(leaf))
+            self.adapter.latest.tape = tape
+            yield
+
+    def value(self, tensor: Any) -> Any:
+        """The backend's tensor in a variable, or the tensor itself."""
+        return tensor.value if isinstance(tensor, self.keras.Variable) else tensor
+
+    def gradients(self, outputs: List[Any], upstream: List[Any], leaves: List[Any]) -> List[Any]:
+        return super().gradients(outputs, upstream, [self.value(leaf) for leaf in leaves])
+
+    def backward(self, loss: Any) -> Mapping[str, Any]:
+        trained = {state.name: state.tensor for state in self.tensors() if state.trained and not state.tied}
+        found = self.gradients([loss], [self.keras.ops.ones_like(loss)], list(trained.values()))
+        return {name: grad for name, grad in zip(trained, found) if grad is not None}
+
+    def clear(self) -> None:
+        if self.backend == "torch":
+            for state in self.tensors():
+                state.tensor.value.grad = None
+
+
+def told(function: Any) -> Tuple[str, str, Dict[str, Any]]:
+    """The name, module and plain options of a function that stands for a layer."""
+    given = function.keywords if isinstance(function, partial) else {}
+    function = function.func if isinstance(function, partial) else function
+    parameters = inspect.signature(function).parameters.values()
+    options = {p.name: p.default for p in parameters if p.default is None or isinstance(p.default, PLAIN)}
+    name = getattr(function, "__name__", type(function).__name__)
+    return name, function.__module__, {**options, **given}

@@ -1,0 +1,320 @@
+"""Ports of models whose layers are objects that are called, one after the other: the method of a layer is wrapped, so
+that everything which goes into a call and comes out of it is seen and can be replaced."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, ClassVar, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from parity.capture.frameworks import framework
+from parity.capture.frameworks.visit import visit
+from parity.models.worker.crossing import IN, LOSS, OUT, STATE, Crossing, key
+from parity.models.worker.ports.base import Port, PortError, State
+
+Place = Tuple[Any, str]
+"""An object, and the name of its attribute that is called."""
+
+
+class Step:
+    """A function that is called as if it were a layer."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        """Call it."""
+        return self.function(*args)
+
+
+class Slot:
+    """Stands for the i-th tensor among a call's arguments."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class LayeredPort(Port):
+    """A model with layers, which `parity.capture` shows by the framework's name `shown`."""
+
+    shown: ClassVar[str]
+    entry: ClassVar[str] = "forward"
+    """The method that computes a layer's outputs."""
+
+    def __init__(self, adapter: Any, build: Callable[[], Any], mode: str) -> None:
+        self.source: Any = framework(self.shown)
+        self.steps: Dict[str, Any] = {}
+        super().__init__(adapter, build, mode)
+
+    def built(self, build: Callable[[], Any]) -> Any:
+        model = build()
+        if not isinstance(model, self.source.base):
+            raise PortError(f"{build.__name__} must return a model with layers, not a {type(model).__name__}")
+        return model
+
+    # What it is made of
+
+    @property
+    def layers(self) -> Dict[str, Any]:
+        """The layers by dotted name, in the order of definition; the model itself is ""."""
+        return dict(self.source.named_layers(self.model))
+
+    def module(self, name: str) -> Any:
+        """A layer, or what is called as one."""
+        return self.steps[name] if name in self.steps else self.layers[name]
+
+    def place(self, module: Any) -> Place:
+        """Where the function is that computes a layer's outputs, so that another can take its place."""
+        return module, "function" if isinstance(module, Step) else self.entry
+
+    def entered(self, module: Any) -> Callable[..., Any]:
+        """What computes a layer's outputs."""
+        found: Callable[..., Any] = getattr(*self.place(module))
+        return found
+
+    def invoked(self, module: Any) -> Callable[..., Any]:
+        """A layer as others call it: itself, if the framework does."""
+        place, _ = self.place(module)
+        call: Callable[..., Any] = module if place is module else self.entered(module)
+        return call
+
+    def described(self) -> List[Dict[str, Any]]:
+        root, kinds = self.source.framework.__name__, {name: type(layer) for name, layer in self.layers.items()}
+        return [
+            {
+                "name": layer.name,
+                "kind": layer.kind,
+                "own": kinds[layer.name].__module__.partition(".")[0] != root,
+                "options": layer.options,
+            }
+            for layer in self.source.layers(self.model)
+        ]
+
+    def tensors(self) -> Iterator[State]:
+        seen: Dict[int, str] = {}
+        for layer_name, layer in self.layers.items():
+            for name, (tensor, trained) in self.parts(layer).items():
+                whole = f"{layer_name}.{name}" if layer_name else name
+                first = seen.setdefault(id(tensor), whole)
+                yield State(whole, tensor, trained, "" if first == whole else first)
+
+    def own(self, layer: Any) -> Dict[str, Tuple[Any, bool]]:
+        """A layer's own parameters and buffers by name, and whether each is trained."""
+        raise NotImplementedError
+
+    def parts(self, layer: Any) -> Dict[str, Tuple[Any, bool]]:
+        """The same of a layer, or of what is called as one."""
+        return {} if isinstance(layer, Step) else self.own(layer)
+
+    # Tensors in nested arguments
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether this is a tensor with values."""
+        return bool(self.source.is_tensor(value))
+
+    def tensors_in(self, value: Any) -> List[Any]:
+        """All tensors of tuples, lists, mappings and dataclasses, in order."""
+        return [tensor for _, tensor in self.source.tensors(value)]
+
+    def emptied(self, value: Any) -> Any:
+        """The same with slots for tensors."""
+        found: List[Slot] = []
+
+        def slot(_: str, __: Any) -> Slot:
+            found.append(Slot(len(found)))
+            return found[-1]
+
+        return visit(value, self.is_tensor, slot)
+
+    # Runs
+
+    def no_gradients(self) -> Any:
+        """A context in which nothing is recorded for gradients."""
+        raise NotImplementedError
+
+    def recorded(self, leaves: Collection[Any] = ()) -> Any:  # noqa: ARG002 - where leaves say it themselves
+        """A context whose operations `backward` and `gradients` can differentiate, with respect to `leaves`, too."""
+        return contextlib.nullcontext()
+
+    def backward(self, loss: Any) -> Mapping[str, Any]:
+        """The gradients of a loss for all trained parameters that have one, by name."""
+        raise NotImplementedError
+
+    def gradients(self, outputs: List[Any], upstream: List[Any], leaves: List[Any]) -> List[Any]:
+        """The gradients of sum(outputs * upstream) for each leaf; None where none flows."""
+        return list(self.adapter.gradients(outputs, upstream, leaves))
+
+    def clear(self) -> None:
+        """Forget all gradients."""
+
+    def watching(self, crossing: Crossing) -> Watch:
+        """A context in which the user may call the model, and its layers are watched."""
+        return Watch(self, crossing)
+
+    def run(
+        self,
+        batch: Mapping[str, Any],
+        functions: Mapping[str, Optional[Callable[..., Any]]],
+        targets: Collection[str],
+        crossing: Crossing,
+        seed: int,
+        gradients: bool,
+    ) -> None:
+        tape, given = crossing.tape, self.given(batch, targets, seed)
+        self.seeded()
+        self.clear()
+        with self.recorded() if gradients else self.no_gradients(), self.watching(crossing) as watch:
+            forward = functions.get("forward")
+            if forward is not None:
+                output = forward(self.model, given)
+            else:
+                output = self.called(*(tensor for name, tensor in given.items() if name not in targets))
+            outputs = [(f"output.{name}".rstrip("."), tensor) for name, tensor in named(output, self.is_tensor)]
+            if not outputs:
+                raise PortError("the model returns no tensor")
+            for name, tensor in outputs:
+                tape.put(name, self.to_array(tensor))
+            if self.mode == "train":
+                self.keep_buffers(crossing)
+            loss = functions.get("loss")
+            if loss is None:
+                return
+            self.steps[LOSS] = Step(loss)
+            value = watch.step(LOSS, loss, output, given)
+            tape.put("loss", self.to_array(value).reshape(()))
+        if gradients:
+            for name, grad in self.backward(value).items():
+                tape.put(f"grad.{name}", self.to_array(grad))
+            self.clear()
+
+    def called(self, *inputs: Any) -> Any:
+        """What the model returns."""
+        return self.model(*inputs)
+
+    def keep_buffers(self, crossing: Crossing) -> None:
+        """Put what a run has changed beside its outputs on a tape: running statistics."""
+        self.loaded = None
+        for state in self.tensors():
+            if not state.trained and not state.tied:
+                array = self.to_array(state.tensor)
+                if array.dtype.kind == "f":
+                    layer, _, own = state.name.rpartition(".")
+                    crossing.tape.put(key(layer, 0, f"{STATE}{own}", 0), array)
+
+    def alone(
+        self,
+        layer: str,
+        call: int,
+        inputs: Mapping[int, Any],
+        upstream: Mapping[int, Any],
+        parameters: Mapping[str, Any],
+        crossing: Crossing,
+    ) -> None:
+        if (layer, call) not in self.calls:
+            raise PortError(f"{layer or 'the model'} was not called {call + 1} times")
+        module = self.module(layer)
+        own = self.parts(module)
+        before = {name: self.to_array(tensor) for name, (tensor, _) in own.items()}
+        leaves = {i: self.to_tensor(a, self.held(a), bool(upstream) and a.dtype.kind == "f") for i, a in inputs.items()}
+        args, kwargs = filled(self.calls[layer, call], leaves)
+        self.clear()
+        try:
+            for name, array in parameters.items():
+                self.assign(own[name][0], array)
+            floats = {str(i): leaf for i, leaf in leaves.items() if inputs[i].dtype.kind == "f"}
+            floats.update({name: tensor for name, (tensor, trained) in own.items() if trained})
+            with self.recorded(floats.values()) if upstream else self.no_gradients(), self.watching(crossing):
+                outputs = self.tensors_in(self.invoked(module)(*args, **kwargs))
+            for i, tensor in enumerate(outputs):
+                crossing.tape.put(key(layer, call, OUT, i), self.to_array(tensor))
+            for name in before:
+                crossing.tape.put(f"after.{name}", self.to_array(own[name][0]))
+            if upstream:
+                pairs = [(outputs[i], self.to_tensor(dy, outputs[i])) for i, dy in upstream.items()]
+                grads = self.gradients([y for y, _ in pairs], [dy for _, dy in pairs], list(floats.values()))
+                for name, grad in zip(floats, grads):
+                    if grad is not None:
+                        crossing.tape.put(f"grad.{name}", self.to_array(grad))
+        finally:
+            for name, array in before.items():
+                self.assign(own[name][0], array)
+            self.clear()
+
+
+class Watch:
+    """Watches the boundaries of a port's layers while a context is open."""
+
+    def __init__(self, port: LayeredPort, crossing: Crossing) -> None:
+        self.port, self.crossing = port, crossing
+        self._wrapped: List[Any] = []
+
+    def __enter__(self) -> Watch:
+        for name, module in self.port.layers.items():
+            if name in self.crossing.layers:
+                self._wrap(name, module)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for (place, entry), own in self._wrapped:
+            if own is None:
+                del place.__dict__[entry]
+            else:
+                place.__dict__[entry] = own
+        self._wrapped = []
+
+    def _wrap(self, name: str, module: Any) -> None:
+        place, entry = self.port.place(module)
+        original = getattr(place, entry)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._called(name, original, args, kwargs)
+
+        # Past `__setattr__`, by which frameworks keep track of layers and parameters.
+        self._wrapped.append(((place, entry), place.__dict__.get(entry)))
+        place.__dict__[entry] = call
+
+    def step(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function that counts as a layer, if it is among those that are watched."""
+        return self._called(name, function, args, {}) if name in self.crossing.layers else function(*args)
+
+    def _called(self, name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        call = self.crossing.begun(name)
+        self.port.calls[name, call] = self.port.emptied((args, kwargs))
+        return self.passed(name, call, original, args, kwargs)
+
+    def passed(self, layer: str, call: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A call of a layer, from boundary to boundary."""
+        args, kwargs = self._crossed(layer, call, IN, (args, kwargs))
+        return self._crossed(layer, call, OUT, original(*args, **kwargs))
+
+    def _crossed(self, layer: str, call: int, side: str, value: Any) -> Any:
+        """What goes on after a boundary."""
+        found, others = self.port.tensors_in(value), {}
+        for i, tensor in enumerate(found):
+            other = self.crossing.crossed(key(layer, call, side, i), self.port.to_array(tensor))
+            if other is not None:
+                others[i] = self.port.to_tensor(other, tensor)
+        if not others:
+            return value
+        return filled(self.port.emptied(value), {i: others.get(i, tensor) for i, tensor in enumerate(found)})
+
+
+def named(value: Any, is_tensor: Callable[[Any], bool]) -> Iterator[Tuple[str, Any]]:
+    """The tensors of what a model returns, by where they are: `logits`, `0`; "" for the only one."""
+    found: List[Tuple[str, Any]] = []
+
+    def take(name: str, tensor: Any) -> Any:
+        found.append((name, tensor))
+        return tensor
+
+    visit(value, is_tensor, take)
+    return iter(found)
+
+
+def filled(value: Any, tensors: Mapping[int, Any]) -> Any:
+    """The same with tensors for slots."""
+    return visit(value, lambda item: isinstance(item, Slot), lambda _, slot: tensors[slot.index])
+
+
+def slots_in(value: Any) -> List[Slot]:
+    """The places of tensors in an argument."""
+    return [slot for _, slot in named(value, lambda item: isinstance(item, Slot))]
