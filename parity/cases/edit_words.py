@@ -33,7 +33,10 @@ def described(program: Program, edit: Edit) -> str:
             read = [str(key[1])] if key[1] else [name for name in states(program) if name != edit.function]
             return f"{edit.function} is computed from the new {', '.join(read)}"
         other = word_of(program, key)
-        return f"{edit.function} is {other}" if how == "instead" else f"{other} is added to {edit.function}"
+        if how == "instead":
+            step, text = program.steps[program.outputs[edit.function]], Formulas(program)
+            return f"{edit.function} is {other}, where the reference has {text.expression(step)}"
+        return f"{other} is added to {edit.function}"
     if edit.kind in (READ, SAVED):
         return read_as(program, edit)
     if edit.kind == STEPWISE:

@@ -15,7 +15,7 @@ from parity.dumps.matching import Transform
 from parity.dumps.tensors import NARROW, WHOLE, Array, DumpError, Shape, Stored, numpy_dtype
 from parity.judge.bound.envelope import LOSSY, OFF, UNIT_ROUNDOFF
 from parity.judge.compare.cell import vacuous
-from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare, compare_parts
+from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare, compare_parts, quotient
 from parity.judge.compare.screen import screened
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.library.arrays import Tensor
@@ -226,13 +226,6 @@ def unit_roundoff(dtype: str) -> float:
         return FORMATS[dtype].unit_roundoff if dtype in FORMATS else float(ml_dtypes.finfo(dtype).eps) / 2  # type: ignore[no-untyped-call]
     found = numpy_dtype(dtype)
     return float(np.finfo(found).eps) / 2 if found.kind in "fc" else 0.0
-
-
-def quotient(numerator: float, denominator: float) -> float:
-    """0/0 is 0, and anything else over 0 infinite."""
-    if denominator:
-        return numerator / denominator
-    return math.inf if numerator else 0.0
 
 
 def kind(metrics: Metrics, ratio: float, dtype: str, unit: float) -> Verdict:

@@ -118,10 +118,12 @@ def code_case(
     sight: Sight,
     keys: Mapping[str, str],
     folder: Path,
+    rows: int | None = None,
 ) -> CodeCase:
     """The code of the other port's `layer` as a case, by the program of the baseline's partner; its files are stored
     in `folder`. `parameters` maps the baseline's parameters to those of the other port of the same layout, `keys`
-    names of the other port's tensors (`sight`) to those of the baseline's run, `plain`.
+    names of the other port's tensors (`sight`) to those of the baseline's run, `plain`. With `rows`, only so many of
+    the batch are computed: of each tensor as long as the first one.
 
     Raises ModelError where it cannot be traced, or has no program.
     """
@@ -130,7 +132,8 @@ def code_case(
     theirs = {there: here for here, there in partners.items()}
     children = children_of(ours, list(partners.values()))
     boundary = [name for name in plain if Boundary.of(name) is not None]
-    given = given_to(ours, call, children, boundary, plain)
+    cut = Cut(rows)
+    given = cut.all(given_to(ours, call, children, boundary, plain))
     reply, constants = base.traced(states[base.name], ours, call, given, children)
     places, outputs = reply["inputs"], reply["outputs"]
     values = values_of(reply, base, ours, Recorded(str(states[base.name])), given, constants)
@@ -161,7 +164,7 @@ def code_case(
     ):
         there = inverted(names)
         at = {place: placed(place, name, (ours, call), there, known) for place in {*places.values(), *given}}
-        rest = dict(own_inputs(seen.run, name, call)) if port is other else {}
+        rest = cut.all(dict(own_inputs(seen.run, name, call))) if port is other else {}
         found = {argument: at[place] for argument, place in places.items()}
         returned = {output: there[key][0] for output, key in outputs.items() if key in there}
         kernel = CodeKernel(
@@ -170,6 +173,24 @@ def code_case(
         rest |= {mine: seen.own(kernel.name(mine), array) for place, array in given.items() for mine in at[place]}
         kernels[port.name] = kernel
     return CodeCase(case, used, kernels, options)
+
+
+@dataclass
+class Cut:
+    """The first `rows` of the batch, whose length is that of the first tensor; all rows if it is None."""
+
+    rows: int | None
+    batch: int = 0
+
+    def all(self, given: Mapping[str, Array]) -> dict[str, Array]:
+        """Tensors by place, each cut that is as long as the batch."""
+        if self.rows is None:
+            return dict(given)
+        self.batch = self.batch or next((len(array) for array in given.values() if array.ndim), 0)
+        return {
+            place: array[: self.rows] if array.ndim and len(array) == self.batch else array
+            for place, array in given.items()
+        }
 
 
 def inverted(names: Mapping[str, str]) -> dict[str, list[str]]:

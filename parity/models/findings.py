@@ -51,9 +51,9 @@ class Finding:
     """A part of a port that is off although it got its partner's inputs.
 
     `kind` is `layer`, `code` for the code of a layer between its children, or `weights` for `parameters` with other
-    values or in another place; `boundaries` are its tensors that are off, by error ratio. `share` is the part of the
-    output's difference that goes away once it is mended, after all that come before it; `shares` the same of the loss
-    and of metrics, and `left` the output's error ratio after it.
+    values or in another place; `boundaries` are its tensors that are off, by error ratio, of another shape if it is
+    `resized`. `share` is the part of the output's difference that goes away once it is mended, after all that come
+    before it; `shares` the same of the loss and of metrics, and `left` the output's error ratio after it.
     """
 
     kind: str
@@ -62,6 +62,7 @@ class Finding:
     partner: str
     boundaries: Mapping[Boundary, float]
     parameters: Sequence[str] = ()
+    resized: bool = False
     values: Mapping[Boundary, Any] = field(default_factory=dict)
     metrics: Mapping[Boundary, Metrics | None] = field(default_factory=dict)
     options: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from parity.engine.inputs import slug
 from parity.judge.bound.envelope import FLOOR, OFF
 from parity.judge.case import CaseJudge, Cell, Judged
 from parity.judge.compare.cell import NOTHING_FINITE, consult_oracle
-from parity.judge.compare.metrics import Metrics, compare
+from parity.judge.compare.metrics import Metrics, compare, quotient
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
@@ -38,6 +39,8 @@ MAIN = 0.1
 """A finding that explains less of the output's difference is not the cause of what is off there."""
 SMALL_CASE = 1 << 22
 """Elements of a layer's inputs up to which its op is judged with a search for the cause."""
+SEARCHED = 1 << 12
+"""Elements of a layer's inputs up to which its code is judged with the whole batch: it has more tensors within."""
 
 
 @dataclass
@@ -65,6 +68,7 @@ class Pair:
     findings: list[Finding] = field(default_factory=list)
     first: Boundary | None = None
     n_layers: int = 0
+    resized: bool = False
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
@@ -75,13 +79,16 @@ class Pair:
 
     def judged(self) -> None:
         """Look for what is off, layer by layer in step, and for the causes; measure what each explains."""
-        self.partners = steps.fitting(self.other, self.partners, self.free.plain, self.run)
-        self.keys = steps.aligned(self.free.plain, self.run, self.partners, self._buffers)
+        off = any(map(self._is_off, [*self._outputs, "loss"]))
+        after = steps.resized(self.partners, self.free.plain, self.run) if off else None
+        self.resized = after is not None
+        self.partners = steps.fitting(self.other, self.partners, self.free.plain, self.run, after)
+        self.keys = steps.aligned(self.free.plain, self.run, self.partners, self._buffers, after)
         self.axes = orders.found(self.free.plain, self.run, self.keys)
         sight = self.sight
         run = self.other.run(
             self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, keys=self.keys,
-            axes=self.axes,
+            axes=self.axes, resized=self.resized,
         )  # fmt: skip
         self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners, self.keys, self.axes)
         for finding in self.findings:
@@ -174,7 +181,7 @@ class Pair:
         kernels = self._kernels(finding, op)
         place = self.folder / "layers" / slug(finding.layer)
         made = kernels and leaves.layer_case(
-            kernels[0], self.case, self.free.plain, place, gradients=self._differentiable
+            kernels[0], self.case, self.free.plain, place, gradients=self._differentiable and not finding.resized
         )
         if not kernels or made is None:
             return None
@@ -187,9 +194,9 @@ class Pair:
         )
         judge.take(self.dtype, outcomes)
         cell = judge.cells[self.dtype]
-        if not self._alone_off(cell):
+        if not finding.resized and not self._alone_off(cell):
             return judge.judged(diagnose=False)
-        verified = self._verified(finding, case, inputs, outcomes[1], set(cell.off[self.other.name]))
+        verified = self._verified(finding, case, inputs, outcomes[1], set(cell.off.get(self.other.name, {})))
         small = sum(array.size for array in inputs.values()) <= SMALL_CASE
         judged = judge.judged(diagnose=small and not verified)
         off = self._alone_off(cell)
@@ -209,9 +216,9 @@ class Pair:
 
     def _alone_off(self, cell: Cell) -> set[str]:
         """The tensors in which the other port is wrong, and not as the baseline is."""
-        shared = cell.off[self.base.name].keys()
+        shared = cell.off.get(self.base.name, {})
         apart = {c.tensor for c in cell.comparisons if c.expected == self.base.name and c.verdict.fails}
-        return {tensor for tensor in cell.off[self.other.name] if tensor not in shared or tensor in apart}
+        return {tensor for tensor in cell.off.get(self.other.name, {}) if tensor not in shared or tensor in apart}
 
     def _explained(self, finding: Finding, judged: Judged) -> bool:
         """Whether the judge has found the other port's cause, which becomes that of the finding."""
@@ -227,13 +234,28 @@ class Pair:
         return True
 
     def _judged_code(self, finding: Finding) -> Judged | None:
-        """Judge the code of a layer by its program in the baseline; None if there is none that gives its values."""
+        """Judge the code of a layer by its program in the baseline; None if there is none that gives its values.
+
+        Of a large batch a few rows are judged, if they show it.
+        """
+        few = self._few_rows(finding)
+        judged = self._judged_rows(finding, few) if few else None
+        return judged or self._judged_rows(finding, None)
+
+    def _few_rows(self, finding: Finding) -> int | None:
+        """As many rows of the batch as can be searched; None if that is all."""
+        prefix = f"{finding.partner}|{finding.call}|in|"
+        shapes = [self.free.plain.shape(name) for name in self.free.plain if name.startswith(prefix)]
+        rows, size = next(((shape[0], sum(map(math.prod, shapes))) for shape in shapes if shape), (0, 0))
+        return max(1, rows * SEARCHED // size) if size > SEARCHED and rows > 1 else None
+
+    def _judged_rows(self, finding: Finding, rows: int | None) -> Judged | None:
         place = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
         same = {m.sources[0]: m.target for m in self.moves if len(m.sources) == 1 and not m.axes and m.part is None}
         try:
             made = code_case(
                 self.case, self.dtype, (self.base, self.other), self.states, self.partners, same, finding.layer,
-                finding.call, self.free.plain, self.sight, self.keys, place,
+                finding.call, self.free.plain, self.sight, self.keys, place, rows,
             )  # fmt: skip
             oracle = consult_oracle(made.case, made.inputs)
         except (ModelError, ValueError, TypeError, KeyError) as error:
@@ -308,7 +330,7 @@ class Pair:
         self, finding: Finding, case: CasePlan, inputs: Mapping[str, Array], theirs: CellOutcome, off: set[str]
     ) -> Mapping[str, tuple[Any, Any]]:
         """The options that differ, if with the other's class and values the reference gives the outputs that the other
-        returned, and something that was `off`."""
+        returned, and something that was `off`; nothing was where the shapes differ."""
         op = leaves.op_of(self.other.layers[finding.layer])
         params = None if op is None else self._params(self.other, finding.layer, op)
         if op is None or params is None or (op.name, params) == (case.op, case.params) or not finding.options:
@@ -319,7 +341,7 @@ class Pair:
             judge.take(self.dtype, [theirs])
             # What else the layer does otherwise, as with its running statistics, is found in other modes.
             left = judge.cells[self.dtype].off[self.other.name].keys()
-            right = left.isdisjoint(other.definition.upstream) and bool(off - left)
+            right = left.isdisjoint(other.definition.upstream) and (not off or bool(off - left))
         except (TypeError, ValueError, KeyError):
             return {}
         finding.evidence["verified"] = right
@@ -363,15 +385,20 @@ class Pair:
         for finding in self.findings[:MOST_MENDED]:
             loaded += finding.parameters
             mended += [str(at) for at in finding.boundaries if not at.state]
-            run = self.other.run(
-                self._state(loaded),
-                self.batch,
-                layers=self.partners,
-                partner=self.free.plain,
-                keys=self.keys,
-                axes=self.axes,
-                replace=mended,
-            )
+            try:
+                run = self.other.run(
+                    self._state(loaded),
+                    self.batch,
+                    layers=self.partners,
+                    partner=self.free.plain,
+                    keys=self.keys,
+                    axes=self.axes,
+                    resized=self.resized,
+                    replace=mended,
+                )
+            except ModelError:
+                # Mended alone, a tensor of another size does not fit what follows; with the next finding, it may.
+                continue
             left = self._apart(run)
             finding.shares = {
                 name: (last[name] - left[name]) / whole for name, whole in total.items() if whole and np.isfinite(whole)
@@ -444,7 +471,7 @@ class Pair:
                 continue
             spread = max((abs(run[name] - ours[name]) for run in perturbed if name in run), default=0.0)
             spread = max(spread, abs(ours[name]) * FLOOR[self.dtype])
-            ratio = abs(value - ours[name]) / spread if value != ours[name] else 0.0
+            ratio = quotient(abs(value - ours[name]), spread)
             metrics = compare(np.array([value]), np.array([ours[name]]), 0.0, 0.0)
             yield Comparison(
                 self.case.id, self.dtype, f"metric.{name}", self.other.name, self.base.name,

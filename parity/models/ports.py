@@ -112,6 +112,7 @@ class Port:
         partner: Recorded | None = None,
         keys: Mapping[str, str] | None = None,
         axes: Mapping[str, tuple[int, ...]] | None = None,
+        resized: bool = False,
         replace: Collection[str] | None = None,
         gradients: bool = False,
     ) -> Recorded:
@@ -119,8 +120,8 @@ class Port:
 
         `seed` perturbs all parameters and the batch by an ulp. With a `partner`, the tensors at the boundaries are
         replaced by those of its run (only those in `replace`, if given), and the seed perturbs these instead of the
-        batch; `keys` are the partner's names of tensors, if they are others, `axes` the orders of its axes. Raises
-        ModelError.
+        batch; `keys` are the partner's names of tensors, if they are others, `axes` the orders of its axes;
+        `resized`: they may have other sizes. Raises ModelError.
         """
         record = self.folder / f"run-{next(self._numbers)}"
         self._ask(
@@ -131,6 +132,7 @@ class Port:
             layers=list(layers),
             keys=None if keys is None else dict(keys),
             axes=dict(axes or {}),
+            resized=resized,
             dtype=dtype or self.dtype,
             seed=seed,
             partner=None if partner is None else partner.folder,

@@ -7,6 +7,7 @@ does not hide one in layer 9. The baseline's own runs in step, in float64 and wi
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,16 +22,46 @@ from parity.models.worker.crossing import LOSS, STATE
 from parity.models.worker.tape import Recorded, regrouped
 
 
-def fitting(port: Port, partners: Mapping[str, str], base: Recorded, other: Recorded) -> dict[str, str]:
-    """The partners without those that have no parameters, and return tensors of other sizes."""
+def resized(partners: Mapping[str, str], base: Recorded, other: Recorded) -> int | None:
+    """Where in another port's run a layer first returns a tensor of another size than its partner does, for inputs of
+    the same sizes: whatever follows has other sizes, too. None if there is no such place."""
+    ours, theirs = grouped(base), grouped(other)
+    for position, (layer, call, side) in enumerate(theirs):
+        if side != "out" or not layer or layer == LOSS or layer not in partners:
+            continue
+        mine, given, got = (
+            lengths(run, groups.get((owner_of, call, where), []))
+            for run, groups, owner_of, where in (
+                (base, ours, partners[layer], "out"),
+                (base, ours, partners[layer], "in"),
+                (other, theirs, layer, "in"),
+            )
+        )
+        if sorted(given) == sorted(got) and mine and mine[0] != lengths(other, theirs[layer, call, side])[0]:
+            return position
+    return None
+
+
+def lengths(run: Recorded, names: Sequence[str]) -> list[int]:
+    """How many elements each of some tensors has."""
+    return [math.prod(run.shape(name)) for name in names]
+
+
+def fitting(
+    port: Port, partners: Mapping[str, str], base: Recorded, other: Recorded, after: int | None
+) -> dict[str, str]:
+    """The partners without those that have no parameters, and return tensors of other sizes; with all that come `after`
+    a place from which sizes differ."""
     kept = {}
+    places = {key: position for position, key in enumerate(grouped(other))}
     for layer, partner in partners.items():
         theirs, ours = (
             [run.shape(name) for name in grouped(run).get((owner_of, 0, "out"), [])]
             for run, owner_of in ((other, layer), (base, partner))
         )
         bare = not any(name.startswith(f"{layer}.") for name in port.tensors)
-        if not (bare and layer and layer != LOSS and theirs and ours and not same_sizes(theirs, ours)):
+        fits = not (bare and layer and layer != LOSS and theirs and ours and not same_sizes(theirs, ours))
+        if fits or (after is not None and places[layer, 0, "out"] >= after):
             kept[layer] = partner
     return kept
 
@@ -45,24 +76,28 @@ def alike(a: Any, b: Any) -> bool:
     return regrouped(a, b) or permuted(a, b)
 
 
-def aligned(base: Recorded, other: Recorded, partners: Mapping[str, str], buffers: Mapping[str, str]) -> dict[str, str]:
+def aligned(
+    base: Recorded, other: Recorded, partners: Mapping[str, str], buffers: Mapping[str, str], after: int | None = None
+) -> dict[str, str]:
     """The baseline's name for each tensor at a boundary of another port, by their own runs.
 
     A mask of booleans has no partner that holds other numbers than 0 and 1.
 
     Tensors have the same place in both, unless one layer gets more of them than the other, or in another order: then
-    each belongs to the first of its shape that is left, or to the first of its shape.
+    each belongs to the first of its shape that is left, or to the first of its shape. `after` a place from which sizes
+    differ, shapes say nothing.
     """
     ours = grouped(base)
     keys: dict[str, str] = {}
-    for (layer, call, side), names in grouped(other).items():
+    for position, ((layer, call, side), names) in enumerate(grouped(other).items()):
         if side.startswith(STATE):
             owner_of, _, own = buffers.get(f"{layer}.{side.removeprefix(STATE)}".removeprefix("."), "").rpartition(".")
             name = str(Boundary(owner_of, 0, f"{STATE}{own}", 0))
             keys |= {names[0]: name} if name in base else {}
             continue
         theirs = ours.get((partners[layer], call, side), []) if layer in partners else []
-        if side == "out" or same_sizes([other.shape(n) for n in names], [base.shape(n) for n in theirs]):
+        blind = after is not None and position > after and len(names) == len(theirs)
+        if side == "out" or blind or same_sizes([other.shape(n) for n in names], [base.shape(n) for n in theirs]):
             keys |= dict(zip(names, theirs, strict=False))
             continue
         left = list(theirs)
@@ -120,6 +155,7 @@ def off_in_step(
     """
     found: dict[tuple[str, str, int], dict[Boundary, float]] = {}
     far: dict[Boundary, Distance] = {}
+    resized = set()
     for at, distance in distances(bench, run, keys, axes):
         if not distance.off:
             continue
@@ -127,9 +163,10 @@ def off_in_step(
         kind, layer = owner(port, at, partners)
         call = at.call if layer == at.layer else 0
         found.setdefault((kind, layer, call), {})[at] = distance.ratio
+        if distance.shapes:
+            resized.add((kind, layer, call))
     findings = [
-        Finding(kind, layer, call, partners.get(layer, ""), boundaries)
-        for (kind, layer, call), boundaries in found.items()
+        Finding(*key, partners.get(key[1], ""), boundaries, resized=key in resized) for key, boundaries in found.items()
     ]
     return one_each(findings), far
 

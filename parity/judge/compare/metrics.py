@@ -184,6 +184,13 @@ def _whole(actual: Array, expected: Array, tol: _Tolerance, threads: int, many: 
     return total
 
 
+def quotient(numerator: float, denominator: float) -> float:
+    """0/0 is 0, and anything else over 0 infinite."""
+    if denominator:
+        return numerator / denominator
+    return math.inf if numerator else 0.0
+
+
 def bfloat16_ulps(counted: int | None) -> int | None:
     """A distance of bfloat16 values that float32 holds: bfloat16 has one number for 2^16 of float32's."""
     return None if counted is None else counted >> 16

@@ -23,7 +23,7 @@ from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.fits import newton
 
 MAX_ELEMENTS = 1 << 14
-"""Elements of all inputs; thousands of edits of larger ones take minutes."""
+"""Elements of all inputs that wrong tensors are computed from; thousands of edits of larger ones take minutes."""
 MAX_KEPT = 24
 MAX_TARGETS = 2
 FIT_STEPS = 6
@@ -124,7 +124,7 @@ def edit_causes(origin: KernelExplanation, budget: Budget | None = None, *, roun
     `rounding`: steps in a lower precision are tried too.
     """
     budget = budget or Budget()
-    if any(cause.change is not None for cause in origin.causes) or origin.evaluator.n_elements > MAX_ELEMENTS:
+    if is_beyond(origin):
         return []
     for some in (forms, lossy_forms):
         scans = [Scan(origin, form, rounding=rounding) for form in some(origin)]
@@ -141,12 +141,26 @@ def edit_causes(origin: KernelExplanation, budget: Budget | None = None, *, roun
 def fitted_causes(origin: KernelExplanation, budget: Budget | None = None) -> list[Cause]:
     """The edits with one fitted number that explain most of what `origin` leaves wrong: evidence only if other inputs
     confirm the number."""
-    if any(cause.change is not None for cause in origin.causes) or origin.evaluator.n_elements > MAX_ELEMENTS:
+    if is_beyond(origin):
         return []
     budget = budget or Budget()
     matches = [match for form in forms(origin) for match in Scan(origin, form, rounding=False).fits(budget)]
     most = max((len(match.tensors) for match in matches), default=0)
     return [match.cause for match in matches if len(match.tensors) == most][:MAX_KEPT]
+
+
+def is_beyond(origin: KernelExplanation) -> bool:
+    """Whether no edit is tried: the cause has a change of the prediction, or what the wrong tensors are computed from
+    is large."""
+    if any(cause.change is not None for cause in origin.causes):
+        return True
+    evaluator = origin.evaluator
+    if evaluator.n_elements <= MAX_ELEMENTS:
+        return False
+    program = evaluator.program(origin.alteration)
+    needed = program.needed([name for name in origin.wrong if name in program.outputs])
+    read = {*needed.outputs.values(), *(ref for step in needed.steps for ref in step.refs)}
+    return sum(evaluator.inputs[name].size for name, index in program.inputs.items() if index in read) > MAX_ELEMENTS
 
 
 def forms(origin: KernelExplanation) -> Iterator[Mapping[str, Any]]:

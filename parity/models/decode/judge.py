@@ -186,7 +186,7 @@ class Decoding:
     def _origin_across(self, base: Decoding, which: int) -> Origin | None:
         """What is off in one pass, with the baseline's values at the layers' boundaries."""
         theirs, mine = base.full[which].plain, self.passes[which].tapes[0]
-        partners = steps.fitting(self.port, self.partners, theirs, mine)
+        partners = steps.fitting(self.port, self.partners, theirs, mine, None)
         keys = steps.aligned(theirs, mine, partners, {})
         run = self.run(full(self.prompts, which), layers=list(partners), partner={which: theirs}, keys=keys)
         return self._origin(run, which, base.step[which], partners, keys)

@@ -172,7 +172,8 @@ class Source:
     """The values of a partner's run for the boundaries of this one's layers, perturbed by an ulp if there is a seed.
 
     `keys` of the request are the partner's names of tensors, None if they are the same; `replace` the names of those
-    that are replaced, None for all; `axes` the orders of the partner's axes that give this model's tensors, by name.
+    that are replaced, None for all; `axes` the orders of the partner's axes that give this model's tensors, by name;
+    `resized`: a tensor is replaced by one of another size, too.
     """
 
     def __init__(self, request: Message) -> None:
@@ -180,6 +181,7 @@ class Source:
         self._keys: Optional[Mapping[str, str]] = request["keys"]
         self._only = None if request["replace"] is None else set(request["replace"])
         self._axes: Mapping[str, Any] = request["axes"]
+        self._resized = bool(request["resized"])
         self._dtype, self._seed = request["dtype"], request["seed"]
 
     def __call__(self, name: str, array: Any) -> Any:
@@ -188,10 +190,12 @@ class Source:
         if (self._only is not None and name not in self._only) or theirs not in self._stored:
             return None
         shape, axes = self._stored.shape(theirs), self._axes.get(name)
-        if not regrouped([shape[i] for i in axes] if axes else shape, array.shape):
+        same = regrouped([shape[i] for i in axes] if axes else shape, array.shape)
+        if not same and not self._resized:
             return None
         values = perturbed(self._stored.load(theirs), self._dtype, theirs, self._seed)
-        return (values.transpose(axes) if axes else values).reshape(array.shape)
+        values = values.transpose(axes) if axes else values
+        return values.reshape(array.shape) if same else values
 
 
 REQUESTS = {

@@ -90,8 +90,8 @@ class Tracer:
         """One call of a function with its result, if that is a tensor or several."""
         torch = self.torch
         outputs = [result] if isinstance(result, torch.Tensor) else list(result) if is_listed(result, torch) else []
-        named = function.__name__
-        if not outputs or named in ("__get__", "__set__") or not self._leads(args, kwargs):
+        named = attribute_of(function) or function.__name__
+        if not outputs or named == "__set__" or not self._leads(args, kwargs):
             return
         if all(id(output) in self._known for output in outputs) and not is_in_place(named):
             return
@@ -182,6 +182,11 @@ def is_torch(frame: Any, torch: Any) -> bool:
 MARK = re.compile(r"_[vw]\d+_")
 
 
+def attribute_of(function: Any) -> str:
+    """The attribute that a call reads: `T` of `x.T`, `data` of `x.data`; "" of any other function."""
+    return str(function.__self__.__name__) if function.__name__ == "__get__" else ""
+
+
 def is_in_place(named: str) -> bool:
     """Whether a function changes its first argument: `add_`, `__iadd__`, `__setitem__`."""
     return (named.endswith("_") and not named.endswith("__")) or named.startswith("__i") or named == "__setitem__"
@@ -244,6 +249,30 @@ ARGUMENTS = {
     "softmax": ("input", "dim"),
     "log_softmax": ("input", "dim"),
     "embedding": ("input", "weight"),
+    "bilinear": ("x", "other", "weight", "bias"),
+    "softplus": ("input", "beta", "threshold"),
+    "prelu": ("input", "weight"),
+    "logsumexp": ("input", "dim", "keepdim"),
+    **dict.fromkeys(("cumsum", "cumprod", "argmax", "argmin"), ("input", "dim")),
+    **dict.fromkeys(("gather", "index_select"), ("input", "dim", "index")),
+    "scatter_add": ("input", "dim", "index", "src"),
+    "topk": ("input", "k", "dim", "largest"),
+    "sort": ("input", "dim", "descending"),
+    "pixel_shuffle": ("input", "upscale_factor"),
+    "cosine_similarity": ("x", "other", "dim", "eps"),
+    **dict.fromkeys(("adaptive_avg_pool1d", "adaptive_max_pool1d", "adaptive_max_pool2d"), ("input", "output_size")),
+    **dict.fromkeys(
+        ("max_pool1d", "max_pool2d", "max_pool3d"),
+        ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode"),
+    ),
+    **dict.fromkeys(
+        ("avg_pool1d", "avg_pool2d", "avg_pool3d"),
+        ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"),
+    ),
+    **dict.fromkeys(
+        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"),
+    ),
     "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale"),
     **dict.fromkeys(
         ("conv1d", "conv2d", "conv3d"), ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -382,6 +411,79 @@ def filled(x: Var, mask: Any, value: Any) -> str:
     return f"np.where({mask!r}, {value!r}, {x})"
 
 
+def whole(x: Var) -> str:
+    """x.long"""
+    if "float" in x.dtype:
+        raise TypeError("floats become whole numbers")
+    return repr(x)
+
+
+def clamped(x: Any, min: Any = None, max: Any = None) -> str:  # noqa: A002 - PyTorch's names
+    """x.clamp"""
+    low = repr(x) if min is None else f"np.maximum({x!r}, {min!r})"
+    return low if max is None else f"np.minimum({low}, {max!r})"
+
+
+def einsum(equation: str, *operands: Any) -> str:
+    """torch.einsum"""
+    given = operands[0] if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else operands
+    return f"np.einsum({equation!r}, {', '.join(map(repr, given))})"
+
+
+def moved(x: Var, source: Any, destination: Any) -> str:
+    """x.movedim"""
+    left = [i for i in range(x.ndim) if i not in {s % x.ndim for s in sizes(source, ())}]
+    for there, s in sorted((d % x.ndim, s % x.ndim) for s, d in zip(sizes(source, ()), sizes(destination, ()))):
+        left.insert(there, s)
+    return f"np.transpose({x}, {tuple(left)!r})"
+
+
+def rolled(x: Any, shifts: Any, dims: Any = None) -> str:
+    """x.roll"""
+    return f"np.roll({x!r}, {axes(shifts)!r}, axis={axes(dims)!r})"
+
+
+def reversed_along(x: Var, *dims: Any) -> str:
+    """x.flip"""
+    gone = {d % x.ndim for d in sizes(dims[0], dims[1:])}
+    return f"{x}[{', '.join('::-1' if i in gone else ':' for i in range(x.ndim))}]"
+
+
+def tiled(x: Any, *sizes_: Any) -> str:
+    """x.repeat"""
+    return f"np.tile({x!r}, {sizes(sizes_[0], sizes_[1:])!r})"
+
+
+def repeated(x: Any, repeats: int, dim: Any = None) -> str:
+    """x.repeat_interleave"""
+    if not isinstance(repeats, int):
+        raise TypeError("repeats is a tensor")
+    return f"np.repeat({x!r}, {repeats}, axis={dim!r})"
+
+
+def selected(x: Var, dim: int, index: int) -> str:
+    """x.select"""
+    return f"{x}[{':, ' * (dim % x.ndim)}{index}]"
+
+
+def narrowed(x: Var, dim: int, start: int, length: int) -> str:
+    """x.narrow"""
+    return f"{x}[{':, ' * (dim % x.ndim)}{start}:{start + length}]"
+
+
+def unbound(x: Var, dim: int = 0) -> str:
+    """x.unbind"""
+    return f"({', '.join(selected(x, dim, i) for i in range(x.shape[dim]))},)"
+
+
+def unflattened(x: Var, dim: int, lengths: Any) -> str:
+    """x.unflatten"""
+    n, at = x.shape[dim], dim % x.ndim
+    rest = int(np.prod([length for length in lengths if length != -1]))
+    known = tuple(n // rest if length == -1 else length for length in lengths)
+    return f"np.reshape({x}, {(*x.shape[:at], *known, *x.shape[at + 1 :])!r})"
+
+
 def chosen(condition: Any, a: Any, b: Any) -> str:
     """torch.where"""
     return f"np.where({condition!r}, {a!r}, {b!r})"
@@ -450,6 +552,29 @@ TRANSLATIONS: Dict[str, Translation] = {
         name: call(f"np.{name}")
         for name in ("exp", "log", "log1p", "expm1", "sqrt", "tanh", "sin", "cos", "abs", "sign")
     },
+    **{
+        name: infix(sign)
+        for sign, word in (("&", "and"), ("|", "or"), ("^", "xor"))
+        for name in (word, f"r{word}", f"i{word}", f"logical_{word}", f"bitwise_{word}")
+    },
+    **{name: lambda a, b, name=name: f"np.{name}({a!r}, {b!r})" for name in ("maximum", "minimum", "outer")},
+    **dict.fromkeys(("clamp", "clip"), clamped),
+    "clamp_min": clamped,
+    "clamp_max": lambda x, max: clamped(x, max=max),  # noqa: A006 - PyTorch's name
+    "einsum": einsum,
+    "movedim": moved,
+    "roll": rolled,
+    "flip": reversed_along,
+    "repeat": tiled,
+    "repeat_interleave": repeated,
+    "select": selected,
+    "narrow": narrowed,
+    "unbind": unbound,
+    "unflatten": unflattened,
+    "T": turned,
+    "bool": lambda x: f"{x!r} != 0",
+    **dict.fromkeys(("long", "int"), whole),
+    "mT": lambda x: f"np.swapaxes({x!r}, -1, -2)",
     **{name: call("np.logical_not") for name in ("logical_not", "invert", "bitwise_not")},
     "sum": reduced("np.sum"),
     "mean": reduced("np.mean"),
@@ -479,6 +604,8 @@ TRANSLATIONS: Dict[str, Translation] = {
     "triu": triangle("np.triu"),
     "dropout": dropped,
     "scaled_dot_product_attention": attention,
-    **dict.fromkeys(("contiguous", "clone", "detach", "float", "double", "to", "type_as", "type", "cpu"), itself),
+    **dict.fromkeys(
+        ("contiguous", "clone", "detach", "float", "double", "to", "type_as", "type", "cpu", "data"), itself
+    ),
 }
 """By the function's name, without underscores around it; what is not here may be one of parity's ops."""

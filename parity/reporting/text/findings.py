@@ -241,11 +241,16 @@ def diagnoses_of(results: Results) -> Mapping[tuple[str, str, str, str], Sequenc
 
 def cause_of(row: ComparisonRow, diagnosis: Diagnosis | None) -> Cause:
     """By what a difference belongs to others: its diagnosis, else its verdict."""
-    if row.verdict == STRUCTURE and (diagnosis is None or diagnosis.id != MUTATED):
+    if row.verdict == STRUCTURE and not is_of_cause(diagnosis):
         return "", row.message
     if diagnosis is None:
         return ("" if row.verdict in WITHOUT_CAUSE else NO_CAUSE), row.verdict
     return cause_named(diagnosis)
+
+
+def is_of_cause(diagnosis: Diagnosis | None) -> bool:
+    """Whether a diagnosis says why an output is missing, or has another shape: of a part of a model, it does."""
+    return diagnosis is not None and (diagnosis.id == MUTATED or "place" in diagnosis.evidence)
 
 
 def cause_named(diagnosis: Diagnosis) -> Cause:
@@ -258,7 +263,7 @@ def cause_named(diagnosis: Diagnosis) -> Cause:
 def title_of(difference: Difference) -> str:
     """What the cause is, in words."""
     row, diagnosis = difference.row, difference.diagnosis
-    if row.verdict == STRUCTURE and row.message:
+    if row.verdict == STRUCTURE and row.message and not (diagnosis and "place" in diagnosis.evidence):
         return row.message
     if diagnosis is None:
         return WITHOUT_CAUSE.get(row.verdict, "no cause was found")
