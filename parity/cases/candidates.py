@@ -384,8 +384,7 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
         if i == tensors[0] and "axis" in step.keywords:
             yield from other_axes(step, shape)
             yield from paddings(step, shape, scope)
-        if step.name == "reshape" or step.operands[i].index in scope.given:
-            yield from groupings(i, shape, reordered=step.name == "reshape" and len(shape) <= MOST_AXES)
+        yield from rearranged(step, i, shape, given=step.operands[i].index in scope.given)
 
 
 def other_functions(step: Step) -> Iterator[ChangeOf]:
@@ -499,6 +498,22 @@ def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator
             tails = [block for block in BLOCKS if length > block and length % block]
             yield from (("along", operand, ("without tail", axis, block)) for block in tails)
             yield from (("along", operand, ("only block", axis, block, -1)) for block in BLOCKS if length > block)
+
+
+def rearranged(step: Step, operand: int, shape: Shape, *, given: bool) -> Iterator[ChangeOf]:
+    """The edits of an input (`given`), or of what is reshaped, whose elements are read elsewhere."""
+    if given:
+        yield from shifts(operand, shape)
+    if given or step.name == "reshape":
+        yield from groupings(operand, shape, reordered=step.name == "reshape" and len(shape) <= MOST_AXES)
+
+
+def shifts(operand: int, shape: Shape) -> Iterator[ChangeOf]:
+    """The edits of an operand that is read one place off along an axis."""
+    for axis, length in enumerate(shape):
+        if length > 1:
+            kinds = product(("shifted", "shifted in zeros"), (1, -1))
+            yield from (("along", operand, (kind, axis, by)) for kind, by in kinds)
 
 
 def groupings(operand: int, shape: Shape, *, reordered: bool) -> Iterator[ChangeOf]:

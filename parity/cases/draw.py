@@ -191,6 +191,7 @@ class TensorPlan:
 
     A tensor of `integers` is int64 in every dtype. `layout` is a key of `LAYOUTS`, if it is not contiguous. `alias`:
     another tensor of the same draw, whose memory it shares. `storage`: the narrower dtype of the framework's tensor.
+    `fixed`: backends make it themselves, so a diagnosis keeps its values.
     """
 
     name: str
@@ -203,6 +204,7 @@ class TensorPlan:
     layout: str = ""
     alias: str = ""
     storage: str = ""
+    fixed: bool = False
 
     def sample(self, seed: int, case_id: str, *dtypes: str) -> NDArray[Any]:
         """The tensor with values that all `dtypes` have, the same for the same seed, case and name on every machine."""

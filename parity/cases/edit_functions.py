@@ -83,6 +83,18 @@ def with_first_twice(values: Any, axis: int) -> Any:
     return weighted(values, axis, lambda w: w[:1].fill(2))
 
 
+def shifted(values: Any, axis: int, by: int) -> Any:
+    """Each value `by` places further along an axis; the places that are left have the first one, or the last."""
+    places = np.clip(np.arange(anp.shape(values)[axis]) - by, 0, anp.shape(values)[axis] - 1)
+    return values[(slice(None),) * axis + (places,)]
+
+
+def shifted_in_zeros(values: Any, axis: int, by: int) -> Any:
+    """The same with zeros in the places that are left."""
+    left = slice(by) if by > 0 else slice(by, None)
+    return weighted(shifted(values, axis, by), axis, lambda w: w[left].fill(0))
+
+
 def without(values: Any, axis: int, index: int) -> Any:
     """`values` with a zero at one index of `axis`."""
     return weighted(values, axis, lambda w: w[index : index + 1 or None].fill(0))
@@ -229,6 +241,8 @@ ALONG: Mapping[str, Callable[..., Any]] = {
     "interleaved": interleaved,
     "transposed": np.swapaxes,
     "first twice": with_first_twice,
+    "shifted": shifted,
+    "shifted in zeros": shifted_in_zeros,
     "without one": without,
     "only one": only,
     "without tail": tail_dropped,

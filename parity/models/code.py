@@ -252,9 +252,7 @@ def planned(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "code.py"
     path.write_text(text, encoding="utf-8")
-    whole = tuple(
-        (n, int(a.min(initial=0)), int(a.max(initial=0)) + 1) for n, a in inputs.items() if a.dtype.kind == "i"
-    )
+    whole = tuple((n, *bounds(a)) for n, a in inputs.items() if a.dtype.kind == "i")
     brought = Brought(Source(path, text.encode()), FUNCTION, tuple(inputs), whole, (), tuple(options))
     shapes = tuple((name, array.shape) for name, array in inputs.items())
     try:
@@ -263,7 +261,15 @@ def planned(
     except (BroughtError, CaseError) as error:
         raise ModelError(str(error)) from error
     brought = replace(brought, upstream=upstream)
-    return replace(case_of(model, dtype, FUNCTION, params, inputs, folder), brought=brought), known
+    fixed = [name for name, place in program["inputs"].items() if place.startswith("constant")]
+    return replace(case_of(model, dtype, FUNCTION, params, inputs, folder, fixed), brought=brought), known
+
+
+def bounds(values: Array) -> tuple[int, int]:
+    """The bounds of whole numbers that further inputs may have: without those below 0, which are marks such as
+    `ignore_index`, unless all are."""
+    counted = values[values >= 0]
+    return int((counted if counted.size else values).min(initial=0)), max(0, int(values.max(initial=0))) + 1
 
 
 def single_op(program: Mapping[str, Any]) -> tuple[Op, Any, dict[str, str]] | None:

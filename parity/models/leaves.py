@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -86,8 +86,8 @@ RENAMED: Mapping[str, Mapping[str, Renamed]] = {
         "interpolation": ("mode", same),
     },
 }
-"""Attributes that PyTorch calls otherwise, and what PyTorch's value is. Source: the classes' documentation; the momentum
-of BatchNorm weighs the old statistics in Paddle and Keras."""
+"""Attributes that PyTorch calls otherwise, and what PyTorch's value is. Source: the classes' documentation; the
+momentum of BatchNorm weighs the old statistics in Paddle and Keras."""
 INTERNAL = frozenset(("name", "inplace", "in_place", "device", "data_format", "sparse", "is_distributed", "op_type"))
 """Attributes that do not change what a layer computes."""
 
@@ -284,13 +284,22 @@ def layer_case(
     return replace(case, gradients=gradients and bool(op.differentiable)), inputs
 
 
-def case_of(model: CasePlan, dtype: str, name: str, params: Any, inputs: Mapping[str, Array], folder: Path) -> CasePlan:
-    """A case of an op with these inputs, which are stored."""
+def case_of(
+    model: CasePlan,
+    dtype: str,
+    name: str,
+    params: Any,
+    inputs: Mapping[str, Array],
+    folder: Path,
+    fixed: Collection[str] = (),
+) -> CasePlan:
+    """A case of an op with these inputs, which are stored; the backends make the `fixed` ones themselves."""
     folder.mkdir(parents=True, exist_ok=True)
     plans = []
     for tensor, array in inputs.items():
         save_array(folder / f"{tensor}.npy", array)
-        plans.append(TensorPlan(tensor, array.shape, File(folder / f"{tensor}.npy"), integers=array.dtype.kind == "i"))
+        draw, integers = File(folder / f"{tensor}.npy"), array.dtype.kind == "i"
+        plans.append(TensorPlan(tensor, array.shape, draw, integers=integers, fixed=tensor in fixed))
     tolerance, source = DEFAULT_TOLERANCES, model.source
     return CasePlan(model.id, name, params, (dtype,), tuple(plans), tolerance, source, gradients=False)
 

@@ -97,7 +97,11 @@ class Pair:
             finding.metrics = {at: self._measured(array, at) for at, array in values.items()}
         self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
         for finding in self.findings:
-            self._diagnose(finding)
+            try:
+                self._diagnose(finding)
+            except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+                finding.evidence["failed"] = f"{type(error).__name__}: {error}"
+                self._undiagnosed(finding)
             self._count_calls(finding, run)
         state = self.states[self.other.name]
         loaded = () if self.own is None else weights.differing(self.moves, self.base, self.other, state)
@@ -355,6 +359,10 @@ class Pair:
         finding.id = "layer-code" if finding.kind != LAYER else "unexplained"
         finding.title = f"computes {at.words()} otherwise" if finding.kind != LAYER else "differs, for the same inputs"
         finding.title += self._values(finding, at)
+        if "failed" in finding.evidence:
+            finding.title += f" (parity failed to look for the cause, please report it: {finding.evidence['failed']})"
+        elif finding.kind == CODE and "untraced" in finding.evidence:
+            finding.title += f" (its code cannot be searched: {finding.evidence['untraced']})"
         if finding.options:
             finding.title += f"; {leaves.words(finding.options, (self.base.name, self.other.name))}"
 

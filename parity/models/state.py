@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -194,8 +195,30 @@ def check(base: Port, other: Port, moves: Sequence[Move]) -> None:
         elif move.split and np.prod(move.split, dtype=int) != size:
             problems.append(f"{move.target}: its source has {size} elements, which is not the shape {list(move.split)}")
     if problems:
+        problems = [*blocks_apart(base, other), *problems]
         more = f"; and {len(problems) - MOST_LISTED} more" if len(problems) > MOST_LISTED else ""
         raise MappingError("; ".join(problems[:MOST_LISTED]) + more)
+
+
+NUMBERED = re.compile(r"(.*?)\.?(\d+)\.")
+
+
+def blocks_apart(base: Port, other: Port) -> list[str]:
+    """That the largest list of layers is longer in one port than in the other, in words."""
+    longest = []
+    for port in (base, other):
+        lists: dict[str, list[str]] = {}
+        for name in port.tensors:
+            if found := NUMBERED.match(name):
+                lists.setdefault(found[1], []).append(found[2])
+        prefix, numbers = max(lists.items(), key=lambda item: len(item[1]), default=("", []))
+        longest.append((port.name, prefix, len(set(numbers))))
+    (mine, first, n), (theirs, second, m) = longest
+    if not n or not m or n == m:
+        return []
+    return [
+        f"{mine} has {n} layers {first}.0 to {first}.{n - 1}, {theirs} has {m} layers {second}.0 to {second}.{m - 1}"
+    ]
 
 
 def near(info: TensorInfo, port: Port) -> str:

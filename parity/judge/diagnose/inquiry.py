@@ -384,7 +384,8 @@ class Inquiry:
         """The backend's result for other inputs, of which `names` are multiplied; none if the reference is not finite
         there."""
         case, inputs = generic(self._question.evaluator.case, KEEPS_ALL)
-        scaled = {name: inputs[name] * factor for name in names if name in inputs}
+        fixed = {plan.name for plan in case.tensors if plan.fixed}
+        scaled = {name: inputs[name] * factor for name in names if name in inputs and name not in fixed}
         question = self._ask(case, {**inputs, **scaled}) if scaled else None
         values = [] if question is None else [p.values for p in question.evaluator.base.values()]
         finite = all(v is not None and np.isfinite(v).all() for v in values)

@@ -54,6 +54,9 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
     inputs: dict[str, Array] = {}
     for strength in STRENGTHS:
         for name, array in given.items():
+            if plans[name].fixed:
+                inputs[name] = plans[name].sample(0, case.id, *case.dtypes)
+                continue
             rng = generator(number, "generic", name)
             values = drawn_input(op.input(name), array.shape, shapes.integers.get(name), rng, strength)
             if name == op.data and number % 3 == KEEPS_ALL and tiny:
@@ -71,7 +74,7 @@ def varied(case: CasePlan, inputs: Mapping[str, Array]) -> dict[str, Array]:
     plans = {plan.name: plan for plan in case.tensors}
 
     def other(name: str, values: Array) -> Array:
-        if values.dtype.kind != "f":
+        if values.dtype.kind != "f" or plans[name].fixed:
             return values
         factors = generator(0, "varied", name).uniform(*VARIED, values.shape)
         return plans[name].held(values * factors, (*case.dtypes, "float32"))

@@ -37,6 +37,6 @@ DECODINGS = (
         id="decode-cache-dtype",
         title="the cache has a narrower dtype",
         what="Keys and values are rounded when they are stored, so each step reads other numbers than one pass would.",
-        shows="All numbers of the cache fit into bfloat16, while the model computes in a wider dtype.",
+        shows="All numbers of the cache fit into bfloat16 or float16, while the model computes in a wider dtype.",
     ),
 )

@@ -431,9 +431,10 @@ def kept(caches: Sequence[Sequence[Any]], dtype: str) -> tuple[str, str] | None:
     """A cache whose numbers all fit into a narrower dtype."""
     if dtype == "bfloat16" or not any(len(cache) for cache in caches):
         return None
-    if all(tensor["narrow"] for cache in caches for tensor in cache):
-        return "decode-cache-dtype", f"the cache holds numbers of bfloat16, the model computes in {dtype}"
-    return None
+    formats = {tensor["narrow"] for cache in caches for tensor in cache}
+    if len(formats) != 1 or formats == {""}:
+        return None
+    return "decode-cache-dtype", f"the cache holds numbers of {formats.pop()}, the model computes in {dtype}"
 
 
 def differs(origin: Origin) -> str:

@@ -16,8 +16,8 @@ from parity.models.worker.tape import Recorded
 
 @dataclass(frozen=True)
 class Run:
-    """A run of some calls: their tapes, and of each the cached tensors' shapes and whether bfloat16 holds them. `takes`
-    is what the user's function may be given, `words` the names of each layer's arguments, a tensor each."""
+    """A run of some calls: their tapes, and of each the cached tensors' shapes and the narrower format that holds them.
+    `takes` is what the user's function may be given, `words` the names of each layer's arguments, a tensor each."""
 
     calls: Sequence[Call]
     tapes: Sequence[Recorded]

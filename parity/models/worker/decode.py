@@ -127,10 +127,17 @@ def decode(port: Any, function: Any, request: Message) -> Message:
 
 
 def described(port: Any, tensor: Any) -> Message:
-    """The shape of a cached tensor, and whether its numbers fit into bfloat16."""
+    """The shape of a cached tensor, and which narrower format holds all its numbers, if any."""
     values = port.to_array(tensor)
-    narrow = values.dtype.kind == "f" and not np.any(values.astype(np.float32).view(np.uint32) & 0xFFFF)
-    return {"shape": list(values.shape), "narrow": bool(narrow and np.any(values))}
+    fits = FITS.items() if values.dtype.kind == "f" and np.any(values) else ()
+    return {"shape": list(values.shape), "narrow": next((name for name, holds in fits if holds(values)), "")}
+
+
+FITS: Mapping[str, Callable[[Any], Any]] = {
+    "bfloat16": lambda values: not np.any(values.astype(np.float32).view(np.uint32) & 0xFFFF),
+    "float16": lambda values: np.array_equal(values.astype(np.float16), values),
+}
+"""Whether a format holds all of some numbers."""
 
 
 def prompts(function: Any) -> Message:
