@@ -188,10 +188,13 @@ class Source:
         if (self._only is not None and name not in self._only) or theirs not in self._stored:
             return None
         shape, axes = self._stored.shape(theirs), self._axes.get(name)
-        if not regrouped([shape[i] for i in axes] if axes else shape, array.shape):
+        shape = tuple(shape[i] for i in axes) if axes else shape
+        repeated = len(shape) == array.ndim and all(n in (1, m) for n, m in zip(shape, array.shape))
+        if not repeated and not regrouped(shape, array.shape):
             return None
         values = perturbed(self._stored.load(theirs), self._dtype, theirs, self._seed)
-        return (values.transpose(axes) if axes else values).reshape(array.shape)
+        values = values.transpose(axes) if axes else values
+        return np.array(np.broadcast_to(values, array.shape)) if repeated else values.reshape(array.shape)
 
 
 REQUESTS = {
