@@ -262,7 +262,7 @@ KERAS_FAULTS = tuple(
          "self.norm2 = layers.LayerNormalization()", r"norm2", r"eps is 1e-12 in torch and 0\.001", EVAL),
         ("gelu-tanh", "encoder", KERAS_UP,
          "layers.Dense(INNER, activation=lambda x: keras.activations.gelu(x, approximate=True))", r"up_activation",
-         r"gelu|approximate", EVAL),
+         r"gelu|approximate|tanh", EVAL),
         ("relu", "encoder", KERAS_UP, 'layers.Dense(INNER, activation="relu")', r"up_activation", r"its class|relu", EVAL),
         ("silu", "encoder", KERAS_UP, 'layers.Dense(INNER, activation="silu")', r"up_activation", r"its class|silu", EVAL),
         ("activation-missing", "encoder", KERAS_UP, "layers.Dense(INNER)", BLOCK, r".", EVAL),

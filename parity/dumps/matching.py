@@ -117,8 +117,8 @@ class Entry:
     shape: Shape
     dtype: str
     order: int
-    layer: str = ""
     fingerprint: Array | None = field(default=None, compare=False)
+    layer: str = ""
 
     @property
     def size(self) -> int:

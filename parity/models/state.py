@@ -70,7 +70,7 @@ def canonical(port: Port, info: TensorInfo) -> tuple[Entry, Layout]:
     order = list(port.tensors).index(info.name)
     name = f"{owner}.{layout.name}" if owner else layout.name
     op = op_of(port.layers[owner])
-    return Entry(name, layout.shape(info.shape), info.dtype, order, op.name if op else ""), layout
+    return Entry(name, layout.shape(info.shape), info.dtype, order, layer=op.name if op else ""), layout
 
 
 class Sides:
