@@ -174,10 +174,10 @@ def match(
     matcher.by_key(How.EXACT, lambda entry: entry.name)
     for key in (spelled, unwrapped):
         matcher.by_key(How.NAME, key)
+    matcher.by_suffix()
+    matcher.by_content()
     if by_order:
         matcher.in_layers()
-        matcher.by_order()
-    if by_order:
         matcher.by_order()
     return matcher.result()
 

