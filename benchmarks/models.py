@@ -2,7 +2,7 @@
 
     python benchmarks/models.py [--only WORD] [--keep DIR]
 
-A fault is a change of the text of a port in configs/models: the PaddlePaddle port against the PyTorch one. `where` and
+A fault is a change of the text of a port in configs/models: the PaddlePaddle or Keras port against the PyTorch one. `where` and
 `causes` are regular expressions for the place and for the id, title or formula of the finding that explains most. A
 fault counts as missed if nothing is found, as wrong if another place or cause is named first, as open if the place is
 right and the answer is `not-identifiable` or no cause.
@@ -31,7 +31,7 @@ OWN = "loss: loss, weights: own"
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault by name: in a port of `model`, text `old` is `new`; `options` of the case."""
+    """A fault by name: in the port of `model` in `framework`, text `old` is `new`; `options` of the case."""
 
     name: str
     model: str
@@ -40,6 +40,7 @@ class Fault:
     where: str
     causes: str
     options: str = EVAL
+    framework: str = "paddle"
 
 
 NORM = "self.norm2 = nn.LayerNorm(HIDDEN, epsilon=1e-12)"
@@ -251,7 +252,73 @@ FAULTS = (
     Fault("mean-of-rows", "resnet", "x.mean((2, 3))", "x.max((2, 3))", r"code of the model", r"."),
 )
 
+KERAS_UP = 'layers.Dense(INNER, activation="gelu")'
+KERAS_STEM = "self.stem = padded(8)"
+IMAGES, IMAGES_TRAIN = "forward: forward, loss: loss", "forward: forward_training, loss: loss, mode: train"
+KERAS_FAULTS = tuple(
+    Fault(f"keras-{name}", model, old, new, where, causes, options, "keras")
+    for name, model, old, new, where, causes, options in (
+        ("eps-default", "encoder", "self.norm2 = layers.LayerNormalization(epsilon=1e-12)",
+         "self.norm2 = layers.LayerNormalization()", r"norm2", r"eps is 1e-12 in torch and 0\.001", EVAL),
+        ("gelu-tanh", "encoder", KERAS_UP,
+         "layers.Dense(INNER, activation=lambda x: keras.activations.gelu(x, approximate=True))", r"up_activation",
+         r"gelu|approximate|tanh", EVAL),
+        ("relu", "encoder", KERAS_UP, 'layers.Dense(INNER, activation="relu")', r"up_activation", r"its class|relu", EVAL),
+        ("silu", "encoder", KERAS_UP, 'layers.Dense(INNER, activation="silu")', r"up_activation", r"its class|silu", EVAL),
+        ("activation-missing", "encoder", KERAS_UP, "layers.Dense(INNER)", BLOCK, r".", EVAL),
+        ("mask-complement", "encoder", 'ops.cast(mask[:, None, :], "bool")', 'ops.cast(1 - mask[:, None, :], "bool")',
+         r"code of encoder\.\d", r".", EVAL),
+        ("mask-missing", "encoder", ", attention_mask=seen", "", r"code of encoder\.\d", r".", EVAL),
+        ("causal", "encoder", "attention_mask=seen", "attention_mask=seen, use_causal_mask=True", ATTENTION, r".", EVAL),
+        ("scale-of-hidden", "encoder", "self.norm1 = ", "self.attention._inverse_sqrt_key_dim = HIDDEN**-0.5\n"
+         "        self.norm1 = ", ATTENTION, r".", EVAL),
+        ("query-key-swapped", "encoder", "self.norm1 = ", "self.attention._compute_attention = swapped(self.attention)\n"
+         "        self.norm1 = ", ATTENTION, r".", EVAL),
+        ("pre-norm", "encoder", "return self.norm2(x + self.down(self.up(x)))",
+         "return x + self.down(self.up(self.norm2(x)))", BLOCK, r".", EVAL),
+        ("residual-missing", "encoder", "self.norm1(x + self", "self.norm1(self", BLOCK, r".", EVAL),
+        ("position-offset", "encoder", "ops.arange(ids.shape[1])", "ops.maximum(ops.arange(ids.shape[1]) - 1, 0)",
+         r"code of the model|positions", r"positions", EVAL),
+        ("last-token", "encoder", "x[:, 0]", "x[:, -1]", r"code of the model", r"classifier|slice|-1", EVAL),
+        ("loss-summed", "encoder", "ops.mean(keras.losses", "ops.sum(keras.losses", r"loss", r"reduction|scaled|sum", EVAL),
+        ("softmax-before-loss", "encoder", 'batch["labels"], output, from', 'batch["labels"], ops.softmax(output), from',
+         r"loss", r"probability|softmax", EVAL),
+        ("bfloat16-in-a-layer", "encoder", "self.down(self.up(x))",
+         'self.down(self.up(ops.cast(ops.cast(x, "bfloat16"), "float32")))', BLOCK, r"bfloat16|rounded|precision", EVAL),
+        ("bn-eps-default", "resnet", "self.bn1 = layers.BatchNormalization(epsilon=1e-5, momentum=0.9)",
+         "self.bn1 = layers.BatchNormalization(momentum=0.9)", r"bn1", r"eps is|eps-value", IMAGES),
+        ("bn-momentum-default", "resnet", "self.bn = layers.BatchNormalization(epsilon=1e-5, momentum=0.9)",
+         "self.bn = layers.BatchNormalization(epsilon=1e-5)", r"layer bn\b", r"momentum", IMAGES_TRAIN),
+        ("bn-training-in-eval", "resnet", "self.bn1(self.conv1(x))", "self.bn1(self.conv1(x), training=True)", r"bn1",
+         r"training is|batch-norm|statistics", IMAGES),
+        ("same-with-a-stride", "resnet", 'if stride > 1', 'if stride > 2', r"conv1|block2", r"padding", IMAGES),
+        ("leaky-relu", "resnet", "        self.relu = layers.ReLU()\n        self.edge",
+         "        self.relu = layers.LeakyReLU(0.01)\n        self.edge", r"layer relu", r"its class|negative_slope", IMAGES),
+        ("dilation", "resnet", "self.conv2 = padded(cout, use_bias=False)",
+         "self.conv2 = padded(cout, use_bias=False, dilation_rate=2)", r"conv2", r"dilation", IMAGES),
+        ("nearest", "resnet", '2, interpolation="bilinear"', "2", r"upsample|code of the model", r".", IMAGES),
+        ("avg-pool-same", "resnet", "self.avg(self.edge(x))", "layers.AveragePooling2D(3, strides=1, padding='same')(x)",
+         r"avg|code of the model", r".", IMAGES),
+        ("max-pool-same", "resnet", "self.pool(self.edge(", "self.pool((", r"pool", r".", IMAGES),
+        ("max-pool-avg", "resnet", "self.pool = layers.MaxPooling2D", "self.pool = layers.AveragePooling2D", r"pool", r".",
+         IMAGES),
+        ("relu-missing", "resnet", "return self.relu(y + self.short(x))", "return y + self.short(x)",
+         r"code of block\d|relu", r"calls .* once, torch twice", IMAGES),
+        ("rows-and-columns-swapped", "resnet", "(0, 2, 3, 1)", "(0, 3, 2, 1)", r"code of the model|stem|the model", r".",
+         IMAGES),
+    )
+)  # fmt: skip
+KERAS_SWAPPED = """
+
+def swapped(attention):
+    compute = type(attention)._compute_attention
+    return lambda q, k, v, **options: compute(attention, k, q, v, **options)
+"""
+
 HEALTHY = (
+    Fault("healthy-keras-encoder", "encoder", "", "", "", "", EVAL, "keras"),
+    Fault("healthy-keras-resnet", "resnet", "", "", "", "", IMAGES, "keras"),
+    Fault("healthy-keras-resnet-train", "resnet", "", "", "", "", IMAGES_TRAIN, "keras"),
     Fault("healthy-encoder", "encoder", "", "", "", ""),
     Fault(
         "healthy-encoder-train-functional", "encoder", "self.act(self.up(x))", "nn.functional.gelu(self.up(x))", "", ""
@@ -297,31 +364,33 @@ CHANGES = {
 
 def port_of(fault: Fault, folder: Path) -> tuple[str, str]:
     """The texts of both ports."""
-    torch, paddle = ((PORTS / f"{fault.model}_{name}.py").read_text() for name in ("torch", "paddle"))
+    torch, other = ((PORTS / f"{fault.model}_{name}.py").read_text() for name in ("torch", fault.framework))
+    other += KERAS_SWAPPED if fault.framework == "keras" else ""
     if fault.name in CHANGES:
-        paddle += CONVERTED.format(port=str(folder / "torch_port.py"), change=CHANGES[fault.name])
+        other += CONVERTED.format(port=str(folder / "torch_port.py"), change=CHANGES[fault.name])
     elif fault.name == "weights-tied-in-one":
         classifier = "self.classifier = nn.Linear(HIDDEN, CLASSES)"
         torch = torch.replace(classifier, "self.classifier = nn.Linear(HIDDEN, VOCABULARY)\n"
                               "        self.classifier.weight = self.words.weight")  # fmt: skip
-        paddle = paddle.replace(classifier, "self.classifier = nn.Linear(HIDDEN, VOCABULARY)")
+        other = other.replace(classifier, "self.classifier = nn.Linear(HIDDEN, VOCABULARY)")
     elif fault.old:
-        if fault.old not in paddle:
+        if fault.old not in other:
             raise SystemExit(f"{fault.name}: {fault.old!r} is not in the port")
-        paddle = paddle.replace(fault.old, fault.new)
-    return torch, paddle
+        other = other.replace(fault.old, fault.new)
+    return torch, other
 
 
 def run(fault: Fault, folder: Path) -> tuple[str, str]:
     """How a fault was judged, and what was said."""
     folder.mkdir(parents=True, exist_ok=True)
-    torch, paddle = port_of(fault, folder)
+    torch, other = port_of(fault, folder)
     (folder / "torch_port.py").write_text(torch)
-    (folder / "paddle_port.py").write_text(paddle)
+    (folder / "other_port.py").write_text(other)
+    targets = "" if "forward:" in fault.options else "targets: [labels], "
     (folder / "config.yaml").write_text(
         "version: 1\ndtypes: [float32]\nbackends: [{name: torch, adapter: torch, ops: ./torch_port.py}, "
-        "{name: paddle, adapter: paddle, ops: ./paddle_port.py}]\n"
-        f"cases: [{{id: model, kind: model, targets: [labels], {fault.options}}}]\n"
+        f"{{name: {fault.framework}, adapter: {fault.framework}, ops: ./other_port.py}}]\n"
+        f"cases: [{{id: model, kind: model, {targets}{fault.options}}}]\n"
     )
     command = [sys.executable, "-m", "parity", "run", "config.yaml", "--out", "out", "-q"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
@@ -361,7 +430,7 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     counted: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as name:
-        for fault in (*HEALTHY, *FAULTS):
+        for fault in (*HEALTHY, *FAULTS, *KERAS_FAULTS):
             if options.only in fault.name:
                 began = time.monotonic()
                 how, said = run(fault, (options.keep or Path(name)) / fault.name)

@@ -110,13 +110,15 @@ class Transform:
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of one side; `order` is its place among them, `fingerprint` that of its values (`fingerprint_of`)."""
+    """A tensor of one side; `order` is its place among them, `fingerprint` that of its values (`fingerprint_of`),
+    `layer` what the layer that has it computes, where that is known."""
 
     name: str
     shape: Shape
     dtype: str
     order: int
     fingerprint: Array | None = field(default=None, compare=False)
+    layer: str = ""
 
     @property
     def size(self) -> int:
@@ -175,6 +177,7 @@ def match(
     matcher.by_suffix()
     matcher.by_content()
     if by_order:
+        matcher.in_layers()
         matcher.by_order()
     return matcher.result()
 
@@ -251,12 +254,25 @@ class Matcher:
         for key, mine in list(ours.items()):
             others = theirs.get(key, [])
             if len(mine) == len(others):
-                for a, b in zip(in_order(mine), in_order(others), strict=True):
-                    self.take(a, b, How.ORDER)
+                self.in_turn(mine, others)
             elif others:
                 kind = f"{key[0]} {list(mine[0].shape)}".strip()
                 counts = f"{len(mine)} on the left ({listed(mine)}), {len(others)} on the right ({listed(others)})"
                 self.notes.append(f"not paired, since the numbers differ: {kind}, {counts}")
+
+    def in_layers(self) -> None:
+        """The same among layers that compute the same."""
+        ours, theirs = (
+            grouped(side.values(), lambda entry: (kind_of(entry), entry.layer)) for side in (self.left, self.right)
+        )
+        for key, mine in list(ours.items()):
+            if key[1] and len(mine) == len(theirs.get(key, [])):
+                self.in_turn(mine, theirs[key])
+
+    def in_turn(self, mine: Sequence[Entry], others: Sequence[Entry]) -> None:
+        """Pair as many tensors of both sides, in the order of each."""
+        for a, b in zip(in_order(mine), in_order(others), strict=True):
+            self.take(a, b, How.ORDER)
 
     def result(self) -> Matching:
         """The matching."""

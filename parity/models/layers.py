@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-from parity.models.leaves import BY_CLASS
+from parity.models.leaves import BY_CLASS, op_of
 from parity.models.ports import LayerInfo, Port
 from parity.models.state import Move
 
@@ -15,15 +15,16 @@ def partners(base: Port, other: Port, moves: Sequence[Move]) -> dict[str, str]:
     """The baseline's layer for each layer of another port that has one; "" is the model itself.
 
     Layers are partners if the same parameters of the baseline are below both; of several such layers, one inside the
-    other, the outermost are, and so on. Layers without parameters are looked for inside of partners: by name, then by
-    class and by order if there are as many.
+    other, the outermost are, and so on, but if there are more on one side, the innermost if they are the same op.
+    Layers without parameters are looked for inside of partners: by name, then by class and by order if there are as
+    many.
     """
     ours = {source: {source} for move in moves for source in move.sources}
     theirs = {move.target: set(move.sources) for move in moves}
     found: dict[str, str] = {"": ""}
     by_parameters = below(base, ours)
     for parameters, names in below(other, theirs).items():
-        found.update(zip(names, by_parameters.get(parameters, ()), strict=False))
+        found |= nested(base, other, by_parameters.get(parameters, []), names)
     found[""] = ""
     bare = [name for name in other.layers if name not in found and not has(name, theirs)]
     free = [name for name in base.layers if name not in found.values() and not has(name, ours)]
@@ -36,6 +37,15 @@ def partners(base: Port, other: Port, moves: Sequence[Move]) -> dict[str, str]:
             yours = [name for name in level if paired_above(name, found) == parent]
             found |= alike([base.layers[name] for name in mine], [other.layers[name] for name in yours])
     return found
+
+
+def nested(base: Port, other: Port, ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
+    """Partners among layers with the same parameters, the outer ones first on both sides."""
+    if ours and theirs and len(ours) != len(theirs):
+        op = op_of(base.layers[ours[-1]])
+        if op is not None and op is op_of(other.layers[theirs[-1]]):
+            return {**dict(zip(theirs[:-1], ours[:-1], strict=False)), theirs[-1]: ours[-1]}
+    return dict(zip(theirs, ours, strict=False))
 
 
 def below(port: Port, sources: Mapping[str, set[str]]) -> dict[frozenset[str], list[str]]:
@@ -63,7 +73,12 @@ def paired_above(layer: str, paired: Container[str]) -> str:
 def alike(mine: Sequence[LayerInfo], yours: Sequence[LayerInfo]) -> dict[str, str]:
     """Pairs of layers without parameters in partners."""
     found: dict[str, str] = {}
-    keys: tuple[Key, ...] = (lambda layer: layer.name.rpartition(".")[2], lambda layer: plain(layer.kind), lambda _: "")
+    keys: tuple[Key, ...] = (
+        lambda layer: layer.name.rpartition(".")[2],
+        lambda layer: plain(layer.kind),
+        lambda layer: str(plain(layer.kind) == "dropout"),
+        lambda _: "",
+    )
     for key in keys:
         ours = [layer for layer in mine if layer.name not in found.values()]
         theirs = [layer for layer in yours if layer.name not in found]

@@ -102,5 +102,10 @@ def einsum_layout(equation: str, name: str) -> Layout:
     stay, summed = [c for c in output if c in kernel], [c for c in x if c in kernel]
     if name == "kernel" and len(stay) + len(summed) == len(kernel):
         axes = tuple(kernel.index(c) for c in (*stay, *summed))
-        return Layout("weight", axes, (len(stay), len(summed)))
-    return Layout("bias", (), (len(stay),)) if name == "bias" and stay else Layout(name)
+        return Layout("weight", axes, merging(len(stay), len(summed)))
+    return Layout("bias", (), merging(len(stay))) if name == "bias" and stay else Layout(name)
+
+
+def merging(*counts: int) -> tuple[int, ...]:
+    """How many axes become one; nothing where each stays one."""
+    return counts if max(counts) > 1 else ()

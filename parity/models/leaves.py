@@ -86,8 +86,8 @@ RENAMED: Mapping[str, Mapping[str, Renamed]] = {
         "interpolation": ("mode", same),
     },
 }
-"""Attributes that PyTorch calls otherwise, and what PyTorch's value is. Source: the classes' documentation; the
-momentum of BatchNorm weighs the old statistics in Paddle and Keras."""
+"""Attributes that PyTorch calls otherwise, and what PyTorch's value is. Source: the classes' documentation; BatchNorm's
+momentum is the weight of the old statistics in Paddle and Keras."""
 INTERNAL = frozenset(("name", "inplace", "in_place", "device", "data_format", "sparse", "is_distributed", "op_type"))
 """Attributes that do not change what a layer computes."""
 

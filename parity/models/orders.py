@@ -28,11 +28,11 @@ CLEARLY = 0.5
 @dataclass(frozen=True)
 class Sight:
     """A port's tensors at boundaries, as the baseline has them: `axes` by name is the order of the baseline's axes that
-    gives the port's; `run` has their shapes, `shapes` the baseline's."""
+    gives the port's; `run` has their shapes, `partners` the entries of the baseline's on its tape."""
 
     run: Recorded
     axes: Mapping[str, Axes] = field(default_factory=dict)
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    partners: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def own(self, name: str, array: Array) -> Array:
         """A tensor in the baseline's layout as the port has it."""
@@ -42,9 +42,15 @@ class Sight:
         return array.reshape(shape) if same else array
 
     def base(self, name: str, array: Array, shape: Sequence[int] | None = None) -> Array:
-        """A port's tensor in the baseline's layout, and in its shape if the elements have the same order there."""
+        """A port's tensor in the baseline's layout, and in its shape if the elements have the same order there.
+
+        A mask of booleans is one of numbers if the baseline's is.
+        """
         array = array.transpose(inverse(self.axes[name])) if name in self.axes else array
-        shape = self.shapes.get(name) if shape is None else shape
+        partner = self.partners.get(name)
+        if partner is not None:
+            shape = partner["shape"] if shape is None else shape
+            array = array.astype(partner["dtype"]) if array.dtype.kind == "b" else array
         return array.reshape(shape) if shape is not None and regrouped(array.shape, shape) else array
 
 

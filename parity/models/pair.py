@@ -22,6 +22,7 @@ from parity.judge.diagnose.memory import Memory
 from parity.models import leaves, orders, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
 from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
+from parity.models.layers import plain
 from parity.models.layouts import layout_of
 from parity.models.leaves import Kernel
 from parity.models.measure import Bench, Distance, difference
@@ -118,8 +119,8 @@ class Pair:
     @property
     def sight(self) -> orders.Sight:
         """The other port's tensors as the baseline has them."""
-        shapes = {theirs: self.free.plain.shape(ours) for theirs, ours in self.keys.items()}
-        return orders.Sight(self.run, self.axes, shapes)
+        partners = {theirs: self.free.plain.entries[ours] for theirs, ours in self.keys.items()}
+        return orders.Sight(self.run, self.axes, partners)
 
     @property
     def _buffers(self) -> dict[str, str]:
@@ -176,7 +177,8 @@ class Pair:
         theirs = steps.calls(run, children)
         ours = steps.calls(self.free.plain, {self.partners[name]: name for name in children})
         for name in children:
-            if theirs[name] != ours[name]:
+            idle = self.model.mode == "eval" and plain(self.other.layers[name].kind) == "dropout"
+            if theirs[name] != ours[name] and not idle:
                 finding.id, finding.explained = "layer-code", True
                 finding.title = f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}"
 

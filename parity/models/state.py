@@ -14,6 +14,7 @@ import yaml
 
 from parity.dumps.matching import Entry, Matching, match
 from parity.models.layouts import Layout, inverse, layout_of
+from parity.models.leaves import op_of
 from parity.models.ports import Array, Port, TensorInfo
 from parity.models.worker.tape import Recorded, Tape
 
@@ -69,7 +70,8 @@ def canonical(port: Port, info: TensorInfo) -> tuple[Entry, Layout]:
     layout = layout_of(port.spec.adapter, port.layers[owner], name)
     order = list(port.tensors).index(info.name)
     name = f"{owner}.{layout.name}" if owner else layout.name
-    return Entry(name, layout.shape(info.shape), info.dtype, order), layout
+    op = op_of(port.layers[owner])
+    return Entry(name, layout.shape(info.shape), info.dtype, order, layer=op.name if op else ""), layout
 
 
 class Sides:

@@ -16,6 +16,11 @@ def build_bert():
     return keras_hub.models.BertBackbone(**SIZES)
 
 
+def build_bert_tanh():
+    """The same: its GELU is the tanh approximation in any case."""
+    return build_bert()
+
+
 def build_gpt2():
     return keras_hub.models.GPT2Backbone(**{**SIZES, "intermediate_dim": 128})
 

@@ -190,12 +190,16 @@ class Source:
         if (self._only is not None and name not in self._only) or theirs not in self._stored:
             return None
         shape, axes = self._stored.shape(theirs), self._axes.get(name)
-        same = regrouped([shape[i] for i in axes] if axes else shape, array.shape)
+        shape = tuple(shape[i] for i in axes) if axes else shape
+        repeated = len(shape) == array.ndim and all(n in (1, m) for n, m in zip(shape, array.shape))
+        same = repeated or regrouped(shape, array.shape)
         if not same and not self._resized:
             return None
         values = perturbed(self._stored.load(theirs), self._dtype, theirs, self._seed)
         values = values.transpose(axes) if axes else values
-        return values.reshape(array.shape) if same else values
+        if not same:
+            return values
+        return np.array(np.broadcast_to(values, array.shape)) if repeated else values.reshape(array.shape)
 
 
 REQUESTS = {

@@ -1,0 +1,177 @@
+"""Ports of Keras against PyTorch, with the real wheels."""
+
+import pytest
+
+from parity.reporting.results.results import read_results
+from tests.conftest import CONFIGS, call
+from tests.models.ports import TWO
+
+PORT = """
+import keras
+import numpy as np
+from keras import layers, ops
+
+
+class Attention(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = layers.Dense(8), layers.Dense(8), layers.Dense(8)
+
+    def call(self, x):
+        scores = ops.matmul(self.q(x), ops.transpose(self.k(x), (0, 2, 1))) / 8**0.5
+        return ops.matmul(ops.softmax(scores, -1), self.v(x))
+
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.norm = layers.LayerNormalization(epsilon=1e-5)
+        self.attention = Attention()
+        self.act = layers.Activation("gelu")
+        self.head = layers.Dense(3)
+
+    def call(self, x):
+        return self.head(ops.mean(self.act(x + self.attention(self.norm(x))), 1))
+
+
+def build_model():
+    model = Net()
+    model(np.zeros((1, 5, 8), "float32"))
+    return model
+
+
+def loss(output, batch):
+    return ops.mean(keras.losses.sparse_categorical_crossentropy(batch["labels"], output, from_logits=True))
+"""
+
+
+def run_two(
+    folder,
+    port,
+    backend="keras",
+    dtypes="float32",
+    case="targets: [labels], loss: loss",
+    keras_adapter="adapter: keras",
+):
+    (folder / "ours.py").write_text(TWO)
+    (folder / "theirs.py").write_text(port)
+    (folder / "models.yaml").write_text(
+        f"version: 1\ndtypes: [{dtypes}]\nbackends: [{{name: torch, adapter: torch, ops: ./ours.py}}, "
+        f"{{name: {backend}, {keras_adapter}, ops: ./theirs.py}}]\ncases: [{{id: net, kind: model, {case}}}]\n"
+    )
+    done = call("run", folder / "models.yaml", "--out", folder / "out")
+    return done, read_results(folder / "out")
+
+
+@pytest.mark.process
+@pytest.mark.frameworks
+def test_the_shipped_encoder_is_aligned(tmp_path):
+    done = call("run", CONFIGS / "models" / "keras.yaml", "--out", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "aligned with torch; the difference at the output is rounding" in done.stdout
+    compared = {row.tensor for row in read_results(tmp_path).comparisons}
+    assert {
+        "output",
+        "loss",
+        "metric.accuracy",
+        "grad.encoder.1.attention.query.kernel",
+        "grad.words.embeddings",
+    } <= compared
+    mapping = next(tmp_path.rglob("mapping.yaml")).read_text()
+    assert (
+        "encoder.0.attention.query.kernel: {axes: [2, 0, 1], from: encoder.0.attention.query.weight, shape: [3, 8, 24]}"
+        in mapping
+    )
+
+
+@pytest.mark.process
+@pytest.mark.frameworks
+def test_channels_last_is_compared_with_channels_first(tmp_path):
+    done = call("run", CONFIGS / "models" / "keras_images.yaml", "--out", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = read_results(tmp_path)
+    assert {row.verdict for row in results.comparisons if row.case == "resnet-keras"} <= {"equal", "close"}
+    assert {row.id for row in results.diagnoses} == {"running-var-ddof"}
+    mapping = next(tmp_path.rglob("mapping.yaml")).read_text()
+    assert "stem.0.kernel: {axes: [2, 3, 1, 0], from: stem.weight}" in mapping
+    assert re.search(r"# keras: axes \[0, 2, 3, 1\] of the baseline's: \d\d tensors between layers", mapping)
+
+
+@pytest.mark.process
+@pytest.mark.frameworks
+def test_faults_in_two_layers_and_in_code(tmp_path):
+    wrong = PORT.replace("epsilon=1e-5", "").replace('layers.Activation("gelu")', 'layers.Activation("silu")')
+    done, results = run_two(tmp_path, wrong.replace(" / 8**0.5", ""))
+    assert done.returncode == 1, done.stdout
+    found = {row.evidence["place"]: row for row in results.diagnoses}
+    assert found["layer norm"].title == "layer norm: eps is 1e-05 in torch and 0.001 in keras"
+    assert found["layer act"].title == "layer act: its class is GELU in torch and silu in keras"
+    assert (
+        found["the code of attention"].evidence["expression"]
+        == "scores = matmul, where the reference has matmul / 2.828427125"
+    )
+    assert "with that mended, the difference at the output is rounding" in done.stdout
+    assert sum(row.evidence["share"] for row in results.diagnoses) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.process
+@pytest.mark.frameworks
+def test_an_activation_of_a_layer_is_a_layer(tmp_path):
+    ours = TWO.replace(
+        "self.head(self.act(x + self.attention(self.norm(x))).mean(1))", "self.act(self.head(self.norm(x))).mean(1)"
+    )
+    (tmp_path / "torch").mkdir()
+    port = PORT.replace(
+        "layers.Dense(3)", "layers.Dense(3, activation=lambda x: keras.activations.gelu(x, approximate=True))"
+    )
+    port = port.replace(
+        "self.head(ops.mean(self.act(x + self.attention(self.norm(x))), 1))", "ops.mean(self.head(self.norm(x)), 1)"
+    )
+    for text in ("self.attention = Attention()\n        self.act", "self.attention = Attention()"):
+        ours, port = (
+            ours.replace(text, text.replace("self.attention = Attention()\n        ", "")),
+            port.replace(text, text),
+        )
+    port = port.replace('        self.attention = Attention()\n        self.act = layers.Activation("gelu")\n', "")
+    (tmp_path / "ours.py").write_text(ours)
+    (tmp_path / "theirs.py").write_text(port)
+    (tmp_path / "models.yaml").write_text(
+        "version: 1\ndtypes: [float32]\nbackends: [{name: torch, adapter: torch, ops: ./ours.py}, "
+        "{name: keras, adapter: keras, ops: ./theirs.py}]\ncases: [{id: net, kind: model, targets: [labels]}]\n"
+    )
+    done = call("run", tmp_path / "models.yaml", "--out", tmp_path / "out")
+    (row,) = read_results(tmp_path / "out").diagnoses
+    assert "head_activation" in row.evidence["place"], done.stdout
+    assert "tanh" in f"{row.title} {row.evidence.get('expression')}"
+
+
+@pytest.mark.process
+@pytest.mark.frameworks
+@pytest.mark.parametrize(
+    ("mode", "said"), [("torch", ""), ("jax", "keras computes no gradients, so none are compared")]
+)
+def test_other_backends_of_keras(tmp_path, mode, said):
+    done, results = run_two(tmp_path, PORT, keras_adapter=f"adapter: keras, mode: {mode}")
+    assert done.returncode == 0, done.stdout
+    assert said in done.stdout
+    gradients = {row.tensor for row in results.comparisons if row.tensor.startswith("grad.")}
+    assert bool(gradients) is (mode == "torch")
+
+
+@pytest.mark.process
+@pytest.mark.frameworks
+def test_other_dtypes(tmp_path):
+    done, results = run_two(tmp_path, PORT, dtypes="float64, bfloat16")
+    assert done.returncode == 0, done.stdout
+    errors = {row.dtype: row.max_abs_diff for row in results.comparisons if row.tensor == "output"}
+    assert errors["float64"] < 1e-12 < errors["bfloat16"]
+
+
+@pytest.mark.process
+@pytest.mark.frameworks
+def test_a_model_that_was_never_called_is_told(tmp_path):
+    done, results = run_two(tmp_path, PORT.replace('    model(np.zeros((1, 5, 8), "float32"))\n', ""))
+    assert done.returncode == 3
+    assert {row.message for row in results.outcomes if row.backend == "keras"} == {
+        "theirs.py: build_model must call the model once: the model has no weights yet"
+    }
