@@ -1,5 +1,7 @@
 """Ports of Keras against PyTorch, with the real wheels."""
 
+import re
+
 import pytest
 
 from parity.reporting.results.results import read_results
