@@ -108,7 +108,7 @@ class Pair:
         loaded = () if self.own is None else weights.differing(self.moves, self.base, self.other, state)
         shared = weights.untied(self.moves, self.base, self.other) if self.model.loss else ()
         if not self.findings and any(self._gradients_off()):
-            self.findings = self._backward()
+            self.findings = self._backward() or self._called_otherwise(run)
         self.findings = [*loaded, *(finding for finding in self.findings if finding.title), *shared]
         self._measure()
         self.first = next(
@@ -147,6 +147,13 @@ class Pair:
                 found.append(finding)
         return found
 
+    def _called_otherwise(self, run: Recorded) -> list[Finding]:
+        """Code that calls its layers more or less often, with the same values: two norms that are still equal."""
+        found = [Finding(CODE, layer, 0, partner, {}) for layer, partner in self.partners.items()]
+        for finding in found:
+            self._count_calls(finding, run)
+        return [finding for finding in found if finding.title]
+
     # Causes
 
     def _diagnose(self, finding: Finding) -> None:
@@ -176,11 +183,13 @@ class Pair:
         children = {name: name for name in children_of(finding.layer, list(self.partners))}
         theirs = steps.calls(run, children)
         ours = steps.calls(self.free.plain, {self.partners[name]: name for name in children})
-        for name in children:
-            idle = self.model.mode == "eval" and plain(self.other.layers[name].kind) == "dropout"
-            if theirs[name] != ours[name] and not idle:
-                finding.id, finding.explained = "layer-code", True
-                finding.title = f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}"
+        evaluates = self.model.mode == "eval"
+        idle = {name for name in children if evaluates and plain(self.other.layers[name].kind) == "dropout"}
+        apart = [name for name in children if theirs[name] != ours[name] and name not in idle]
+        if apart:
+            finding.id, finding.explained = "layer-code", True
+            told = (f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}" for name in apart)
+            finding.title = "; ".join(told)
 
     def _judged_op(self, finding: Finding, op: Any) -> Judged | None:
         """Judge a layer as a case of its op; a layer that is within its error bound there loses its finding."""
