@@ -50,8 +50,8 @@ def lengths(run: Recorded, names: Sequence[str]) -> list[int]:
 def fitting(
     port: Port, partners: Mapping[str, str], base: Recorded, other: Recorded, after: int | None
 ) -> dict[str, str]:
-    """The partners without those that have no parameters, and return tensors of other sizes; with all that come `after`
-    a place from which sizes differ."""
+    """The partners without lists of layers, which nobody calls, and without those that have no parameters and return
+    tensors of other sizes; with all that come `after` a place from which sizes differ."""
     kept = {}
     places = {key: position for position, key in enumerate(grouped(other))}
     for layer, partner in partners.items():
@@ -59,6 +59,8 @@ def fitting(
             [run.shape(name) for name in grouped(run).get((owner_of, 0, "out"), [])]
             for run, owner_of in ((other, layer), (base, partner))
         )
+        if layer and not theirs and not ours:
+            continue
         bare = not any(name.startswith(f"{layer}.") for name in port.tensors)
         fits = not (bare and layer and layer != LOSS and theirs and ours and not same_sizes(theirs, ours))
         if fits or (after is not None and places[layer, 0, "out"] >= after):
