@@ -35,7 +35,9 @@ def described(program: Program, edit: Edit) -> str:
         other = word_of(program, key)
         if how == "instead":
             own = next((step for step in program.steps if step.index == program.outputs[edit.function]), None)
-            reference = "" if own is None else f", where the reference has {Formulas(program).expression(own)}"
+            if own is None or edit.function.startswith("grad."):
+                return f"{edit.function} is {other}"
+            reference = f", where the reference has {Formulas(program).expression(own)}"
             return f"{edit.function} is {other}{reference}"
         return f"{other} is added to {edit.function}"
     if edit.kind in (READ, SAVED):
