@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,8 @@ from parity.models.worker.tape import Recorded, Tape
 
 CAST = 2.0**-8
 """Values that differ by no more than a cast to bfloat16 are the same."""
+SHIFTS = tuple(by for n in range(1, 5) for by in (n, -n))
+"""Places by which rows are looked for elsewhere: tables of positions often begin with one or two for marks."""
 BLOCKS = (2, 3, 4)
 """Gates of recurrent layers, and query, key and value."""
 
@@ -64,10 +66,26 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
             for order in permutations(range(n)):
                 if close(have, np.concatenate([parts[i] for i in order])):
                     return "blocks", f"{base}'s with its {n} blocks in the order {list(order)}"
+    moved = shift(have, want)
+    if moved is not None:
+        return "shifted", f"{base}'s shifted by {moved[1]} along axis {moved[0]}"
     for name, stored in others.items():
         if stored.shape(name) == have.shape and close(stored.load(name), have):
             return "another", f"the values that {name} should have"
     return "other", f"other values than {base}'s: it was not loaded from them"
+
+
+def shift(have: Array, want: Array) -> tuple[int, int] | None:
+    """Along which axis, and by how many places, values are shifted."""
+    for axis, by in product(range(have.ndim), SHIFTS):
+        if 2 * abs(by) < have.shape[axis] and close(part_of(have, axis, by), part_of(want, axis, -by)):
+            return axis, by
+    return None
+
+
+def part_of(values: Array, axis: int, by: int) -> Array:
+    """The values from a place on along an axis, or up to one that is counted from the end."""
+    return values[(slice(None),) * axis + (slice(by, None) if by > 0 else slice(None, by),)]
 
 
 def mended(own: Path, moved: Path, names: Sequence[str], folder: Path) -> None:
