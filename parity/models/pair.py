@@ -108,7 +108,10 @@ class Pair:
         loaded = () if self.own is None else weights.differing(self.moves, self.base, self.other, state)
         shared = weights.untied(self.moves, self.base, self.other) if self.model.loss else ()
         if not self.findings and any(self._gradients_off()):
-            self.findings = self._backward() or self._called_otherwise(run) or self._parting()
+            self.findings = self._backward() or self._called_otherwise(run) or ([] if off else self._parting())
+        elif any(self._buffers_left()):
+            known = {finding.layer for finding in self.findings}
+            self.findings += [finding for finding in self._called_otherwise(run) if finding.layer not in known]
         self.findings = [*loaded, *(finding for finding in self.findings if finding.title), *shared]
         self._measure()
         self.first = next(
@@ -158,9 +161,11 @@ class Pair:
                 factors[move.target] = backward.factor(theirs, self.free.plain.load(source))
         order = backward.order_of(self.run, list(self.other.tensors))
         parted = backward.parting(order, factors, self.base.name)
-        if parted is None or parted[0] not in self.partners:
+        if parted is None:
             return []
         layer, title = parted
+        while layer not in self.partners:
+            layer = layer.rpartition(".")[0]
         return [Finding(CODE, layer, 0, self.partners[layer], {}, title=title, id="layer-code", explained=True)]
 
     def _called_otherwise(self, run: Recorded) -> list[Finding]:
@@ -600,9 +605,17 @@ class Pair:
             alike = [one for one in self.findings if (one.id, one.title) == (finding.id, finding.title)]
             title = f"{places(alike)}: {finding.title}"
             yield Diagnosis(*cell, finding.id, title, tensors, finding.explained, finding.ratio, None, evidence)
-        left = [n for n in off if n.startswith("buffer.") and not any(self._is_buffer_of(f, n) for f in self.findings)]
+        left = list(self._buffers_left(off))
         if left or (off and not self.findings):
             yield Diagnosis(*cell, "unexplained", "no layer is off in step", tuple(left or off), False)
+
+    def _buffers_left(self, off: Sequence[str] | None = None) -> Iterator[str]:
+        """The buffers that are off and belong to no finding."""
+        wrong = [c.tensor for c in self.comparisons() if c.verdict.fails] if off is None else off
+        yield from (
+            name for name in wrong
+            if name.startswith("buffer.") and not any(self._is_buffer_of(finding, name) for finding in self.findings)
+        )  # fmt: skip
 
     def _is_buffer_of(self, finding: Finding, name: str) -> bool:
         """Whether a buffer that is off belongs to a finding: to its layer, or to what is wrong in that."""

@@ -60,12 +60,8 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
     for axes in permutations(range(have.ndim)):
         if axes != tuple(range(have.ndim)) and close(np.transpose(have, axes), want):
             return "transposed", f"{base}'s {'transposed' if have.ndim == 2 else f'with axes {list(axes)}'}"
-    for n in BLOCKS:
-        if have.ndim and have.shape[0] % n == 0:
-            parts = np.split(want, n)
-            for order in permutations(range(n)):
-                if close(have, np.concatenate([parts[i] for i in order])):
-                    return "blocks", f"{base}'s with its {n} blocks in the order {list(order)}"
+    if order := reordered(have, want):
+        return "blocks", f"{base}'s with its {len(order)} blocks in the order {order}"
     moved = shift(have, want)
     if moved is not None:
         return "shifted", f"{base}'s shifted by {moved[1]} along axis {moved[0]}"
@@ -73,6 +69,17 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
         if stored.shape(name) == have.shape and close(stored.load(name), have):
             return "another", f"the values that {name} should have"
     return "other", f"other values than {base}'s: it was not loaded from them"
+
+
+def reordered(have: Array, want: Array) -> list[int]:
+    """The order of blocks of the first axis that gives these values; empty if there is none."""
+    for n in BLOCKS:
+        if have.ndim and have.shape[0] % n == 0:
+            parts = np.split(want, n)
+            for order in permutations(range(n)):
+                if close(have, np.concatenate([parts[i] for i in order])):
+                    return list(order)
+    return []
 
 
 def shift(have: Array, want: Array) -> tuple[int, int] | None:
