@@ -281,7 +281,7 @@ KERAS_FAULTS = tuple(
          r"code of the model|positions", r"positions", EVAL),
         ("last-token", "encoder", "x[:, 0]", "x[:, -1]", r"code of the model", r"classifier|slice|-1", EVAL),
         ("loss-summed", "encoder", "ops.mean(keras.losses", "ops.sum(keras.losses", r"loss", r"reduction|scaled|sum", EVAL),
-        ("softmax-before-loss", "encoder", 'batch["labels"], output, from', 'batch["labels"], ops.softmax(output), from',
+        ("softmax-before-loss", "encoder", 'batch["labels"], output, from', 'batch["labels"], 1.0 * ops.softmax(output), from',
          r"loss", r"probability|softmax", EVAL),
         ("bfloat16-in-a-layer", "encoder", "self.down(self.up(x))",
          'self.down(self.up(ops.cast(ops.cast(x, "bfloat16"), "float32")))', BLOCK, r"bfloat16|rounded|precision", EVAL),
@@ -312,7 +312,7 @@ KERAS_SWAPPED = """
 
 def swapped(attention):
     compute = type(attention)._compute_attention
-    return lambda q, k, v, **options: compute(attention, k, q, v, **options)
+    return lambda q, k, v, *rest, **options: compute(attention, k, q, v, *rest, **options)
 """
 
 HEALTHY = (

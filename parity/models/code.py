@@ -135,6 +135,7 @@ def code_case(
     cut = Cut(rows)
     given = cut.all(given_to(ours, call, children, boundary, plain))
     reply, constants = base.traced(states[base.name], ours, call, given, children)
+    reply = without_flags(reply, plain, sight.run, inverted(keys))
     places, outputs = reply["inputs"], reply["outputs"]
     values = values_of(reply, base, ours, Recorded(str(states[base.name])), given, constants)
     used = {name: held(array, dtype) for name, array in values.items() if name in words_of(reply)}
@@ -191,6 +192,19 @@ class Cut:
             place: array[: self.rows] if array.ndim and len(array) == self.batch else array
             for place, array in given.items()
         }
+
+
+def without_flags(
+    program: Mapping[str, Any], plain: Recorded, run: Recorded, theirs: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """A program without outputs that are numbers here and booleans in the other port's run: they are the same for 0 and
+    1 alone. `theirs` are the other port's names."""
+
+    def is_flag(name: str) -> bool:
+        return any(run.entries[own]["dtype"] == "bool" for own in theirs.get(name, ()))
+
+    kept = [o for o, name in program["outputs"].items() if plain.entries[name]["dtype"] == "bool" or not is_flag(name)]
+    return {**program, **{part: {o: program[part][o] for o in kept} for part in ("outputs", "returned")}}
 
 
 def inverted(names: Mapping[str, str]) -> dict[str, list[str]]:

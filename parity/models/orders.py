@@ -37,9 +37,7 @@ class Sight:
     def own(self, name: str, array: Array) -> Array:
         """A tensor in the baseline's layout as the port has it."""
         array = array.transpose(self.axes[name]) if name in self.axes else array
-        shape = self.run.shape(name) if name in self.run else array.shape
-        same = array.size == np.prod(shape, dtype=int) and regrouped(array.shape, shape)
-        return array.reshape(shape) if same else array
+        return grouped_as(array, self.run.shape(name)) if name in self.run else array
 
     def base(self, name: str, array: Array, shape: Sequence[int] | None = None) -> Array:
         """A port's tensor in the baseline's layout, and in its shape if the elements have the same order there.
@@ -51,7 +49,14 @@ class Sight:
         if partner is not None:
             shape = partner["shape"] if shape is None else shape
             array = array.astype(partner["dtype"]) if array.dtype.kind == "b" else array
-        return array.reshape(shape) if shape is not None and regrouped(array.shape, shape) else array
+        return array if shape is None else grouped_as(array, shape)
+
+
+def grouped_as(array: Array, shape: Sequence[int]) -> Array:
+    """A tensor in a shape that has the same elements in the same order; it may have fewer rows."""
+    rows = tuple(shape[:1]) if array.size == np.prod(shape, dtype=int) else array.shape[:1]
+    wanted = (*rows, *shape[1:])
+    return array.reshape(wanted) if regrouped(array.shape, wanted) else array
 
 
 def permuted(a: Sequence[int], b: Sequence[int]) -> bool:

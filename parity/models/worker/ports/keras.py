@@ -110,8 +110,9 @@ class KerasPort(LayeredPort):
         return found
 
     def to_array(self, tensor: Any) -> Any:
-        array = np.asarray(self.keras.ops.convert_to_numpy(tensor))
-        return np.array(array, np.float32) if array.dtype.name == "bfloat16" else np.array(array)
+        # TensorFlow 2.21.0 makes no array of one number in bfloat16.
+        narrow = self.dtype_of(tensor) == "bfloat16"
+        return np.array(self.keras.ops.convert_to_numpy(self.keras.ops.cast(tensor, "float32") if narrow else tensor))
 
     def dtype_of(self, tensor: Any) -> str:
         return str(self.keras.backend.standardize_dtype(tensor.dtype))
