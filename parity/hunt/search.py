@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import time
 import warnings
 from collections import Counter
@@ -47,7 +48,10 @@ MOST_FOLLOWED = 6
 """Faults of a backend in an op that are followed; further ones are counted."""
 MOST_PER_TENSOR = 2
 TWICE = 2.0
-"""A diagnosis is begun if twice the mean of the earlier ones is left."""
+"""A diagnosis is begun if twice the mean of the earlier ones is left, and cut where half of what was left is over: the
+rest is for the reduction."""
+AGAIN_S = 1.0
+"""A cut that a library has swallowed comes again after so many seconds."""
 CURIOSITY = 0.5
 """The weight of UCB1's bonus for what was tried seldom."""
 UNNAMED = frozenset(("unexplained", "localized", "not-identifiable", "nondeterministic"))
@@ -354,19 +358,43 @@ class Search:
             return finding
         try:
             seen = self.bench.seen([replace(trial, dtype=dtype) for dtype in trial.case.dtypes])
+            with cut_after((self.until - time.monotonic()) / TWICE), np.errstate(all="ignore"):
+                told = self._judged(trial, seen)
         except TimeUp:
             return finding
-        with np.errstate(all="ignore"):
-            oracle = consult_oracle(trial.case, trial.inputs)
-            judge = CaseJudge(trial.case, trial.inputs, oracle, ORACLE, self._memory, self.bench.ask())
-            for each in seen:
-                judge.take(each.trial.dtype, each.outcomes)
-            told = judge.judged().diagnoses
-        self._diagnosing.append(time.monotonic() - began)
+        finally:
+            self._diagnosing.append(time.monotonic() - began)
         own = next(each for each in seen if each.trial.dtype == trial.dtype)
         ratio = own.faults.get((finding.backend, finding.tensor), finding.ratio)
         mine = tuple(d for d in told if d.backend == finding.backend and d.id not in NO_CAUSES)
         return replace(finding, ratio=ratio, diagnoses=mine)
+
+    def _judged(self, trial: Trial, seen: Sequence[Seen]) -> Sequence[Diagnosis]:
+        """The diagnoses of a trial that was computed in all dtypes."""
+        oracle = consult_oracle(trial.case, trial.inputs)
+        judge = CaseJudge(trial.case, trial.inputs, oracle, ORACLE, self._memory, self.bench.ask())
+        for each in seen:
+            judge.take(each.trial.dtype, each.outcomes)
+        return judge.judged().diagnoses
+
+
+@contextlib.contextmanager
+def cut_after(seconds: float) -> Iterator[None]:
+    """Raise TimeUp within the context after so many seconds (`inf`: never); for the main thread, as signals are."""
+    if math.isinf(seconds):
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise TimeUp
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def vector_of(form: Form) -> list[float]:
