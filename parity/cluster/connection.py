@@ -114,7 +114,10 @@ class Cluster:
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """The workers that are alive, by address; raises OSError if the scheduler is lost."""
-        return dict(self.client.scheduler_info(n_workers=-1)["workers"])
+        found = self.client.scheduler_info(n_workers=-1)
+        if "workers" not in found:  # between two connections
+            raise OSError("the scheduler is gone")
+        return dict(found["workers"])
 
     def close(self) -> None:
         """Disconnect; the processes of this machine end."""
