@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--cells", default="1e3,1e4")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kill", type=float, default=0.01)
+    parser.add_argument("--runs", nargs="+", default=KINDS, choices=KINDS, help="Default: all.")
     parser.add_argument("--together", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
@@ -61,24 +62,25 @@ def main() -> None:
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     found = []
     for text in options.cells.split(","):
-        runs = measured(int(float(text)), options.workers, options.kill, together=options.together)
+        runs = measured(int(float(text)), options)
         found.append({"cells": int(float(text)), **runs})
         show(int(float(text)), runs)
     if options.json:
         options.json.write_text(json.dumps(found, indent=2))
 
 
-def measured(n_cells: int, workers: int, kill: float, *, together: bool) -> dict[str, dict[str, object]]:
-    """The three runs of a config with so many cells."""
+def measured(n_cells: int, options: argparse.Namespace) -> dict[str, dict[str, object]]:
+    """The runs of a config with so many cells."""
     with tempfile.TemporaryDirectory() as name:
         runs: dict[str, subprocess.Popen[str]] = {}
-        for kind in KINDS:
+        for kind in options.runs:
             folder = Path(name, kind)
             folder.mkdir()
             (folder / "config.yaml").write_text(config(n_cells))
-            command = [sys.executable, __file__, "--workers", str(workers), "--one", str(folder), kind, str(kill)]
+            one = ["--workers", str(options.workers), "--one", str(folder), kind, str(options.kill)]
+            command = [sys.executable, __file__, *one]
             runs[kind] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            if not together:
+            if not options.together:
                 runs[kind].wait()
         return {kind: json.loads(run.communicate()[0].splitlines()[-1]) for kind, run in runs.items()}
 
@@ -242,7 +244,7 @@ def digest(run_dir: Path) -> dict[str, object]:
 
 def show(n_cells: int, runs: dict[str, dict[str, object]]) -> None:
     """Print what was measured."""
-    first = runs[ONE]
+    first = next(iter(runs.values()))
     for kind, row in runs.items():
         tenths = row["tenths"]
         growth = row["memory"] / tenths[0]["memory"]

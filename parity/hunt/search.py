@@ -14,6 +14,8 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
+from parity import judge
 from parity.config.plan import ORACLE
 from parity.hunt.bench import REFUSED, Bench, Fault, Seen, TimeUp, Trial, judge_of
 from parity.hunt.descriptors import CLASSES, USUAL, Base, Descriptor, Form, descriptors, trial_of
@@ -50,8 +53,8 @@ MOST_PER_TENSOR = 2
 TWICE = 2.0
 """A diagnosis is begun if twice the mean of the earlier ones is left, and cut where half of what was left is over: the
 rest is for the reduction."""
-AGAIN_S = 1.0
-"""A cut that a library has swallowed comes again after so many seconds."""
+JUDGE, AGAIN_S = str(Path(judge.__file__).parent), 0.01
+"""Where a diagnosis can be cut, and how often it is looked whether it is there."""
 CURIOSITY = 0.5
 """The weight of UCB1's bonus for what was tried seldom."""
 UNNAMED = frozenset(("unexplained", "localized", "not-identifiable", "nondeterministic"))
@@ -372,27 +375,36 @@ class Search:
     def _judged(self, trial: Trial, seen: Sequence[Seen]) -> Sequence[Diagnosis]:
         """The diagnoses of a trial that was computed in all dtypes."""
         oracle = consult_oracle(trial.case, trial.inputs)
-        judge = CaseJudge(trial.case, trial.inputs, oracle, ORACLE, self._memory, self.bench.ask())
+        case = CaseJudge(trial.case, trial.inputs, oracle, ORACLE, self._memory, self.bench.ask())
         for each in seen:
-            judge.take(each.trial.dtype, each.outcomes)
-        return judge.judged().diagnoses
+            case.take(each.trial.dtype, each.outcomes)
+        return case.judged().diagnoses
 
 
 @contextlib.contextmanager
 def cut_after(seconds: float) -> Iterator[None]:
-    """Raise TimeUp within the context after so many seconds (`inf`: never); for the main thread, as signals are."""
+    """Raise TimeUp within the context after so many seconds (`inf`: never), between two lines of the judge's own code.
+
+    Elsewhere, a library might swallow it, or be left half done. For the main thread, as signals are.
+    """
     if math.isinf(seconds):
         yield
         return
+    is_over = False
 
-    def end(*_: object) -> None:
-        raise TimeUp
+    def end(_: int, frame: FrameType | None) -> None:
+        if is_over:
+            return
+        if frame is not None and frame.f_code.co_filename.startswith(JUDGE):
+            raise TimeUp
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
     before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), AGAIN_S)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, AGAIN_S))
     try:
         yield
     finally:
+        is_over = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
