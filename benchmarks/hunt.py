@@ -1,10 +1,11 @@
 """A hunt of a fixed time over every op of the census: what was tried, and what is beyond the error bound.
 
     python benchmarks/hunt.py OUT -b torch -b paddle [--seconds 12] [--op NAME ...]
+    python benchmarks/hunt.py OUT -b torch -b paddle --finish
 
-The backends start once. After each op, OUT/hunt.yaml has all findings so far, each in its smallest case, and
-OUT/ops.json a row per op. `parity run OUT/hunt.yaml` diagnoses what the hunt had no time for. Hunt JAX alone: it compiles
-every new shape, and others would wait for it.
+The backends start once. After each op, OUT/hunt.yaml has all findings so far, and OUT/ops.json a row per op. `--finish` looks at
+the findings of such a hunt again, and reduces each that still shows, however long it takes; `parity run OUT/hunt.yaml`
+then diagnoses them. Hunt JAX alone: it compiles every new shape, and others would wait for it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from parity.cases import OPS
@@ -19,10 +21,11 @@ from parity.config import load_backends, load_plan
 from parity.config.plan import CasePlan
 from parity.engine import EngineOptions
 from parity.hunt.bench import Bench, Trial
-from parity.hunt.hunt import DEFAULT_DTYPES, Request, searched
-from parity.hunt.search import Search
+from parity.hunt.hunt import DEFAULT_DTYPES, Request, searched, stored_trials
+from parity.hunt.reduce import reduce_case
+from parity.hunt.search import Finding, Search
 from parity.hunt.subject import Subject, bases_of
-from parity.hunt.write import write_config
+from parity.hunt.write import STATE, read_state, restored, write_config
 from parity.judge.bound.envelope import OFF
 from parity.reporting.results.results import spelled
 
@@ -35,6 +38,7 @@ def main() -> None:
     parser.add_argument("-b", "--backend", action="append", required=True)
     parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--op", action="append", help="Default: every op of the census.")
+    parser.add_argument("--finish", action="store_true")
     options = parser.parse_args()
     specs = load_backends(options.backend)
     bases = {op: tuple(bases_of(OPS[op], DEFAULT_DTYPES)) for op in options.op or ops_of_the_census()}
@@ -43,6 +47,11 @@ def main() -> None:
     cases = [base.case for each in bases.values() for base in each]
     with Bench(specs, cases, EngineOptions(), options.out / "log.txt") as bench:
         bench.seen([drawn(cases[0])])
+        if options.finish:
+            for op, own in bases.items():
+                findings += finished(Search(bench, own, DEFAULT_DTYPES), options.out / "ops" / op)
+                write_config(options.out, whole.name, whole, findings)
+            return
         for op, own in bases.items():
             began = time.monotonic()
             search, interrupted = hunted(bench, Subject(op, own, specs), options.seconds, options.out / "ops" / op)
@@ -73,6 +82,27 @@ def hunted(bench: Bench, subject: Subject, seconds: float, folder: Path) -> tupl
     search = Search(bench, subject.bases, DEFAULT_DTYPES)
     request = Request(subject.name, bench.names, minutes=seconds / 60)
     return search, searched(search, request, subject, folder, time.monotonic() + seconds)
+
+
+def finished(search: Search, folder: Path) -> list[Finding]:
+    """The findings of an earlier search that still show, in their smallest cases."""
+    if not (folder / STATE).is_file():
+        return []
+    restored(search, read_state(folder), stored_trials(folder))
+    found = []
+    for finding in search.findings:
+        fault = finding.backend, finding.tensor
+        for trial in (finding.trial, finding.found):
+            ratio = search.look_at(trial).faults.get(fault)
+            if ratio is not None:
+                small = reduce_case(trial, fault, ratio, search.look_at)
+                ratio = search.look_at(small).faults.get(fault, ratio)
+                found.append(replace(finding, trial=small, found=small, ratio=ratio, diagnoses=()))
+                break
+        print(
+            finding.op, finding.backend, finding.tensor, found[-1].n_numbers if ratio else "shows no more", flush=True
+        )
+    return found
 
 
 def row_of(op: str, search: Search, seconds: float) -> dict[str, object]:

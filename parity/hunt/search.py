@@ -339,18 +339,19 @@ class Search:
         op = seen.trial.case.op
         self._followed[op, backend] += 1
         self._followed.update((op, name, wrong) for name, wrong in seen.faults if name == backend)
-        found = in_all_dtypes(seen.trial, fault, seen.faults[fault], self._look, tuple(self.dtypes))
+        found = in_all_dtypes(seen.trial, fault, seen.faults[fault], self.look_at, tuple(self.dtypes))
         finding = self.diagnosed(Finding(found, found, backend, tensor, seen.faults[fault]))
         if any(map(finding.repeats, self.findings)):
             self.n_repeated += 1
             return
-        small = reduce_case(found, fault, finding.ratio, self._look)
+        small = reduce_case(found, fault, finding.ratio, self.look_at)
         self.findings = [other for other in self.findings if not other.repeats(finding)]
         with contextlib.suppress(TimeUp):
-            finding = replace(finding, ratio=self._look(small).faults.get(fault, finding.ratio))
+            finding = replace(finding, ratio=self.look_at(small).faults.get(fault, finding.ratio))
         self.findings.append(replace(finding, trial=small))
 
-    def _look(self, trial: Trial) -> Seen:
+    def look_at(self, trial: Trial) -> Seen:
+        """One trial."""
         self.observe(self)
         return self.bench.seen([trial])[0]
 
