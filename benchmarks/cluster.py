@@ -1,10 +1,11 @@
-"""A run on `--cluster local:N` against one process: processor time per cell, memory of the host, and the same rows.
+"""Runs on a cluster against one process: processor time per cell, memory of the host, and the same rows.
 
-    python benchmarks/cluster.py [--cells 1e3,1e4] [--workers 2] [--kill 0.01] [--json PATH]
+    python benchmarks/cluster.py [--cells 1e3,1e4] [--workers 2] [--kill 0.01] [--together] [--json PATH]
 
-Small ops in two dtypes on numpy and torch. Measured is the processor time of all processes of a run, which another
-load of the machine hardly changes, and the host's resident memory after a tenth of the cases and at the end. With
-`--kill` a Dask worker gets SIGKILL after that share of the shards, at least once.
+Small ops in two dtypes on numpy and torch: in one process, on `--cluster local:N`, and on a Dask scheduler and workers of which one
+gets SIGKILL after every 1 / `--kill` shards (at least once), and all of them together with the scheduler at half of the
+shards. Measured is the processor time of all processes of a run, and the host's resident memory, at every tenth of the cases.
+`--together`: the runs share the machine, so that another load of it is the same for all.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ import os
 import platform
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -34,7 +38,8 @@ OPS = {
     "linear": "inputs: {x: {shape: [4, 9]}, weight: {shape: [5, 9]}}",
 }
 CELLS_PER_CASE = 4
-GOAL_CPU, GOAL_MEMORY, GOAL_TIME = 1.05, 1.2, 1.1
+GOAL_CPU, GOAL_MEMORY = 1.05, 1.2
+ONE, LOCAL, DISTURBED = KINDS = ("one", "local", "disturbed")
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: what a killed worker leaves comes to this process, with its processor time."""
 
@@ -44,41 +49,40 @@ def main() -> None:
     parser.add_argument("--cells", default="1e3,1e4")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kill", type=float, default=0.01)
+    parser.add_argument("--runs", nargs="+", default=KINDS, choices=KINDS, help="Default: all.")
+    parser.add_argument("--together", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(one_run(*options.one)))
+        folder, kind, kill = options.one
+        ctypes.CDLL(None).prctl(SUBREAPER, 1)
+        print(json.dumps(one_run(Path(folder), kind, options.workers, float(kill))))
         return
-    ctypes.CDLL(None).prctl(SUBREAPER, 1)
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     found = []
     for text in options.cells.split(","):
-        with tempfile.TemporaryDirectory() as name:
-            runs = measured(Path(name), int(float(text)), options.workers, options.kill)
+        runs = measured(int(float(text)), options)
         found.append({"cells": int(float(text)), **runs})
         show(int(float(text)), runs)
     if options.json:
         options.json.write_text(json.dumps(found, indent=2))
 
 
-def measured(folder: Path, n_cells: int, workers: int, kill: float) -> dict[str, dict[str, object]]:
-    """The three runs of a config with so many cells."""
-    (folder / "config.yaml").write_text(config(n_cells))
-    runs = {}
-    for name, address, share in [
-        ("one process", "-", 0.0),
-        (f"local:{workers}", f"local:{workers}", 0.0),
-        (f"local:{workers}, workers killed", f"local:{workers}", kill),
-    ]:
-        before = processor_time()
-        began = time.monotonic()
-        command = [sys.executable, __file__, "--one", str(folder), address, str(share)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        reap()
-        row = json.loads(done.stdout.splitlines()[-1])
-        runs[name] = {"cpu_s": processor_time() - before, "wall_s": time.monotonic() - began, **row}
-    return runs
+def measured(n_cells: int, options: argparse.Namespace) -> dict[str, dict[str, object]]:
+    """The runs of a config with so many cells."""
+    with tempfile.TemporaryDirectory() as name:
+        runs: dict[str, subprocess.Popen[str]] = {}
+        for kind in options.runs:
+            folder = Path(name, kind)
+            folder.mkdir()
+            (folder / "config.yaml").write_text(config(n_cells))
+            one = ["--workers", str(options.workers), "--one", str(folder), kind, str(options.kill)]
+            command = [sys.executable, __file__, *one]
+            runs[kind] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            if not options.together:
+                runs[kind].wait()
+        return {kind: json.loads(run.communicate()[0].splitlines()[-1]) for kind, run in runs.items()}
 
 
 def config(n_cells: int) -> str:
@@ -92,25 +96,24 @@ def config(n_cells: int) -> str:
 
 
 def processor_time() -> float:
-    """User and system time of all processes that have ended, in seconds."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
-def reap() -> None:
-    """Wait for what killed workers have left."""
-    with suppress(ChildProcessError):
-        while True:
-            os.wait()
+    """User and system time of this process and all below it, in seconds."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = time.process_time() + ended.ru_utime + ended.ru_stime
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            # Of a child that has ended and was not waited for, too.
+            total += sum(child.cpu_times())
+    return total
 
 
 class Watch:
-    """Notes the host's memory, and kills workers."""
+    """Notes processor time and the host's memory at every tenth of the cases; ends workers, and once the scheduler."""
 
-    def __init__(self, n_cases: int, kill: float) -> None:
-        self.n_cases, self.kill = n_cases, kill
-        self.n_done = self.n_shards = self.n_killed = 0
-        self.memory = {}
+    def __init__(self, name: str, n_cases: int, kill: float, nodes: Nodes | None) -> None:
+        self.name, self.n_cases, self.kill, self.nodes = name, n_cases, kill, nodes
+        self.n_done = self.n_shards = self.n_killed = self.n_restarted = 0
+        self.due = n_cases / 10
+        self.tenths: list[dict[str, float]] = []
 
     def on_event(self, event: object, comparisons: object) -> None:  # noqa: ARG002 - as in a run
         from parity.engine import CellFinished, ShardFinished
@@ -118,49 +121,110 @@ class Watch:
         if isinstance(event, ShardFinished):
             self.n_done += event.n_cases
             self.n_shards += 1
-            if self.kill and self.n_killed < max(1, self.kill * self.n_shards):
-                self.end_a_worker()
+            if self.nodes is not None:
+                self.disturb(self.nodes)
         elif isinstance(event, CellFinished):
             self.n_done += event.last_of_case
-        if "tenth" not in self.memory and self.n_done >= self.n_cases / 10:
-            self.memory["tenth"] = psutil.Process().memory_info().rss
+        if self.n_done >= self.due:
+            self.due = self.n_done + self.n_cases / 10
+            self.note()
 
-    def end_a_worker(self) -> None:
-        for child in psutil.Process().children():
+    def note(self) -> None:
+        """The state of the run."""
+        memory = psutil.Process().memory_info().rss
+        self.tenths.append({"cells": CELLS_PER_CASE * self.n_done, "cpu_s": processor_time(), "memory": memory})
+        print(f"{self.name}: {self.tenths[-1]}, {self.n_killed} killed", file=sys.stderr, flush=True)
+
+    def disturb(self, nodes: Nodes) -> None:
+        """End what is due."""
+        if self.n_killed < max(1, self.kill * self.n_shards):
+            self.n_killed += nodes.end_a_worker()
+        if not self.n_restarted and self.n_done >= self.n_cases / 2:
+            self.n_restarted += 1
+            nodes.restart()
+
+
+class Nodes:
+    """A Dask scheduler and workers, as a user starts them."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        with closing(socket.create_server(("127.0.0.1", 0))) as free:
+            self.port = free.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.folder, self.n_workers = folder, workers
+        self.open: list[psutil.Popen] = []
+
+    def start(self) -> None:
+        """Start all."""
+        self.open = [
+            self.node("scheduler", "--port", str(self.port), "--no-dashboard"),
+            self.node("worker", self.address, "--nworkers", str(self.n_workers), "--nthreads", "1", "--no-dashboard"),
+        ]
+
+    def node(self, *words: str) -> psutil.Popen:
+        """A process of Dask's command line."""
+        environment = os.environ | {"DASK_TEMPORARY_DIRECTORY": str(self.folder), "OPENBLAS_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "dask", *words, "--host", "127.0.0.1"]
+        return psutil.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def end_a_worker(self) -> bool:
+        """Send SIGKILL to a worker; whether there was one."""
+        for child in self.open[1].children():
             if "spawn_main" in " ".join(child.cmdline()):
                 child.send_signal(signal.SIGKILL)
-                self.n_killed += 1
-                return
+                return True
+        return False
+
+    def restart(self) -> None:
+        """Send SIGKILL to the scheduler, and start it and the workers again."""
+        self.open[0].kill()
+        self.end()
+        self.start()
+
+    def end(self) -> None:
+        """End all."""
+        for node in self.open:
+            node.terminate()
+            node.wait()
 
 
-def one_run(folder: str, address: str, kill: str) -> dict[str, object]:
-    """A run in this process; its memory, its shards and a digest of its rows."""
+@contextmanager
+def clustered(kind: str, workers: int, nodes: Nodes | None) -> Iterator[Callable[..., object]]:
+    """The source of a run."""
     from parity.cluster import connected
+    from parity.engine import execute
+
+    if kind == ONE:
+        yield execute
+        return
+    if nodes is not None:
+        nodes.start()
+    try:
+        with connected(nodes.address if nodes else f"local:{workers}") as cluster:
+            yield cluster.run
+    finally:
+        if nodes is not None:
+            nodes.end()
+
+
+def one_run(folder: Path, kind: str, workers: int, kill: float) -> dict[str, object]:
+    """A run in this process; its processor time, memory, shards and a digest of its rows."""
     from parity.config import load_plan
-    from parity.engine import EngineOptions, execute
+    from parity.engine import EngineOptions
     from parity.run import claimed, run
 
     began = time.monotonic()
-    plan = load_plan((Path(folder, "config.yaml"),))
-    loaded_s = time.monotonic() - began
-    watch = Watch(len(plan.cases), float(kill))
-    with claimed(Path(folder, "run"), plan) as run_dir:
-        if address == "-":
-            run(plan, EngineOptions(), run_dir, watch, source=execute)
-        else:
-            with connected(address) as cluster:
-                run(plan, EngineOptions(), run_dir, watch, source=cluster.run)
-        watch.memory["end"] = psutil.Process().memory_info().rss
+    plan = load_plan((folder / "config.yaml",))
+    nodes = Nodes(folder, workers) if kind == DISTURBED else None
+    watch = Watch(kind, len(plan.cases), kill, nodes)
+    with claimed(folder / "run", plan) as run_dir:
+        with clustered(kind, workers, nodes) as source:
+            run(plan, EngineOptions(), run_dir, watch, source=source)
+        spent = {"cpu_s": processor_time(), "host_cpu_s": time.process_time(), "wall_s": time.monotonic() - began}
+        memory = psutil.Process().memory_info().rss
         rows = digest(run_dir)
-    return {
-        "memory": watch.memory,
-        "shards": watch.n_shards,
-        "killed": watch.n_killed,
-        "loaded_s": loaded_s,
-        "run_s": time.monotonic() - began - loaded_s,
-        "host_cpu_s": time.process_time(),
-        **rows,
-    }
+    found = {"tenths": watch.tenths, "memory": memory, "shards": watch.n_shards, "killed": watch.n_killed}
+    return {**spent, **found, "restarted": watch.n_restarted, **rows}
 
 
 def digest(run_dir: Path) -> dict[str, object]:
@@ -179,17 +243,34 @@ def digest(run_dir: Path) -> dict[str, object]:
 
 
 def show(n_cells: int, runs: dict[str, dict[str, object]]) -> None:
-    """Print a table of the runs."""
+    """Print what was measured."""
     first = next(iter(runs.values()))
-    for name, row in runs.items():
-        memory = row["memory"]
-        growth = memory["end"] / memory["tenth"]
+    for kind, row in runs.items():
+        tenths = row["tenths"]
+        growth = row["memory"] / tenths[0]["memory"]
+        says = "equal" if row["rows"] == first["rows"] and row["outcomes"] == first["outcomes"] else "DIFFER"
         print(
-            f"{n_cells:>8} cells, {name:24}: {1e3 * row['cpu_s'] / row['outcomes']:6.2f} ms of processor time a cell "
-            f"({row['cpu_s'] / first['cpu_s']:.3f}; goal {GOAL_CPU}), {row['wall_s']:.0f} s, host {row['host_cpu_s']:.1f} s, "
-            f"memory {memory['end'] >> 20} MiB, {growth:.2f} of that after a tenth (goal {GOAL_MEMORY}), "
-            f"{row['shards']} shards, {row['killed']} killed, rows {'equal' if row['rows'] == first['rows'] else 'DIFFER'}"
+            f"{n_cells:>8} cells, {kind:9}: {1e3 * row['cpu_s'] / row['outcomes']:6.2f} ms of processor time a cell "
+            f"({row['cpu_s'] / first['cpu_s']:.3f}; goal {GOAL_CPU}), after the first tenth "
+            f"{later(tenths):.2f} ms ({later(tenths) / later(first['tenths']):.3f}), {row['wall_s']:.0f} s, "
+            f"host {row['host_cpu_s']:.1f} s, memory {int(row['memory']) >> 20} MiB, {growth:.2f} of that after a tenth "
+            f"(goal {GOAL_MEMORY}), {row['shards']} shards, {row['killed']} workers killed, "
+            f"{row['restarted']} restarts, rows {says}"
         )
+        print(f"{'':17}a cell of each tenth, in ms: {' '.join(f'{ms:.2f}' for ms in steps(tenths))}")
+
+
+def steps(tenths: list[dict[str, float]]) -> list[float]:
+    """Processor time per cell between one tenth and the next, in ms."""
+    return [
+        1e3 * (after["cpu_s"] - before["cpu_s"]) / (after["cells"] - before["cells"])
+        for before, after in pairwise(tenths)
+    ]
+
+
+def later(tenths: list[dict[str, float]]) -> float:
+    """Processor time per cell after the first tenth, in ms."""
+    return 1e3 * (tenths[-1]["cpu_s"] - tenths[0]["cpu_s"]) / (tenths[-1]["cells"] - tenths[0]["cells"])
 
 
 if __name__ == "__main__":

@@ -50,6 +50,9 @@ def shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:
 
 # Functions.
 
+# autograd's is exp(x) - 1 + 1, of which nothing is left at -40.
+defvjp(anp.expm1, lambda _, x: lambda g: g * anp.exp(x))
+
 
 def magnitude(x: Any) -> Any:
     """|x|, whose gradient at 0 is 0."""
@@ -558,7 +561,13 @@ OPS = (
         },
     ),
     elementwise("exp", anp.exp, "exponential function"),
-    elementwise("expm1", anp.expm1, "exp(x) - 1", unstable={CANCELLATION: lambda x: anp.exp(x) - 1}),
+    elementwise(
+        "expm1",
+        anp.expm1,
+        "exp(x) - 1",
+        slope=lambda _, y: y + 1,
+        unstable={CANCELLATION: lambda x: anp.exp(x) - 1},
+    ),
     elementwise("log", log, "natural logarithm", draws=POSITIVE),
     elementwise(
         "log1p",

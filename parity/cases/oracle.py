@@ -50,7 +50,8 @@ def rounded_otherwise(rng: np.random.Generator) -> Functions:
             if getattr(values, "dtype", np.dtype(int)).kind != "f":
                 return values
             shift = np.asarray(rng.uniform(-0.5, 0.5, values.shape) * np.finfo(values.dtype).eps, values.dtype)
-            largest = size(values, *map(np.abs, operands))
+            # In its dtype: a number among the operands is float64 here.
+            largest = np.asarray(size(values, *map(np.abs, operands)), values.dtype)
             return values + np.where(np.isfinite(largest), largest, 0) * shift
 
         return result

@@ -114,7 +114,10 @@ class Cluster:
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """The workers that are alive, by address; raises OSError if the scheduler is lost."""
-        return dict(self.client.scheduler_info(n_workers=-1)["workers"])
+        found = self.client.scheduler_info(n_workers=-1)
+        if "workers" not in found:  # between two connections
+            raise OSError("the scheduler is gone")
+        return dict(found["workers"])
 
     def close(self) -> None:
         """Disconnect; the processes of this machine end."""
@@ -140,6 +143,9 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
         "distributed.nanny.pre-spawn-environ": {"OPENBLAS_NUM_THREADS": "1"},
         # A worker that ends takes one shard with it, not the next one too.
         "distributed.scheduler.worker-saturation": 1.0,
+        # Shards have no dependencies, and nobody has more than one of them.
+        "distributed.scheduler.work-stealing": False,
+        "distributed.scheduler.active-memory-manager.start": False,
         # What Dask shows on its dashboard costs a tenth of a worker's time.
         "distributed.worker.profile.enabled": False,
         "distributed.admin.tick.interval": "1s",

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ from parity.run import RunState, follow
 IDLE_S = 120.0
 """A worker without a shard for so long ends its backends: the host may have died without a word."""
 MAX_LOG_BYTES = 256 << 10
+MOST_IN_MEMORY = 64 << 20
+"""Up to this size, a shard's inputs are in shared memory: on a disk, making and removing two files takes as long as a
+small cell."""
 
 
 class Unequal(Exception):  # noqa: N818 - it says what is wrong
@@ -119,7 +123,9 @@ class _WarmCrew:
 
     def run(self, work: Work, address: str, ended: threading.Event) -> Reply:
         """The rows and tensors of a shard, which do not depend on earlier shards."""
-        run_dir = Path(tempfile.mkdtemp(prefix="shard-", dir=self._folder))
+        home = self._crew.spare if input_bytes(work) <= MOST_IN_MEMORY else self._folder
+        home.mkdir(exist_ok=True)
+        run_dir = Path(tempfile.mkdtemp(prefix="shard-", dir=home))
         cases = [(index, restored(case, work.files, self._folder)) for index, case in work.cases]
         plan = replace(self._plan, cases=tuple(case for _, case in cases))
         try:
@@ -173,6 +179,11 @@ class _WarmCrew:
         """End the backends, and remove the folder."""
         self._crew.dismiss()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def input_bytes(work: Work) -> int:
+    """The size of a shard's inputs."""
+    return sum(8 * prod(tensor.shape) for _, case in work.cases for tensor in case.tensors)
 
 
 def until(ended: threading.Event, events: Iterator[Event]) -> Iterator[Event]:

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
 from parity.cases.draw import generator
 from parity.cases.dtypes import as_dtype
+from parity.cases.oracle import evaluate, program_of
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
 from parity.engine.asking import CaseQuestions, stored
 from parity.engine.backend import BackendLost, BackendStarted, EngineOptions, OutcomeArrived
@@ -24,7 +26,7 @@ from parity.engine.engine import IDLE_S, Crew
 from parity.engine.logs import RunLog
 from parity.engine.starting import BackendInfo
 from parity.hunt import HuntError
-from parity.judge.bound.envelope import FIRST_RUNS, OFF, Array, Envelope, EnvelopeRuns, error_ratio
+from parity.judge.bound.envelope import FIRST_RUNS, OFF, Array, Envelope, EnvelopeRuns, error_ratio, size
 from parity.judge.case import CaseJudge, Cell
 from parity.judge.compare.cell import consult_oracle
 from parity.outcome import Arrays, CellOutcome, Outcome
@@ -203,8 +205,10 @@ def whole_ratios(cell: Cell, backend: str) -> dict[str, float]:
 
 def flushed(values: Array, exact: Array, dtype: str) -> bool:
     """Whether all errors are below the dtype's normal numbers: many kernels flush what is there to zero."""
-    with np.errstate(invalid="ignore"):
-        return bool((np.abs(values - exact) < smallest_normal(dtype)).all())
+    with np.errstate(invalid="ignore", over="ignore"):
+        near = np.abs(values - exact) < smallest_normal(dtype)
+        exact = as_dtype(exact, dtype)
+        return bool((near | (values == exact) | (np.isnan(values) & np.isnan(exact))).all())
 
 
 def smallest_normal(dtype: str) -> float:
@@ -213,7 +217,10 @@ def smallest_normal(dtype: str) -> float:
 
 
 def widened(cell: Cell, tensor: str, envelope: Envelope) -> Envelope:
-    """The envelope of a tensor, or that of inputs nearby if it is larger."""
+    """The envelope of a tensor, or that of inputs nearby, or what flushing to zero does on the way, if it is larger."""
+    exact = cell.oracle[tensor]
+    error = size(np.where(np.isfinite(as_dtype(exact, cell.dtype)), np.abs(underflown(cell, tensor) - exact), 0))
+    envelope = replace(envelope, rms=max(envelope.rms, error.rms), max=max(envelope.max, error.max))
     for number in range(NEIGHBOURS):
         inputs = {name: nearby(values, name, number) for name, values in cell.inputs.items()}
         held = {n: v if v.dtype.kind == "i" else as_dtype(v, cell.dtype) for n, v in inputs.items()}
@@ -222,6 +229,38 @@ def widened(cell: Cell, tensor: str, envelope: Envelope) -> Envelope:
         )
         envelope = replace(envelope, rms=max(envelope.rms, other[tensor].rms), max=max(envelope.max, other[tensor].max))
     return envelope
+
+
+def underflown(cell: Cell, tensor: str) -> Array:
+    """A tensor in float64 whose steps have errors of the smallest normal number of the cell's dtype, as where that is
+    flushed to zero, or kept with the few digits that are left below it. A zero that follows from a zero is one."""
+    rng, tiny = generator(0, "underflow", tensor), smallest_normal(cell.dtype)
+
+    def off(values: Any, *operands: Any) -> Any:
+        if getattr(values, "dtype", np.dtype(int)).kind != "f":
+            return values
+        is_zero = values == 0
+        numbers = [o for o in operands if np.isscalar(o) or isinstance(o, np.ndarray)]
+        if all(np.shape(o) in ((), values.shape) for o in numbers):
+            is_zero = is_zero & np.any([np.broadcast_to(np.equal(o, 0), values.shape) for o in numbers], axis=0)
+        return values + np.where(is_zero, 0, tiny * rng.uniform(-1, 1, values.shape))
+
+    def moved(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *operands, **options: off(function(*operands, **options), *operands)
+
+    case = cell.case
+    program = program_of(case.definition, case.params, cell.inputs, gradients=case.gradients, labelled=False)
+    functions = {step.function: moved(step.function) for step in program.steps}
+    inputs = {name: off(values, values) for name, values in cell.inputs.items()}
+    return evaluate(
+        case.definition,
+        case.params,
+        inputs,
+        dtype=np.float64,
+        gradients=case.gradients,
+        functions=functions,
+        outputs=[tensor],
+    )[tensor]
 
 
 def nearby(values: Array, name: str, number: int) -> Array:

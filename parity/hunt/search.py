@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
+from parity import judge
 from parity.config.plan import ORACLE
 from parity.hunt.bench import REFUSED, Bench, Fault, Seen, TimeUp, Trial, judge_of
 from parity.hunt.descriptors import CLASSES, USUAL, Base, Descriptor, Form, descriptors, trial_of
@@ -47,7 +51,10 @@ MOST_FOLLOWED = 6
 """Faults of a backend in an op that are followed; further ones are counted."""
 MOST_PER_TENSOR = 2
 TWICE = 2.0
-"""A diagnosis is begun if twice the mean of the earlier ones is left."""
+"""A diagnosis is begun if twice the mean of the earlier ones is left, and cut where half of what was left is over: the
+rest is for the reduction."""
+JUDGE, AGAIN_S = str(Path(judge.__file__).parent), 0.01
+"""Where a diagnosis can be cut, and how often it is looked whether it is there."""
 CURIOSITY = 0.5
 """The weight of UCB1's bonus for what was tried seldom."""
 UNNAMED = frozenset(("unexplained", "localized", "not-identifiable", "nondeterministic"))
@@ -332,18 +339,19 @@ class Search:
         op = seen.trial.case.op
         self._followed[op, backend] += 1
         self._followed.update((op, name, wrong) for name, wrong in seen.faults if name == backend)
-        found = in_all_dtypes(seen.trial, fault, seen.faults[fault], self._look, tuple(self.dtypes))
+        found = in_all_dtypes(seen.trial, fault, seen.faults[fault], self.look_at, tuple(self.dtypes))
         finding = self.diagnosed(Finding(found, found, backend, tensor, seen.faults[fault]))
         if any(map(finding.repeats, self.findings)):
             self.n_repeated += 1
             return
-        small = reduce_case(found, fault, finding.ratio, self._look)
+        small = reduce_case(found, fault, finding.ratio, self.look_at)
         self.findings = [other for other in self.findings if not other.repeats(finding)]
         with contextlib.suppress(TimeUp):
-            finding = replace(finding, ratio=self._look(small).faults.get(fault, finding.ratio))
+            finding = replace(finding, ratio=self.look_at(small).faults.get(fault, finding.ratio))
         self.findings.append(replace(finding, trial=small))
 
-    def _look(self, trial: Trial) -> Seen:
+    def look_at(self, trial: Trial) -> Seen:
+        """One trial."""
         self.observe(self)
         return self.bench.seen([trial])[0]
 
@@ -354,19 +362,52 @@ class Search:
             return finding
         try:
             seen = self.bench.seen([replace(trial, dtype=dtype) for dtype in trial.case.dtypes])
+            with cut_after((self.until - time.monotonic()) / TWICE), np.errstate(all="ignore"):
+                told = self._judged(trial, seen)
         except TimeUp:
             return finding
-        with np.errstate(all="ignore"):
-            oracle = consult_oracle(trial.case, trial.inputs)
-            judge = CaseJudge(trial.case, trial.inputs, oracle, ORACLE, self._memory, self.bench.ask())
-            for each in seen:
-                judge.take(each.trial.dtype, each.outcomes)
-            told = judge.judged().diagnoses
-        self._diagnosing.append(time.monotonic() - began)
+        finally:
+            self._diagnosing.append(time.monotonic() - began)
         own = next(each for each in seen if each.trial.dtype == trial.dtype)
         ratio = own.faults.get((finding.backend, finding.tensor), finding.ratio)
         mine = tuple(d for d in told if d.backend == finding.backend and d.id not in NO_CAUSES)
         return replace(finding, ratio=ratio, diagnoses=mine)
+
+    def _judged(self, trial: Trial, seen: Sequence[Seen]) -> Sequence[Diagnosis]:
+        """The diagnoses of a trial that was computed in all dtypes."""
+        oracle = consult_oracle(trial.case, trial.inputs)
+        case = CaseJudge(trial.case, trial.inputs, oracle, ORACLE, self._memory, self.bench.ask())
+        for each in seen:
+            case.take(each.trial.dtype, each.outcomes)
+        return case.judged().diagnoses
+
+
+@contextlib.contextmanager
+def cut_after(seconds: float) -> Iterator[None]:
+    """Raise TimeUp within the context after so many seconds (`inf`: never), between two lines of the judge's own code.
+
+    Elsewhere, a library might swallow it, or be left half done. For the main thread, as signals are.
+    """
+    if math.isinf(seconds):
+        yield
+        return
+    is_over = False
+
+    def end(_: int, frame: FrameType | None) -> None:
+        if is_over:
+            return
+        if frame is not None and frame.f_code.co_filename.startswith(JUDGE):
+            raise TimeUp
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, AGAIN_S))
+    try:
+        yield
+    finally:
+        is_over = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def vector_of(form: Form) -> list[float]:

@@ -15,7 +15,7 @@ from parity.cases.loss import CrossEntropyParams
 from parity.cases.matmul import LinearParams
 from parity.cases.norm import BatchNormParams, GroupNormParams, InstanceNormParams, LayerNormParams
 from parity.cases.op import CaseError
-from parity.cases.oracle import evaluate
+from parity.cases.oracle import evaluate, rounded_otherwise
 from parity.cases.value_loss import CosineSimilarityParams, HuberParams
 from parity.config import load_plan
 from tests.conftest import CONFIGS
@@ -134,6 +134,19 @@ def test_a_norm_below_the_limit_changes_nothing():
 def test_clipping_by_value():
     found = evaluate(OPS["clip_grad_value"], ClipGradValueParams(3.5), THREE)
     assert found["grads.0"].tolist() == [3.0, 3.5]
+
+
+@pytest.mark.parametrize(("op", "slope"), [("expm1", 1.0), ("elu", 1.0), ("celu", 1.0)])
+def test_a_gradient_through_expm1_keeps_its_digits_far_below_0(op, slope):
+    x = np.array([-100.0, -30.0, -1.0])
+    found = evaluate(OPS[op], OPS[op].params(), {"x": x, "grad.y": np.ones(3)}, dtype=np.float64)["grad.x"]
+    np.testing.assert_allclose(found, slope * np.exp(x), rtol=1e-15)
+
+
+def test_a_perturbed_sum_with_a_number_stays_in_its_dtype():
+    otherwise = rounded_otherwise(np.random.default_rng(0))
+    for function in (np.add, np.subtract):
+        assert otherwise[function](np.ones(3, np.float32), 1.0).dtype == np.float32
 
 
 def test_probabilities_sum_to_1_in_every_dtype():

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from parity.cases import OPS
+from parity.cases.draw import TensorPlan, Uniform
+from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
 from parity.engine import EngineOptions
-from parity.hunt.bench import Bench
-from parity.hunt.search import Search
+from parity.hunt.bench import Bench, TimeUp, Trial, judged, whole_ratios
+from parity.hunt.search import Search, cut_after
 from parity.hunt.subject import subject_of
+from parity.outcome import CellOutcome, Outcome, Output
 
 KERNELS = Path(__file__).parent / "kernels.py"
 DTYPES = ("float32", "float64")
@@ -53,3 +60,39 @@ def test_a_fault_is_found_and_made_small(bench, subject, op, tensor, most):
     assert [(f.backend, f.op, f.tensor) for f in search.findings] == [("mine", op, tensor)]
     assert search.findings[0].n_numbers <= most
     assert search.findings[0].ratio >= 8
+
+
+def shown(op, inputs, **values):
+    """What a trial of an op shows in float32 where a kernel returns these values."""
+    inputs = {name: np.array(each, np.float32) for name, each in inputs.items()}
+    tensors = tuple(TensorPlan(name, each.shape, Uniform()) for name, each in inputs.items())
+    case = CasePlan(op, op, OPS[op].params(), ("float32",), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0))
+    outputs = {name: Output("float32", np.shape(v), np.array(v, np.float32)) for name, v in values.items()}
+    outcome = CellOutcome(op, "float32", "mine", Outcome.OK, outputs=outputs)
+    with np.errstate(all="ignore"):
+        return judged(Trial(case, "float32", inputs), [outcome], whole_ratios).faults
+
+
+def test_what_is_flushed_to_zero_on_the_way_is_no_fault():
+    """exp(-100) is a subnormal number in float32, a million times that is none."""
+    inputs = {"x": [-100.0], "grad.y": [1e6]}
+    assert not shown("expm1", inputs, **{"y": [-1.0], "grad.x": [0.0]})
+    assert ("mine", "grad.x") in shown("expm1", inputs, **{"y": [-1.0], "grad.x": [1e-30]})
+
+
+def test_an_infinity_excuses_no_error_and_is_none():
+    inputs = {"x": [1e4, -1e4, 1.0]}
+    assert not shown("exp", inputs, y=[np.inf, 1e-39, np.exp(1.0)])
+    assert ("mine", "y") in shown("exp", inputs, y=[np.inf, 1e-39, 2.7])
+
+
+def test_a_diagnosis_is_cut_in_the_judge_alone():
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(TimeUp), cut_after(0.05):
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            shown("softmax", {"x": np.ones((4, 9))}, y=np.full((4, 9), 1 / 9))
+    with cut_after(float("inf")), cut_after(60.0):
+        pass
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

@@ -158,8 +158,11 @@ def test_two_backends_that_choose_differently_do_not_differ():
     assert {d.backend for d in found.diagnoses} == {"one", "half"}
 
 
+@pytest.mark.parametrize("shape", [(4, 9), (120, 7)])
 @pytest.mark.parametrize(("wrong", "verdict"), [("", "choice"), ("twice", "semantic"), ("other", "semantic")])
-def test_indices_of_equal_elements_are_a_choice_and_so_is_the_gradient_that_follows(wrong: str, verdict: str):
+def test_indices_of_equal_elements_are_a_choice_and_so_is_the_gradient_that_follows(
+    wrong: str, verdict: str, shape: tuple[int, int]
+):
     def make(inputs: Tensors, dtype: str) -> Tensors:
         x, grad = inputs["x"], np.zeros(inputs["x"].shape, dtype)
         indices = np.flip(np.argsort(x, 1, kind="stable"), 1)[:, :3]
@@ -168,7 +171,7 @@ def test_indices_of_equal_elements_are_a_choice_and_so_is_the_gradient_that_foll
         np.put_along_axis(grad, indices, inputs["grad.y"].astype(dtype), 1)
         return {"y": np.sort(x, 1)[:, ::-1][:, :3].astype(dtype), "indices": indices, "grad.x": grad}
 
-    found = judged(planned("topk", draws={"x": FEW}, x=(4, 9), k=3), make)
+    found = judged(planned("topk", draws={"x": FEW}, x=shape, k=3), make)
     assert {c.verdict.value for c in found.comparisons if c.tensor == "indices"} == {verdict}
     assert ({d.id for d in found.diagnoses} == {"gradient-choice", "index-choice"}) is not bool(wrong)
     assert (exit_codes.exit_code(found.comparisons) == exit_codes.PASSED) is not bool(wrong)

@@ -148,7 +148,7 @@ class Choices:
     def _further(self, off: Arrays, ranks: Arrays) -> Iterator[list[Arrays]]:
         """The jumps where the gradients are likely to be those of a backend, then where each element once leads."""
         if ranks:
-            yield self._both_sides({n: -self._scale[n] / v.size * v for n, v in ranks.items()})
+            yield self._both_sides({n: -self._scale[n] / (1 + v.max(initial=0.0)) * v for n, v in ranks.items()})
         rng, scale = generator(1, self._case.id, "kinks"), self._scale
         noise = {n: scale[n] * TIE_BREAK * rng.uniform(-1.0, 1.0, v.shape) for n, v in self._exact.items()}
         yield self._both_sides({n: v + scale[n] * np.sign(off[n]) if n in off else v for n, v in noise.items()})

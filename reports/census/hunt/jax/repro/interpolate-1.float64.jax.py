@@ -1,0 +1,202 @@
+"""interpolate of jax 0.10.2 computes a different formula in float64: y
+
+case       interpolate-1 (jax.yaml:25)
+seen with  jax 0.10.2, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
+           Linux-6.18.44-fc-v657-x86_64-with-glibc2.36, AMD EPYC
+y          semantic: the error of jax is 9.01e+15 times that of a careful implementation in float64
+           (the largest: 1 in float32, 1 in float64): the error is the same in every precision, so
+           the formula differs
+cause      coordinate-transform: another place in the input for each element of the output (y)
+exact      the textbook formula in extended precision on the same inputs, rounded to float64
+run        python interpolate-1.float64.jax.py (needs jax and numpy)
+exit code  1 while the difference is there, 0 once it is fixed
+"""
+
+import os
+import sys
+
+# A file beside this script must not be taken for a module.
+FOLDER = os.path.dirname(os.path.realpath(__file__))
+sys.path[:] = [path for path in sys.path if path and os.path.realpath(path) != FOLDER]
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+# The number of threads changes results; it is read when NumPy and the framework are imported.
+THREADS = "OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS VECLIB_MAXIMUM_THREADS"
+os.environ.update(dict.fromkeys(THREADS.split(), "1"))
+
+import numpy as np
+
+# XLA would use all cores otherwise.
+if 1 == 1:
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+import jax
+
+jax.config.update("jax_platforms", "cpu")
+latest = SimpleNamespace()
+
+DATA = {
+    "inputs/x": np.array([[[1.0, 0.0]]], "float64"),
+    "exact/y": np.array([[[1.0, 1.0, 0.0]]], "float64"),
+}
+
+
+def leaf(array, requires_grad):
+    if array.dtype.kind in "fu":
+        jax.config.update("jax_enable_x64", array.dtype.itemsize == 8)
+    return jax.numpy.array(array.view(jax.numpy.bfloat16.dtype) if array.dtype == "uint16" else array)
+
+
+def to_numpy(tensor):
+    values = tensor.__array__()
+    return values.view("uint16") if values.dtype == jax.numpy.bfloat16 else values
+
+
+def staged(function):
+    """The function as it is in eager mode."""
+    return function
+
+
+def shape_of(value):
+    """The shape of a tensor of any framework; None for what is no tensor."""
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return None
+    return tuple(int(n) for n in value.shape)
+
+
+def named_outputs(result):
+    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+
+    Raises TypeError for what is neither.
+    """
+    if not isinstance(result, Mapping):
+        if shape_of(result) is None:
+            raise TypeError(
+                f"an op must return a tensor, or a mapping of tensors by name, not a {type(result).__name__}"
+            )
+        return {"y": result}
+    for name, value in result.items():
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
+                raise TypeError(
+                    f"an op must return tensors, or lists of them, by name; {name} is a {type(item).__name__}"
+                )
+    return dict(result)
+
+
+def in_mode(function):
+    """The function in its stage."""
+    staged_ = staged(function)
+
+    def call(**given: Any) -> Any:
+        outputs = named_outputs(staged_(**given))
+        latest.function, latest.given, latest.outputs = staged_, given, outputs
+        return outputs
+
+    return call
+
+
+class Unsupported(Exception):
+    """The framework cannot do this; the message says why."""
+
+
+def require(held, lacking):
+    """Raise Unsupported with what the framework is lacking, unless `held`."""
+    if not held:
+        raise Unsupported(lacking)
+
+
+RESIZES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
+
+
+def each(value, n):
+    """A param of `n` axes: one for all, or one per axis."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
+
+
+def resized(sizes, size, scale_factor):
+    """The sizes after an interpolation, for a framework that takes nothing else."""
+    if size is not None:
+        return each(size, len(sizes))
+    scaled = [old * factor for old, factor in zip(sizes, each(scale_factor, len(sizes)))]
+    require(all(new == int(new) for new in scaled), "it resizes to sizes, which these factors do not say")
+    return tuple(map(int, scaled))
+
+
+def interpolate(x, size=None, scale_factor=None, mode='nearest', align_corners=None):
+    require(mode in RESIZES and not align_corners, f"jax.image.resize has no {mode}, or none with align_corners")
+    shape = (*x.shape[:2], *resized(x.shape[2:], size, scale_factor))
+    return jax.image.resize(x, shape, RESIZES[mode], antialias=False)
+
+
+def compute():
+    """The outputs, by name."""
+    x = leaf(DATA["inputs/x"], False)
+    result = in_mode(interpolate)(x=x, size=3, scale_factor=None, mode="nearest", align_corners=None)
+    outputs = result if isinstance(result, dict) else {"y": result}
+    return {name: to_numpy(value) for name, value in outputs.items() if value is not None}
+
+
+def described(values, dtype=""):
+    """Shape and dtype; integers of any size are the same."""
+    if values is None:
+        return "no such tensor"
+    own = str(values.dtype).rpartition(".")[2]
+    kind = "integers" if own.lstrip("u").startswith("int") else dtype or own
+    return f"shape {[int(n) for n in values.shape]} {kind}"
+
+
+def check(tensor, side, rtol, atol):
+    """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
+    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    here, there = described(live), described(other, "float64")
+    if here != there:
+        print(f"{tensor}: jax has {here}, {side} has {there}")
+        return here != there
+    a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(a) & np.isfinite(e)
+        strange = ~finite & (a != e) & ~(np.isnan(a) & np.isnan(e))
+        diff = np.where(finite, np.abs(a - e), 0.0)
+        allowed = np.where(finite, atol + rtol * np.abs(e), np.inf)
+        outside = diff > allowed
+        excess = np.where(diff > 0, diff / allowed, 0.0)
+    worst = int((strange if strange.any() else excess).argmax())
+    index = [int(i) for i in np.unravel_index(worst, live.shape)]
+    values = {"jax": live, side: other, "exact": DATA[f"exact/{tensor}"]}
+    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
+    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
+    return bool((outside | strange).any())
+
+
+def inaccurate(tensor, rms, largest, limit):
+    """Whether an error is `limit` times that of a careful implementation (root mean square, largest)."""
+    live, exact = RESULT.get(tensor), DATA[f"exact/{tensor}"]
+    if described(live) != described(exact, "float64"):
+        return True
+    live = live.astype("longdouble")
+    if (np.isfinite(live) != np.isfinite(exact)).any():
+        print("    NaN or infinity where the exact answer is finite, or the reverse")
+        return True
+    with np.errstate(all="ignore"):
+        error = np.abs(live - exact)
+        error = error[np.isfinite(error)]
+        peak = error.max() if error.size else 0.0
+        ratio = max(peak * np.sqrt(np.mean((error / peak) ** 2)) / rms, peak / largest) if peak else 0.0
+    print(f"    its error is {float(ratio):.3g} times that of a careful implementation;", end=" ")
+    print(f"the error bound is {limit:g}")
+    return bool(ratio >= limit)
+
+
+RESULT = compute()
+DIFFERS = [
+    check("y", "exact", rtol=1e-07, atol=1e-07)
+    and inaccurate("y", rms=9.064933036736789e-17, largest=1.1102230246251565e-16, limit=8.0),
+]
+if any(DIFFERS):
+    print("the difference is there")
+    sys.exit(1)
+print("the difference is gone")
