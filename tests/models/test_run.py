@@ -144,3 +144,101 @@ def test_a_target_that_the_batch_lacks_is_told(tmp_path):
     assert (
         "targets: the batch has no 'label'; it has labels, x" in call("run", config, "--out", tmp_path / "out").stdout
     )
+
+
+LISTED = TWO.replace(
+    "self.attention = Attention()", "self.parts = nn.ModuleList([Attention()])\n        self.attention = self.parts[0]"
+)
+IMAGES = """
+import numpy as np
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.pool = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.MaxPool2d(3, 2)
+        self.second, self.head = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = self.pool(self.norm(self.conv(x)))
+        return self.head(torch.relu(self.second(x)).mean((2, 3)))
+
+
+def build_model():
+    return Net()
+
+
+def make_batch():
+    rng = np.random.default_rng(0)
+    return {"x": rng.normal(size=(3, 2, 8, 8)).astype(np.float32), "labels": np.array([1, -100, 2])}
+
+
+def loss(output, batch):
+    return nn.functional.cross_entropy(output, batch["labels"])
+"""
+DIFFERENT = {
+    "a layer that returns another size": (
+        IMAGES,
+        IMAGES.replace("nn.MaxPool2d(3, 2)", "nn.MaxPool2d(3, 2, ceil_mode=True)"),
+        "layer pool",
+        "ceil_mode is False in ours and True in theirs",
+    ),
+    "a loss with marks below 0": (
+        IMAGES,
+        IMAGES.replace('batch["labels"])\n', 'batch["labels"], reduction="sum") / 3\n'),
+        "the loss",
+        "",
+    ),
+    "code around a list of layers": (
+        LISTED,
+        LISTED.replace(".mean(1))", "[:, 0])"),
+        "the code of the model",
+        "one step differs from the reference",
+    ),
+    "a gradient that is doubled": (
+        TWO,
+        TWO.replace(
+            "x + self.attention(self.norm(x))",
+            "x + (lambda y: 2 * y - y.detach())(self.attention(self.norm(x)))",
+        ),
+        "the code of the model",
+        "passes back another gradient: the gradient of attention.v.bias, attention.v.weight",
+    ),
+    "a layer that is called for another": (
+        TWO.replace("self.act = nn.GELU()", "self.act, self.last = nn.GELU(), nn.LayerNorm(8)").replace(
+            "self.act(x +", "self.last(x +"
+        ),
+        TWO.replace("self.act = nn.GELU()", "self.act, self.last = nn.GELU(), nn.LayerNorm(8)").replace(
+            "self.act(x +", "self.norm(x +"
+        ),
+        "the code of the model",
+        "calls norm twice, ours once; calls last not at all, ours once",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_what_differs_is_named_where_it_is(tmp_path, name):
+    ours, theirs, place, words = DIFFERENT[name]
+    done, results = run_case(
+        tmp_path, {"ours": ours, "theirs": theirs}, "id: net, kind: model, targets: [labels], loss: loss"
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    row = found(results)[place]
+    assert words in row.title, row.title
+    assert list(found(results)) == [place]
+
+
+def test_rows_of_a_weight_that_are_shifted(tmp_path):
+    seeded = IMAGES.replace("    return Net()", "    torch.manual_seed(0)\n    return Net()")
+    wrong = seeded.replace(
+        "    return Net()",
+        "    net = Net()\n    net.head.weight.data = net.head.weight.data.roll(1, 1)\n    return net",
+    )
+    done, results = run_case(
+        tmp_path, {"ours": seeded, "theirs": wrong}, "id: net, kind: model, targets: [labels], weights: own"
+    )
+    (row,) = results.diagnoses
+    assert row.title == "head.weight: ours's shifted by 1 along axis 1", done.stdout
