@@ -65,3 +65,12 @@ def build_model():
 def decode(model, tokens, mask, cache=None):
     positions = (mask.cumsum(-1) - 1).clip(min=0)[:, -tokens.shape[1] :]
     return model(tokens, mask, positions, cache)
+
+
+def forward(model, batch):
+    return decode(model, batch["tokens"], batch["mask"])[0]
+
+
+def loss(output, batch):
+    following = batch["tokens"][:, 1:].reshape([-1])
+    return nn.functional.cross_entropy(output[:, :-1].reshape([-1, VOCABULARY]), following, ignore_index=0)

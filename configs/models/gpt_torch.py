@@ -71,3 +71,18 @@ def decode(model, tokens, mask, cache=None):
 def prompts():
     rng = np.random.default_rng(0)
     return [rng.integers(0, VOCABULARY, n).tolist() for n in (10, 7, 4)]
+
+
+def make_batch():
+    rng = np.random.default_rng(1)
+    mask = (np.arange(9) < np.array([[9], [6], [4]])).astype(np.int64)
+    return {"tokens": rng.integers(1, VOCABULARY, (3, 9)) * mask, "mask": mask}
+
+
+def forward(model, batch):
+    return decode(model, batch["tokens"], batch["mask"])[0]
+
+
+def loss(output, batch):
+    following = batch["tokens"][:, 1:].reshape(-1)
+    return nn.functional.cross_entropy(output[:, :-1].reshape(-1, VOCABULARY), following, ignore_index=0)

@@ -504,6 +504,9 @@ def rearranged(step: Step, operand: int, shape: Shape, *, given: bool) -> Iterat
     """The edits of an input (`given`), or of what is reshaped, whose elements are read elsewhere."""
     if given:
         yield from shifts(operand, shape)
+    if step.name == "getitem":
+        kinds = product(("mean for all", "largest for all"), range(len(shape)))
+        yield from (("along", operand, (kind, axis)) for kind, axis in kinds if shape[axis] > 1)
     if given or step.name == "reshape":
         yield from groupings(operand, shape, reordered=step.name == "reshape" and len(shape) <= MOST_AXES)
 

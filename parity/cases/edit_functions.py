@@ -48,6 +48,16 @@ def first_for_all(values: Any, axis: int) -> Any:
     return first * np.ones(anp.shape(values), np.int8)
 
 
+def mean_for_all(values: Any, axis: int) -> Any:
+    """The mean of the values along an axis, repeated along it."""
+    return anp.mean(values, axis=axis, keepdims=True) * np.ones(anp.shape(values), np.int8)
+
+
+def largest_for_all(values: Any, axis: int) -> Any:
+    """The largest value along an axis, repeated along it."""
+    return anp.max(values, axis=axis, keepdims=True) * np.ones(anp.shape(values), np.int8)
+
+
 def interleaved(values: Any, axis: int, groups: int) -> Any:
     """`values` along an axis in another order: the first of each group, then the second of each."""
     shape = anp.shape(values)
@@ -237,6 +247,8 @@ THROUGH: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 ALONG: Mapping[str, Callable[..., Any]] = {
     "flipped": flipped,
     "first for all": first_for_all,
+    "mean for all": mean_for_all,
+    "largest for all": largest_for_all,
     "axes": with_axes,
     "interleaved": interleaved,
     "transposed": np.swapaxes,

@@ -34,8 +34,11 @@ def described(program: Program, edit: Edit) -> str:
             return f"{edit.function} is computed from the new {', '.join(read)}"
         other = word_of(program, key)
         if how == "instead":
-            step, text = program.steps[program.outputs[edit.function]], Formulas(program)
-            return f"{edit.function} is {other}, where the reference has {text.expression(step)}"
+            own = next((step for step in program.steps if step.index == program.outputs[edit.function]), None)
+            if own is None or edit.function.startswith("grad."):
+                return f"{edit.function} is {other}"
+            reference = f", where the reference has {Formulas(program).expression(own)}"
+            return f"{edit.function} is {other}{reference}"
         return f"{other} is added to {edit.function}"
     if edit.kind in (READ, SAVED):
         return read_as(program, edit)

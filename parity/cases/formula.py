@@ -109,7 +109,7 @@ class Formulas:
         if step.name in UNSEEN:
             return self._operand(step.operands[0])
         if step.function is getitem:
-            return f"{bracketed(self._operand(step.operands[0]), ATOM)}[{step.operands[1]}]", ATOM
+            return f"{bracketed(self._operand(step.operands[0]), ATOM)}[{indexed(step.operands[1])}]", ATOM
         operands = [self._operand(operand)[0] for operand in step.operands]
         keywords = [f"{name}={value}" for name, value in step.keywords.items() if shown(name, value)]
         return f"{step.name}({', '.join(operands + keywords)})", ATOM
@@ -124,6 +124,16 @@ class Formulas:
         if isinstance(operand, np.ndarray):
             return f"constant{list(operand.shape)}", ATOM
         return (short(operand) if isinstance(operand, float) else str(operand)), ATOM
+
+
+def indexed(index: Any) -> str:
+    """An index as one writes it: `:, 0`, `1:5`."""
+    if isinstance(index, tuple) and index:
+        return ", ".join(map(indexed, index))
+    if not isinstance(index, slice):
+        return "..." if index is Ellipsis else str(index)
+    ends = [("" if end is None else str(end)) for end in (index.start, index.stop)]
+    return ":".join(ends if index.step is None else [*ends, str(index.step)])
 
 
 def short(number: float) -> str:

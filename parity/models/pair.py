@@ -19,7 +19,7 @@ from parity.judge.compare.metrics import Metrics, compare, quotient
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
-from parity.models import leaves, orders, repro, steps, weights
+from parity.models import backward, leaves, orders, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
 from parity.models.converted import Fold, FoldedKernel
 from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
@@ -117,7 +117,10 @@ class Pair:
         loaded = () if self.own is None else weights.differing(self.moves, self.base, self.other, state)
         shared = weights.untied(self.moves, self.base, self.other) if self._differentiable else ()
         if not self.findings and any(self._gradients_off()):
-            self.findings = self._backward()
+            self.findings = self._backward() or self._called_otherwise(run) or ([] if off else self._parting())
+        elif any(self._buffers_left()):
+            known = {finding.layer for finding in self.findings}
+            self.findings += [finding for finding in self._called_otherwise(run) if finding.layer not in known]
         self.findings = [*loaded, *(finding for finding in self.findings if finding.title), *shared]
         self._measure()
         self.first = next(
@@ -164,6 +167,31 @@ class Pair:
                 found.append(finding)
         return found
 
+    def _parting(self) -> list[Finding]:
+        """The code that passes back another gradient, by the parameters whose gradients are wrong."""
+        factors, off = {}, set(self._gradients_off())
+        for move in self.moves:
+            name, source = f"grad.{move.target}", f"grad.{move.sources[0]}"
+            if name in off and len(move.sources) == 1 and move.part is None and source in self.free.plain:
+                shape = self.base.tensors[move.sources[0]].shape
+                theirs = move.undone(self.run.load(name), shape) if name in self.run else None
+                factors[move.target] = backward.factor(theirs, self.free.plain.load(source))
+        order = backward.order_of(self.run, list(self.other.tensors))
+        parted = backward.parting(order, factors, self.base.name)
+        if parted is None:
+            return []
+        layer, title = parted
+        while layer not in self.partners:
+            layer = layer.rpartition(".")[0]
+        return [Finding(CODE, layer, 0, self.partners[layer], {}, title=title, id="layer-code", explained=True)]
+
+    def _called_otherwise(self, run: Recorded) -> list[Finding]:
+        """Code that calls its layers more or less often, with the same values: two norms that are still equal."""
+        found = [Finding(CODE, layer, 0, partner, {}) for layer, partner in self.partners.items()]
+        for finding in found:
+            self._count_calls(finding, run)
+        return [finding for finding in found if finding.title]
+
     # Causes
 
     def _diagnose(self, finding: Finding) -> None:
@@ -204,11 +232,13 @@ class Pair:
         children = {name: name for name in children_of(finding.layer, list(self.partners))}
         theirs = steps.calls(run, children)
         ours = steps.calls(self.free.plain, {self.partners[name]: name for name in children})
-        for name in children:
-            idle = self.model.mode == "eval" and plain(self.other.layers[name].kind) == "dropout"
-            if theirs[name] != ours[name] and not idle:
-                finding.id, finding.explained = "layer-code", True
-                finding.title = f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}"
+        evaluates = self.model.mode == "eval"
+        idle = {name for name in children if evaluates and plain(self.other.layers[name].kind) == "dropout"}
+        apart = [name for name in children if theirs[name] != ours[name] and name not in idle]
+        if apart:
+            finding.id, finding.explained = "layer-code", True
+            told = (f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}" for name in apart)
+            finding.title = "; ".join(told)
 
     def _judged_op(self, finding: Finding, op: Any) -> Judged | None:
         """Judge a layer as a case of its op; a layer that is within its error bound there loses its finding."""
@@ -540,12 +570,12 @@ class Pair:
         return self._row(base, distance, values, self.free.plain.load(ours))
 
     def _gradient(self, theirs: str, ours: Sequence[str], move: Move) -> Comparison:
-        """A gradient, in the baseline's layout; one that is made of several is compared with the first."""
-        plain = len(ours) == 1 and move.part is None
-        if not plain or theirs not in self.run:
+        """A gradient, in the baseline's layout; of one that is made of several, the part that is furthest off."""
+        if theirs not in self.run or any(one not in self.free.plain for one in ours):
             return self._comparison(theirs, ours[0], None)
-        moved = move.undone(self.run.load(theirs), self.base.tensors[move.sources[0]].shape)
-        return self._comparison(theirs, ours[0], moved)
+        parts = move.shares(self.run.load(theirs), [self.free.plain.load(one) for one in ours])
+        rows = [self._comparison(theirs, one, part) for one, part in zip(ours, parts, strict=True)]
+        return max(rows, key=lambda row: row.error_ratio[0] or 0.0)
 
     def _row(self, base: Comparison, distance: Distance, values: Array, expected: Array) -> Comparison:
         """A comparison with its verdict: by the envelope, unless the case has a tolerance of its own."""
@@ -589,7 +619,7 @@ class Pair:
         main = [f for f in self.findings if (f.share or 0.0) >= MAIN] or self.findings
         for finding in self.findings:
             mine = [c.tensor for c in finding.comparisons or self._boundaries(finding)]
-            mine += [name for name in off if name.startswith(f"buffer.{finding.layer}.")]
+            mine += [name for name in off if self._is_buffer_of(finding, name)]
             mine += [name for name in off if name.removeprefix("grad.") in finding.parameters]
             evidence = {
                 **finding.evidence,
@@ -608,8 +638,28 @@ class Pair:
             alike = [one for one in self.findings if (one.id, one.title) == (finding.id, finding.title)]
             title = f"{places(alike)}: {finding.title}"
             yield Diagnosis(*cell, finding.id, title, tensors, finding.explained, finding.ratio, None, evidence)
-        if off and not self.findings:
-            yield Diagnosis(*cell, "unexplained", "no layer is off in step", tuple(off), False)
+        left = list(self._buffers_left(off))
+        if left or (off and not self.findings):
+            yield Diagnosis(*cell, "unexplained", "no layer is off in step", tuple(left or off), False)
+
+    def _buffers_left(self, off: Sequence[str] | None = None) -> Iterator[str]:
+        """The buffers that are off and belong to no finding."""
+        wrong = [c.tensor for c in self.comparisons() if c.verdict.fails] if off is None else off
+        yield from (
+            name for name in wrong
+            if name.startswith("buffer.") and not any(self._is_buffer_of(finding, name) for finding in self.findings)
+        )  # fmt: skip
+
+    def _is_buffer_of(self, finding: Finding, name: str) -> bool:
+        """Whether a buffer that is off belongs to a finding: to its layer, or to what is wrong in that."""
+        layer, _, own = name.removeprefix("buffer.").rpartition(".")
+        if finding.kind == CODE:
+            return finding.title.startswith("calls ") and f"calls {layer} " in finding.title
+        if layer != finding.layer:
+            return False
+        known = layout_of(self.other.spec.adapter, self.other.layers[layer], own).name
+        judged = {c.tensor.removeprefix(f"layer.{layer}.") for c in finding.comparisons}
+        return not judged or known in judged
 
 
 def outcome(

@@ -61,6 +61,21 @@ class Move:
         whole = array.reshape(split)
         return (whole.transpose(inverse(self.axes)) if self.axes else whole).reshape(shape)
 
+    def shares(self, array: Array, grads: Sequence[Array]) -> list[Array]:
+        """The port's gradient of the tensor as one for each source, in the baseline's layout; where the port has only a
+        part of a source, the rest is that of the baseline's `grads`."""
+        if self.part is not None:
+            length, (i, n) = len(grads[0]), self.part
+            mine = slice(i * length // n, (i + 1) * length // n)
+            whole = grads[0].astype(array.dtype, copy=True)
+            whole[mine] = self.undone(array, whole[mine].shape)
+            return [whole]
+        if len(grads) == 1:
+            return [self.undone(array, grads[0].shape)]
+        lengths = [len(grad) for grad in grads]
+        joined = self.undone(array, (sum(lengths), *grads[0].shape[1:]))
+        return np.split(joined, np.cumsum(lengths)[:-1])
+
     def row(self) -> dict[str, Any]:
         """As the mapping file has it."""
         row: dict[str, Any] = {"from": self.sources[0] if len(self.sources) == 1 else list(self.sources)}

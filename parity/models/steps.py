@@ -24,10 +24,10 @@ from parity.models.worker.tape import Recorded, regrouped, squeezed
 
 def resized(partners: Mapping[str, str], base: Recorded, other: Recorded) -> int | None:
     """Where in another port's run a layer first returns a tensor of another size than its partner does, for inputs of
-    the same sizes: whatever follows has other sizes, too. None if there is no such place."""
+    the same sizes, or first gets one: whatever follows has other sizes, too. None if there is no such place."""
     ours, theirs = grouped(base), grouped(other)
     for position, (layer, call, side) in enumerate(theirs):
-        if side != "out" or not layer or layer == LOSS or layer not in partners:
+        if not layer or layer == LOSS or layer not in partners or side not in ("in", "out"):
             continue
         mine, given, got = (
             lengths(run, groups.get((owner_of, call, where), []))
@@ -37,7 +37,10 @@ def resized(partners: Mapping[str, str], base: Recorded, other: Recorded) -> int
                 (other, theirs, layer, "in"),
             )
         )
-        if sorted(given) == sorted(got) and mine and mine[0] != lengths(other, theirs[layer, call, side])[0]:
+        if side == "in":
+            if len(given) == len(got) and given and given[0] != got[0]:
+                return position - 1
+        elif sorted(given) == sorted(got) and mine and mine[0] != lengths(other, theirs[layer, call, side])[0]:
             return position
     return None
 
@@ -50,8 +53,8 @@ def lengths(run: Recorded, names: Sequence[str]) -> list[int]:
 def fitting(
     port: Port, partners: Mapping[str, str], base: Recorded, other: Recorded, after: int | None
 ) -> dict[str, str]:
-    """The partners without those that have no parameters, and return tensors of other sizes; with all that come `after`
-    a place from which sizes differ."""
+    """The partners without lists of layers, which nobody calls, and without those that have no parameters and return
+    tensors of other sizes; with all that come `after` a place from which sizes differ."""
     kept = {}
     places = {key: position for position, key in enumerate(grouped(other))}
     for layer, partner in partners.items():
@@ -59,6 +62,8 @@ def fitting(
             [run.shape(name) for name in grouped(run).get((owner_of, 0, "out"), [])]
             for run, owner_of in ((other, layer), (base, partner))
         )
+        if layer and not theirs and not ours:
+            continue
         bare = not any(name.startswith(f"{layer}.") for name in port.tensors)
         fits = not (bare and layer and layer != LOSS and theirs and ours and not same_sizes(theirs, ours))
         if fits or (after is not None and places[layer, 0, "out"] >= after):

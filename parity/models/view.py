@@ -116,7 +116,7 @@ def explains(parts: Sequence[Diagnosis]) -> str:
     for name, shares in shares_of(parts).items():
         whole = sum(shares)
         of = "the difference at the output" if name == "output" else f"that of {name}"
-        if math.isfinite(whole) and (name == "output" or abs(whole) >= 0.005):
+        if math.isfinite(whole) and (name == "output" or whole >= 0.005) and whole > -0.005:
             texts.append(f"{share_text(whole)} of {of}")
     return f"; it explains {listed(texts)}" if texts else ""
 

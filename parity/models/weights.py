@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,8 @@ GRID = 256
 """Values of 8 bits."""
 NEAR = 0.2
 """How far values are from others at most, as a part of them, to be called an earlier state of them."""
+SHIFTS = tuple(by for n in range(1, 5) for by in (n, -n))
+"""Places by which rows are looked for elsewhere: tables of positions often begin with one or two for marks."""
 BLOCKS = (2, 3, 4)
 """Gates of recurrent layers, and query, key and value."""
 
@@ -92,13 +94,36 @@ def arranged(have: Array, want: Array, base: str) -> tuple[str, str] | None:
     for axes in permutations(range(have.ndim)):
         if axes != tuple(range(have.ndim)) and close(np.transpose(have, axes), want):
             return "transposed", f"{base}'s {'transposed' if have.ndim == 2 else f'with axes {list(axes)}'}"
+    if order := reordered(have, want):
+        return "blocks", f"{base}'s with its {len(order)} blocks in the order {order}"
+    moved = shift(have, want)
+    if moved is not None:
+        return "shifted", f"{base}'s shifted by {moved[1]} along axis {moved[0]}"
+    return None
+
+
+def reordered(have: Array, want: Array) -> list[int]:
+    """The order of blocks of the first axis that gives these values; empty if there is none."""
     for n in BLOCKS:
         if have.ndim and have.shape[0] % n == 0:
             parts = np.split(want, n)
             for order in [order for order in permutations(range(n)) if order != tuple(range(n))]:
                 if close(have, np.concatenate([parts[i] for i in order])):
-                    return "blocks", f"{base}'s with its {n} blocks in the order {list(order)}"
+                    return list(order)
+    return []
+
+
+def shift(have: Array, want: Array) -> tuple[int, int] | None:
+    """Along which axis, and by how many places, values are shifted."""
+    for axis, by in product(range(have.ndim), SHIFTS):
+        if 2 * abs(by) < have.shape[axis] and close(part_of(have, axis, by), part_of(want, axis, -by)):
+            return axis, by
     return None
+
+
+def part_of(values: Array, axis: int, by: int) -> Array:
+    """The values from a place on along an axis, or up to one that is counted from the end."""
+    return values[(slice(None),) * axis + (slice(by, None) if by > 0 else slice(None, by),)]
 
 
 def mended(own: Path, moved: Path, names: Sequence[str], folder: Path) -> None:

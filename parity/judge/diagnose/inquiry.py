@@ -34,7 +34,7 @@ from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
 from parity.judge.diagnose.statistics import statistics_causes
 from parity.judge.diagnose.synthesis import Data, formulas_of
-from parity.judge.diagnose.weights import copied, edit_of, n_results, summed
+from parity.judge.diagnose.weights import copied, edit_of, n_results, otherwise, summed
 
 FEW_ELEMENTS = 32
 N_PROBES, N_DRAWN = 2, 6
@@ -268,9 +268,13 @@ class Inquiry:
                 given = [answer for answer in answers if answer is not None and answer.shape == shape]
                 if values.dtype.kind != "f" or not given or len(given) < len(drawn):
                     continue
-                weights = measure([inputs[source] for inputs in drawn], given)
+                sources = [inputs[source] for inputs in drawn]
+                weights = measure(sources, given)
                 if weights is not None:
-                    edit = edit_of(name, source, weights)
+                    exact = [self._prepare(case, "float64", inputs, {}).base[name].values for inputs in drawn]
+                    known = [values for values in exact if values is not None]
+                    reference = measure(sources, known) if len(known) == len(exact) else None
+                    edit = edit_of(name, source, otherwise(weights, reference))
                     return [Match(edit, frozenset((name,)), {}).cause]
         return []
 

@@ -85,14 +85,24 @@ def fraction(weight: float) -> float:
 
 def otherwise(weights: Weights, reference: Weights | None) -> Weights:
     """The weights, those of places that the reference has otherwise first."""
-    theirs: dict[int, set[tuple[int, float]]] = {}
-    for place, there, weight in reference.weights if reference else ():
-        theirs.setdefault(place, set()).add((there, weight))
-    ours: dict[int, set[tuple[int, float]]] = {}
-    for place, there, weight in weights.weights:
-        ours.setdefault(place, set()).add((there, weight))
-    order = sorted(weights.weights, key=lambda row: ours[row[0]] == theirs.get(row[0]))
+    ours, theirs = by_place(weights), by_place(reference) if reference else {}
+    least = NOTHING * max((abs(weight) for _, _, weight in weights.weights), default=0.0)
+
+    def is_same(place: int) -> bool:
+        mine, other = ours[place], theirs.get(place, {})
+        return all(abs(mine.get(there, 0.0) - other.get(there, 0.0)) <= least for there in {*mine, *other})
+
+    same = {place: is_same(place) for place in ours}
+    order = sorted(weights.weights, key=lambda row: same[row[0]])
     return replace(weights, weights=tuple(order))
+
+
+def by_place(weights: Weights) -> dict[int, dict[int, float]]:
+    """The weight of each element of the source, by the place that adds it up."""
+    found: dict[int, dict[int, float]] = {}
+    for place, there, weight in weights.weights:
+        found.setdefault(place, {})[there] = weight
+    return found
 
 
 def edit_of(output: str, name: str, weights: Weights) -> Edit:

@@ -38,7 +38,7 @@ class Closed(Watch):
 
     def passed(self, layer: str, call: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Note what a child gets, and return what is given for it."""
-        word = layer.rpartition(".")[2]
+        word = word_of(layer)
         for i, tensor in enumerate(self.port.tensors_in((args, kwargs))):
             self.note(tensor, f"{word}_in{i or ''}", key(layer, call, IN, i))
         self.tracer.active = False
@@ -86,6 +86,12 @@ def traced(
     for i, tensor in enumerate(port.tensors_in(result)):
         closed.note(tensor, f"y{i or ''}", key(layer, call, OUT, i))
     return program_of(port, tracer, closed)
+
+
+def word_of(layer: str) -> str:
+    """What a program calls a layer: the last part of its name, with the list's before a number, as in `encoder_1`."""
+    first, _, last = layer.rpartition(".")
+    return f"{first.rpartition('.')[2]}_{last}" if last.isdigit() and first else last
 
 
 def words_of(function: Callable[..., Any], given: Any) -> List[str]:

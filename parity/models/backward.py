@@ -1,0 +1,64 @@
+"""Where gradients part although the forward pass agrees: a cut, or another factor, on the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from parity.models.findings import Boundary
+from parity.models.ports import Array
+from parity.models.worker.tape import Recorded
+from parity.reporting.text.words import few, number
+
+NEAR = 1e-3
+"""A gradient is a multiple of another one if no more than this part of it is left."""
+
+
+def order_of(run: Recorded, parameters: Sequence[str]) -> list[str]:
+    """Parameters in the order in which a run calls their layers; those of a layer that is not called are left out."""
+    called = dict.fromkeys(at.layer for name in run if (at := Boundary.of(name)) is not None)
+    by_layer: dict[str, list[str]] = {}
+    for name in parameters:
+        by_layer.setdefault(name.rpartition(".")[0], []).append(name)
+    return [name for layer in called for name in by_layer.get(layer, [])]
+
+
+def factor(theirs: Array | None, ours: Array) -> float | None:
+    """What a gradient is multiplied by; None if it is no multiple."""
+    if theirs is None or not theirs.any():
+        return 0.0
+    a, b = theirs.astype(np.float64).ravel(), ours.astype(np.float64).ravel()
+    best = float(a @ b / (b @ b)) if a.shape == b.shape and b.any() else 0.0
+    return best if best and np.linalg.norm(a - best * b) <= NEAR * np.linalg.norm(a) else None
+
+
+def parting(order: Sequence[str], factors: Mapping[str, float | None], base: str) -> tuple[str, str] | None:
+    """The layer around the place where gradients part, and words; `factors` are those of the wrong gradients.
+
+    Gradients flow from the last layer to the first: the last wrong one is next to the place.
+    """
+    wrong = [name for name in order if name in factors]
+    if not wrong:
+        return None
+    last = order.index(wrong[-1])
+    layer = wrong[-1].rpartition(".")[0]
+    same = [name for name in wrong if factors[name] == factors[wrong[-1]] or name.rpartition(".")[0] == layer]
+    behind = next((name.rpartition(".")[0] for name in order[last + 1 :]), "")
+    told = f"the gradient of {few(same[::-1])} is {times(factors[wrong[-1]], base)}"
+    right = f", that of {behind}, which comes next, is right" if behind else ""
+    return around(layer, behind), f"passes back another gradient: {told}{right}"
+
+
+def around(layer: str, other: str) -> str:
+    """The innermost layer that has both."""
+    mine, theirs = layer.split("."), other.split(".") if other else []
+    shared = [a for a, b in zip(mine[:-1], theirs, strict=False) if a == b]
+    return ".".join(shared if theirs else mine[:-1])
+
+
+def times(by: float | None, base: str) -> str:
+    """A factor in words."""
+    if by is None:
+        return f"other than {base}'s"
+    return f"{number(by)} times {base}'s" if by else "0"
