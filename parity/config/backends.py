@@ -126,6 +126,8 @@ def _from_mapping(node: Node, report: Problems) -> BackendSpec | None:
         _supported(adapter, "device", device, node.get("device") or node, report)
         _check_ranks(keys.ranks, adapter, (mode, device), node, report)
     python, ops = _python(node.get("python"), report), _ops(node.get("ops"), report)
+    if ops is not None and ops.suffix == ".onnx" and adapter not in ("onnxruntime", None):
+        report.add(node.mapping["ops"], "an ONNX file needs `adapter: onnxruntime`")
     if adapter is None or len(report) > n_before:
         return None
     return BackendSpec(name, adapter, words.get("version"), mode, device, python, ops, keys.ranks)

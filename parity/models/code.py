@@ -119,24 +119,28 @@ def code_case(
     keys: Mapping[str, str],
     folder: Path,
     rows: int | None = None,
+    behind: Collection[str] = (),
 ) -> CodeCase:
     """The code of the other port's `layer` as a case, by the program of the baseline's partner; its files are stored
     in `folder`. `parameters` maps the baseline's parameters to those of the other port of the same layout, `keys`
     names of the other port's tensors (`sight`) to those of the baseline's run, `plain`. With `rows`, only so many of
-    the batch are computed: of each tensor as long as the first one.
+    the batch are computed: of each tensor as long as the first one. `behind` are layers of the baseline that the other
+    port has folded into those before them.
 
     Raises ModelError where it cannot be traced, or has no program.
     """
     base, other = ports
     ours = partners[layer]
     theirs = {there: here for here, there in partners.items()}
-    children = children_of(ours, list(partners.values()))
+    children = children_of(ours, [*partners.values(), *behind])
     boundary = [name for name in plain if Boundary.of(name) is not None]
     cut = Cut(rows)
     given = cut.all(given_to(ours, call, children, boundary, plain))
     reply, constants = base.traced(states[base.name], ours, call, given, children)
     reply = without_flags(reply, plain, sight.run, inverted(keys))
-    places, outputs = reply["inputs"], reply["outputs"]
+    outputs = {n: at for n, at in reply["outputs"].items() if not is_folded(at, behind)}
+    reply = {**reply, "returned": {name: value for name, value in reply["returned"].items() if name in outputs}}
+    places = reply["inputs"]
     values = values_of(reply, base, ours, Recorded(str(states[base.name])), given, constants)
     used = {name: held(array, dtype) for name, array in values.items() if name in words_of(reply)}
     options: dict[str, tuple[str, str]] = {}
@@ -205,6 +209,12 @@ def without_flags(
 
     kept = [o for o, name in program["outputs"].items() if plain.entries[name]["dtype"] == "bool" or not is_flag(name)]
     return {**program, **{part: {o: program[part][o] for o in kept} for part in ("outputs", "returned")}}
+
+
+def is_folded(boundary: str, behind: Collection[str]) -> bool:
+    """Whether a tensor goes into a layer that the other port has not."""
+    layer, _, side, _ = boundary.split("|")
+    return side == "in" and layer in behind
 
 
 def inverted(names: Mapping[str, str]) -> dict[str, list[str]]:

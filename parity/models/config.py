@@ -40,7 +40,7 @@ KEYS: Mapping[str, Any] = {
     "metric": (Function, ""),
     "targets": (list_of(str), ()),
     "mode": (Literal["eval", "train"], "eval"),
-    "weights": (Literal["moved", "own"], "moved"),
+    "weights": (Literal["moved", "own"] | None, None),
     "mapping": (Annotated[str | None, Field(description=FILE)], None),
     "dtypes": (Dtypes, ()),
     "tolerance": (Tolerances, None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -264,8 +264,31 @@ class Kernel:
         return found
 
 
+class Called(Protocol):
+    """What a layer's kernel is, as its case is made."""
+
+    @property
+    def op(self) -> Op:
+        """The op."""
+
+    @property
+    def params(self) -> Any:
+        """Its params."""
+
+    @property
+    def layer(self) -> LayerInfo:
+        """The layer."""
+
+    @property
+    def dtype(self) -> str:
+        """The dtype."""
+
+    def inputs(self, plain: Recorded) -> dict[str, Array]:
+        """The op's inputs in a run. Raises KeyError."""
+
+
 def layer_case(
-    kernel: Kernel, model: CasePlan, plain: Recorded, folder: Path, *, gradients: bool
+    kernel: Called, model: CasePlan, plain: Recorded, folder: Path, *, gradients: bool
 ) -> tuple[CasePlan, dict[str, Array]] | None:
     """A layer's call as a case of its op, with the tensors of the run, which are stored in `folder`; None if the op
     does not take them. grad_outputs are drawn."""

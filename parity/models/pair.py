@@ -21,6 +21,7 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
 from parity.models import backward, leaves, orders, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
+from parity.models.converted import Fold, FoldedKernel
 from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
 from parity.models.layers import plain
 from parity.models.layouts import layout_of
@@ -35,6 +36,8 @@ from parity.reporting.text.words import few
 
 MOST_MENDED = 12
 """Findings whose share is measured, each in a run of its own."""
+ELSEWHERE = 0.1
+"""So far from another one, as a part of it, a tensor is not the same with an error, if the outputs are right."""
 CLASS = "its class"
 MAIN = 0.1
 """A finding that explains less of the output's difference is not the cause of what is off there."""
@@ -48,7 +51,8 @@ SEARCHED = 1 << 12
 class Pair:
     """The baseline and another port. `states` are their states, the other's made of the baseline's; `moves` and
     `partners` say what belongs to what. `run` is the other port's own, from `own` if it has weights of its own. `keys`
-    are the baseline's names of its tensors, `axes` the orders of the baseline's axes that give them."""
+    are the baseline's names of its tensors, `axes` the orders of the baseline's axes that give them. `behind`: the
+    baseline's layer whose output a layer gives that is two of the baseline's."""
 
     case: CasePlan
     dtype: str
@@ -63,6 +67,7 @@ class Pair:
     step: Bench
     run: Recorded
     own: Path | None = None
+    behind: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     axes: Mapping[str, orders.Axes] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
@@ -84,7 +89,11 @@ class Pair:
         after = steps.resized(self.partners, self.free.plain, self.run) if off else None
         self.resized = after is not None
         self.partners = steps.fitting(self.other, self.partners, self.free.plain, self.run, after)
-        self.keys = steps.aligned(self.free.plain, self.run, self.partners, self._buffers, after)
+        self.keys = steps.aligned(
+            self.free.plain, self.run, self.partners, self._buffers, after, self.behind, self.other.converted
+        )
+        if self.other.converted and not off:
+            self.keys = dict(self._trusted())
         self.axes = orders.found(self.free.plain, self.run, self.keys)
         sight = self.sight
         run = self.other.run(
@@ -106,7 +115,7 @@ class Pair:
             self._count_calls(finding, run)
         state = self.states[self.other.name]
         loaded = () if self.own is None else weights.differing(self.moves, self.base, self.other, state)
-        shared = weights.untied(self.moves, self.base, self.other) if self.model.loss else ()
+        shared = weights.untied(self.moves, self.base, self.other) if self._differentiable else ()
         if not self.findings and any(self._gradients_off()):
             self.findings = self._backward() or self._called_otherwise(run) or ([] if off else self._parting())
         elif any(self._buffers_left()):
@@ -118,6 +127,14 @@ class Pair:
             (at for at, d in steps.distances(self.free, self.run, self.keys, self.axes, whole=True) if d.off),
             None,
         )
+
+    def _trusted(self) -> Iterator[tuple[str, str]]:
+        """The names of tensors without those that are far from what has their name although the outputs are right: a
+        converter has moved them."""
+        for name, ours in self.keys.items():
+            apart = self.free.distance(ours, self.run, name, whole=True) if ours in self.free.plain else None
+            if apart is None or apart.relative < ELSEWHERE:
+                yield name, ours
 
     @property
     def sight(self) -> orders.Sight:
@@ -183,6 +200,8 @@ class Pair:
         options = leaves.differing(leaves.options_of(self.base, ours), leaves.options_of(self.other, theirs))
         if finding.kind == LAYER and leaves.op_of(ours) is not leaves.op_of(theirs):
             options = {CLASS: (ours.kind, theirs.kind), **options}
+        if finding.kind == LAYER:
+            options |= self._dtypes(finding)
         names = (self.base.name, self.other.name)
         finding.options = options
         if options:
@@ -196,6 +215,15 @@ class Pair:
         judged = self._judged_code(finding) if op is None else self._judged_op(finding, op)
         if judged is None and not finding.title:
             self._undiagnosed(finding)
+
+    def _dtypes(self, finding: Finding) -> dict[str, tuple[Any, Any]]:
+        """The dtypes of a layer's parameters, if they differ."""
+        ours, theirs = (
+            {t.dtype for t in port.tensors.values() if t.name.rpartition(".")[0] == name and t.trained}
+            for port, name in ((self.base, finding.partner), (self.other, finding.layer))
+        )
+        (here, *more), (there, *others) = (sorted(dtypes) or [""] for dtypes in (ours, theirs))
+        return {} if more or others or here == there or not there else {"dtype": (here, there)}
 
     def _count_calls(self, finding: Finding, run: Recorded) -> None:
         """Say that a piece of code calls one of its layers more or less often."""
@@ -291,7 +319,7 @@ class Pair:
         try:
             made = code_case(
                 self.case, self.dtype, (self.base, self.other), self.states, self.partners, same, finding.layer,
-                finding.call, self.free.plain, self.sight, self.keys, place, rows,
+                finding.call, self.free.plain, self.sight, self.keys, place, rows, tuple(self.behind.values()),
             )  # fmt: skip
             oracle = consult_oracle(made.case, made.inputs)
         except (ModelError, ValueError, TypeError, KeyError) as error:
@@ -338,7 +366,7 @@ class Pair:
                 continue
         return {}
 
-    def _kernels(self, finding: Finding, op: Any) -> tuple[Kernel, Kernel] | None:
+    def _kernels(self, finding: Finding, op: Any) -> tuple[Kernel | FoldedKernel, Kernel] | None:
         """Both ports' layers as kernels of an op with the baseline's params; None if they have none."""
         params = self._params(self.base, finding.partner, op)
         ours, theirs = (
@@ -348,7 +376,12 @@ class Pair:
                 (self.other, finding.layer, self.sight),
             )
         )
-        return None if params is None else (ours, theirs)
+        if params is None:
+            return None
+        if finding.layer in self.behind:
+            fold = Fold(finding.layer, finding.partner, self.behind[finding.layer])
+            return FoldedKernel(theirs, self.base, fold, finding.call, params, self.states), theirs
+        return ours, theirs
 
     def _params(self, port: Port, name: str, op: Any) -> Any:
         """The params of an op by a layer's options; None if they do not fit."""
@@ -488,7 +521,7 @@ class Pair:
         """The outputs, the loss, the gradients, and the tensors of layers that are off."""
         moved = {f"grad.{move.target}": move for move in self.moves} if self._differentiable else {}
         for name in self.free.plain:
-            if name.partition(".")[0] in ("output", "loss"):
+            if name.partition(".")[0] == "output" or (name == "loss" and self.other.has_loss):
                 yield self._comparison(name, name, None)
         yield from self._metrics()
         for at, distance in steps.distances(self.free, self.run, self.keys, self.axes, whole=True):
@@ -630,7 +663,12 @@ class Pair:
 
 
 def outcome(
-    case: CasePlan, dtype: str, backend: str, kernel: Kernel | CodeKernel, inputs: Mapping[str, Array], oracle: Any
+    case: CasePlan,
+    dtype: str,
+    backend: str,
+    kernel: Kernel | CodeKernel | FoldedKernel,
+    inputs: Mapping[str, Array],
+    oracle: Any,
 ) -> CellOutcome:
     """What a layer returns, called twice, as the outcome of a cell."""
     returned, again = (kernel(case, dtype, inputs) for _ in range(2))

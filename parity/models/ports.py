@@ -58,7 +58,8 @@ class TensorInfo:
 
 
 class Port:
-    """A backend's model: `layers` and `tensors` by name, and `state`, the folder of the tensors it was built with."""
+    """A backend's model: `layers` and `tensors` by name, and `state`, the folder of the tensors it was built with.
+    `outputs` are the baseline's names of outputs, for a port that has none of its own."""
 
     def __init__(self, spec: BackendSpec, case: CasePlan, dtype: str, workers: Workers, folder: Path) -> None:
         self.spec, self.name, self.model, self.dtype = spec, spec.name, self._model(case), dtype
@@ -69,7 +70,9 @@ class Port:
         self.state = folder / "state"
         self.layers: dict[str, LayerInfo] = {}
         self.tensors: dict[str, TensorInfo] = {}
-        self.differentiable = True
+        self.differentiable = self.has_loss = True
+        self.converted = False
+        self.outputs: Sequence[str] = ()
         self.seconds = 0.0
 
     @staticmethod
@@ -77,8 +80,11 @@ class Port:
         assert isinstance(case.params, Model)  # noqa: S101 - for the type checker
         return case.params
 
-    def build(self, batch_at: Path | None) -> None:
-        """Build the model; with `batch_at`, that of the baseline, also draw the batch. Raises ModelError."""
+    def build(self, batch_at: Path | None, known: Collection[str] = ()) -> None:
+        """Build the model; with `batch_at`, that of the baseline, also draw the batch. `known`: the baseline's layers.
+
+        Raises ModelError.
+        """
         try:
             self._worker = self._worker or self._workers.take(self.spec)
         except BackendError as error:
@@ -89,6 +95,7 @@ class Port:
             adapter=self.spec.adapter,
             build=model.build,
             mode=model.mode,
+            layers=list(known),
             state=str(self.state),
             forward=model.forward,
             loss=model.loss,
@@ -96,9 +103,10 @@ class Port:
             batch="" if batch_at is None or model.batch_file else model.batch,
             batch_at=str(batch_at),
         )
-        self.differentiable = bool(reply["differentiable"])
+        self.differentiable, self.has_loss = bool(reply["differentiable"]), bool(reply["loss"])
+        self.converted = bool(reply["converted"])
         self.layers = {row["name"]: LayerInfo(**row) for row in reply["layers"]}
-        self.layers |= {LOSS: LayerInfo(LOSS, "loss", own=True, options={})} if model.loss else {}
+        self.layers |= {LOSS: LayerInfo(LOSS, "loss", own=True, options={})} if model.loss and self.has_loss else {}
         self.tensors = {row["name"]: TensorInfo(**{**row, "shape": tuple(row["shape"])}) for row in reply["parameters"]}
 
     def run(
@@ -139,6 +147,7 @@ class Port:
             replace=None if replace is None else list(replace),
             gradients=gradients,
             targets=list(self.model.targets),
+            outputs=list(self.outputs),
         )
         return Recorded(str(record))
 
@@ -158,6 +167,10 @@ class Port:
         """
         how = {"state": str(state), "layer": layer, "call": call, "children": list(children)}
         return self._recorded("model.layer", "alone", given, dtype=dtype or self.dtype, **how)[1]
+
+    def extracted(self, state: Path, layer: str, call: int, path: Path) -> Message:
+        """Write the graph of one call of a layer, and the names of its `inputs` and `outputs`. Raises ModelError."""
+        return self._ask("model.extract", state=str(state), dtype=self.dtype, layer=layer, call=call, path=str(path))
 
     def traced(
         self, state: Path, layer: str, call: int, given: Mapping[str, Array], children: Sequence[str]

@@ -64,9 +64,52 @@ print("{backend}:", values[at], "exact:", exact[at], "at", tuple(map(int, at)))
 '''
 
 
+GRAPH = '''"""{layer} of {backend}, alone, with its partner's inputs in {base}: its {output} and the exact one."""
+
+import os
+
+import numpy as np
+import onnxruntime
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def load(name):
+    return np.load(os.path.join(HERE, name + ".npy"))
+
+
+session = onnxruntime.InferenceSession(os.path.join(HERE, "layer.onnx"))
+values, exact = session.run([{value!r}], {{{inputs}}})[0], load("exact-{output}")
+at = np.unravel_index(np.argmax(np.abs(values - exact)), exact.shape)
+print("{backend}:", values[at], "exact:", exact[at], "at", tuple(map(int, at)))
+'''
+
+
+def of_graph(kernel: Kernel, base: str, exact: Array, folder: Path) -> Path | None:
+    """The script of a layer of a graph, beside the layer as a graph of its own."""
+    reply = kernel.port.extracted(kernel.state, kernel.layer.name, kernel.call, folder / "layer.onnx")
+    given = [name for name, place in kernel.placed.items() if place.startswith("in:")]
+    if len(given) != len(reply["inputs"]) or not reply["outputs"]:
+        return None
+    output = kernel.op.upstream[0]
+    save_array(folder / f"exact-{output}.npy", exact.astype(np.float64))
+    inputs = ", ".join(f'{there!r}: load("{name}")' for there, name in zip(reply["inputs"], given, strict=True))
+    path = folder / "repro.py"
+    path.write_text(
+        GRAPH.format(
+            layer=kernel.layer.name, backend=kernel.port.name, base=base, output=output, value=reply["outputs"][0],
+            inputs=inputs,
+        ),
+        encoding="utf-8",
+    )  # fmt: skip
+    return path
+
+
 def write(kernel: Kernel, base: str, oracle: Mapping[str, Array], folder: Path) -> Path | None:
     """Write the script beside the layer's tensors, which are in `folder`; None where a script cannot show it."""
     framework, output = kernel.port.spec.adapter, kernel.op.upstream[:1]
+    if framework == "onnxruntime" and output and kernel.dtype == "float32":
+        return of_graph(kernel, base, oracle[output[0]], folder)
     if framework not in CALLS or not output or kernel.dtype not in ("float32", "float64"):
         return None
     calls, settings = CALLS[framework], []

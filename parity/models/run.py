@@ -21,17 +21,19 @@ from parity.engine.starting import replaceable
 from parity.engine.workers import Workers
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.models import orders
+from parity.models import converted, orders
+from parity.models.converted import Fold
 from parity.models.layers import partners
 from parity.models.measure import RUNS, TRUTH, Bench
 from parity.models.pair import Pair
 from parity.models.ports import ModelError, Port, write
 from parity.models.spec import MODEL, Model
-from parity.models.state import MappingError, Move, mapped, stored, written
+from parity.models.state import MappingError, Move, mapped, read, stored, written
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome
 
 FORWARD_ONLY = "computes no gradients, so none are compared"
+LOSSLESS = "has no loss, so neither it nor gradients are compared"
 """What is told of a port that lacks them."""
 
 
@@ -101,6 +103,7 @@ class ModelRun:
         self.scratch = folder / "runs"
         self.batch = folder / "batch"
         self.outcomes: dict[str, CellOutcome] = {}
+        self.folds: dict[str, Sequence[Fold]] = {}
         self.ports = {spec.name: Port(spec, case, dtype, workers, self.scratch / spec.name) for spec in plan.backends}
         self.base = self.ports[plan.baseline]
         self.judge_seconds = 0.0
@@ -154,12 +157,12 @@ class ModelRun:
 
     def _pairs(self) -> Iterator[Pair]:
         """The pairs of ports that can be judged; others have an outcome that says why."""
-        for port in self.ports.values():
+        for port in [self.base, *(port for port in self.ports.values() if port is not self.base)]:
             self._say(f"builds {port.name}")
             try:
-                port.build(self.batch if port is self.base else None)
+                port.build(self.batch if port is self.base else None, self.base.layers)
                 self._read_batch(port)
-                lacking = FORWARD_ONLY if self.model.loss and not port.differentiable else ""
+                lacking = self._lacking(port)
                 self.outcomes[port.name] = CellOutcome(self.case.id, self.dtype, port.name, Outcome.OK, message=lacking)
             except ModelError as error:
                 self._fail(port, error)
@@ -170,9 +173,11 @@ class ModelRun:
             return
         moves = self._moves(others)
         others = [port for port in others if port.name in moves]
-        layers = {port.name: partners(self.base, port, moves[port.name]) for port in others}
+        layers = {port.name: self._partners(port, moves[port.name]) for port in others}
+        watched = {name for theirs in layers.values() for name in theirs.values()}
+        watched |= {fold.norm for folds in self.folds.values() for fold in folds}
         try:
-            free, step = self._bench({name for theirs in layers.values() for name in theirs.values()})
+            free, step = self._bench(watched)
             free.check(self.base.name)
         except ModelError as error:
             self._fail(self.base, error)
@@ -183,8 +188,10 @@ class ModelRun:
             state = self.folder / "runs" / f"state-{port.name}"
             stored(self.base, port, moves[port.name], state)
             self._say(f"runs {port.name}")
+            port.outputs = [name for name in free.plain if name.partition(".")[0] == "output"]
             try:
-                own = port.state if self.model.weights == "own" else None
+                is_own = self.model.weights == "own" or (port.converted and self.model.weights is None)
+                own = port.state if is_own else None
                 run = port.run(own or state, self.batch, layers=layers[port.name], gradients=self._gradients)
             except ModelError as error:
                 self._fail(port, error)
@@ -193,8 +200,20 @@ class ModelRun:
             folder = self.folder / port.name
             yield Pair(
                 self.case, self.dtype, self.base, port, states, moves[port.name], layers[port.name], self.batch, folder,
-                free, step, run, own,
+                free, step, run, own, behind={fold.layer: fold.norm for fold in self.folds.get(port.name, ())},
             )  # fmt: skip
+
+    def _lacking(self, port: Port) -> str:
+        """What of the case a port does not have."""
+        if not self.model.loss or port.differentiable:
+            return ""
+        return FORWARD_ONLY if port.has_loss else LOSSLESS
+
+    def _partners(self, port: Port, moves: Sequence[Move]) -> dict[str, str]:
+        """The baseline's layer for each of a port's."""
+        found = converted.paired(partners(self.base, port, moves), self.folds.get(port.name, ()))
+        converted.adopted(self.base, port, found)
+        return found
 
     def _read_batch(self, port: Port) -> None:
         """The batch of a file, once; raises ModelError."""
@@ -215,7 +234,11 @@ class ModelRun:
         moves: dict[str, list[Move]] = {}
         for port in others:
             try:
-                moves[port.name], notes = mapped(self.base, port, self.model.mapping)
+                if port.converted:
+                    given = read(self.model.mapping, self.base, port) if self.model.mapping else {}
+                    moves[port.name], notes, self.folds[port.name] = converted.moves_of(self.base, port, given)
+                else:
+                    moves[port.name], notes = mapped(self.base, port, self.model.mapping)
             except MappingError as error:
                 self._fail(port, MappingError(f"{error}; say which parameter is which in a file, `mapping: FILE`"))
                 continue

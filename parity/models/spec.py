@@ -17,7 +17,8 @@ class Model:
     `batch` is a function of the baseline's file, or with `batch_file` the path of an .npz file. `forward(model, batch)`
     runs a port; without one it is called with the batch's tensors in order, but for `targets`. `loss(output, batch)`
     is differentiated, `metric(output, batch)` takes and returns NumPy. `mapping`: a file that says which parameter is
-    which. `weights`: the baseline's are moved to the others, or everyone has its `own`.
+    which. `weights`: the baseline's are moved to the others, or everyone has its `own`; if it is left out, a port
+    that was converted from another one has its own.
     """
 
     build: str = "build_model"
@@ -28,7 +29,7 @@ class Model:
     metric: str = ""
     targets: tuple[str, ...] = ()
     mode: Literal["eval", "train"] = "eval"
-    weights: Literal["moved", "own"] = "moved"
+    weights: Literal["moved", "own"] | None = None
     mapping: Path | None = None
 
     @property

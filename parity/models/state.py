@@ -32,7 +32,9 @@ class MappingError(ValueError):
 @dataclass(frozen=True)
 class Move:
     """A tensor of a port, made of those of the baseline: joined along the first axis or cut from it (`part` i of n),
-    in another shape (`split`) and with its `axes` in another order. `how` and `doubt` say how it was found."""
+    in another shape (`split`) and with its `axes` in another order. `how` and `doubt` say how it was found. With `eps`,
+    the first four sources are a BatchNorm's weight, bias, mean and variance, with which the fifth is scaled or
+    shifted."""
 
     target: str
     sources: tuple[str, ...]
@@ -41,9 +43,12 @@ class Move:
     how: str = "name"
     doubt: str = ""
     split: tuple[int, ...] = ()
+    eps: float | None = None
 
     def apply(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> Array:
         """The port's tensor of this shape. Raises ValueError if the numbers of elements differ."""
+        if self.eps is not None:
+            return folded([array.astype(np.float64) for array in arrays], self.eps, shape).astype(arrays[0].dtype)
         whole = arrays[0] if len(arrays) == 1 else np.concatenate(list(arrays))
         if self.part is not None:
             whole = np.split(whole, self.part[1])[self.part[0]]
@@ -77,6 +82,15 @@ class Move:
         row |= {"shape": list(self.split)} if self.split else {}
         row |= {"axes": list(self.axes)} if self.axes else {}
         return row | ({"part": list(self.part)} if self.part is not None else {})
+
+
+def folded(arrays: Sequence[Array], eps: float, shape: tuple[int, ...]) -> Array:
+    """The weight, or of one axis the bias, of a convolution with the BatchNorm behind it."""
+    weight, bias, mean, variance, *own = arrays
+    scale = weight / np.sqrt(variance + eps)
+    if len(shape) > 1:
+        return own[0] * scale.reshape(-1, *[1] * (len(shape) - 1))
+    return ((own[0] if own else 0.0) - mean) * scale + bias
 
 
 def canonical(port: Port, info: TensorInfo) -> tuple[Entry, Layout]:
@@ -266,6 +280,9 @@ def written(moves: Mapping[str, Sequence[Move]]) -> str:
     for backend, theirs in moves.items():
         lines.append(f"{text(backend)}:")
         for move in theirs:
+            if move.eps is not None:
+                lines.append(f"  # {text(move.target)}: {', '.join(move.sources)}, folded into one")
+                continue
             remark = move.how + (f"; {move.doubt}" if move.doubt else "")
             row = yaml.safe_dump(move.row(), default_flow_style=True, width=10_000).strip()
             lines.append(f"  {text(move.target)}: {row}  # {remark}")

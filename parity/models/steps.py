@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from parity.models.findings import CODE, LAYER, Boundary, Finding
-from parity.models.measure import Bench, Distance
+from parity.models.measure import Bench, Distance, difference
 from parity.models.orders import Axes, Sight, permuted
 from parity.models.ports import Port
 from parity.models.worker.crossing import LOSS, STATE
-from parity.models.worker.tape import Recorded, regrouped
+from parity.models.worker.tape import Recorded, regrouped, squeezed
 
 
 def resized(partners: Mapping[str, str], base: Recorded, other: Recorded) -> int | None:
@@ -82,9 +82,16 @@ def alike(a: Any, b: Any) -> bool:
 
 
 def aligned(
-    base: Recorded, other: Recorded, partners: Mapping[str, str], buffers: Mapping[str, str], after: int | None = None
+    base: Recorded,
+    other: Recorded,
+    partners: Mapping[str, str],
+    buffers: Mapping[str, str],
+    after: int | None = None,
+    behind: Mapping[str, str] | None = None,
+    by_content: bool = False,
 ) -> dict[str, str]:
-    """The baseline's name for each tensor at a boundary of another port, by their own runs.
+    """The baseline's name for each tensor at a boundary of another port, by their own runs. `behind` are the
+    baseline's layers whose outputs those of others are. `by_content`: the order of a call's tensors means nothing.
 
     A mask of booleans has no partner that holds other numbers than 0 and 1.
 
@@ -100,7 +107,11 @@ def aligned(
             name = str(Boundary(owner_of, 0, f"{STATE}{own}", 0))
             keys |= {names[0]: name} if name in base else {}
             continue
-        theirs = ours.get((partners[layer], call, side), []) if layer in partners else []
+        partner = (behind or {}).get(layer, partners.get(layer)) if side == "out" else partners.get(layer)
+        theirs = ours.get((partner, call, side), []) if partner is not None else []
+        if by_content and len(theirs) > 1:
+            keys |= nearest(other, names, base, theirs)
+            continue
         blind = after is not None and position > after and len(names) == len(theirs)
         if side == "out" or blind or same_sizes([other.shape(n) for n in names], [base.shape(n) for n in theirs]):
             keys |= dict(zip(names, theirs, strict=False))
@@ -122,6 +133,24 @@ def same_kind(base: Recorded, ours: str, other: Recorded, theirs: str) -> bool:
         return True
     run, name = held[flags.index(False)]
     return set(np.unique(run.load(name)).tolist()) <= {0, 1}
+
+
+def nearest(other: Recorded, names: Sequence[str], base: Recorded, theirs: Sequence[str]) -> dict[str, str]:
+    """The baseline's name for each of a call's tensors: of its shape and kind of numbers, with the nearest values."""
+    apart = []
+    for name in names:
+        mine = other.load(name)
+        for there in theirs:
+            if squeezed(base.shape(there)) != squeezed(mine.shape):
+                continue
+            ours = base.load(there).reshape(mine.shape)
+            if (ours.dtype.kind == "f") == (mine.dtype.kind == "f"):
+                apart.append((difference(mine, ours), name, there))
+    found: dict[str, str] = {}
+    for _, name, there in sorted(apart, key=lambda row: row[0]):
+        if name not in found and there not in found.values():
+            found[name] = there
+    return found
 
 
 def grouped(run: Recorded) -> dict[tuple[str, int, str], list[str]]:

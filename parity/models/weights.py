@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from parity.adapters.bits import bits_of, values_of
 from parity.models.findings import WEIGHTS, Finding
 from parity.models.ports import Array, Port
 from parity.models.state import UNTIED, Move
@@ -15,6 +16,14 @@ from parity.models.worker.tape import Recorded, Tape
 
 CAST = 2.0**-8
 """Values that differ by no more than a cast to bfloat16 are the same."""
+EXACT = 2.0**-22
+"""Values of a port that was converted are the baseline's."""
+FOLDED = 1e-5
+"""Values that were computed in float32, as a part of the largest."""
+GRID = 256
+"""Values of 8 bits."""
+NEAR = 0.2
+"""How far values are from others at most, as a part of them, to be called an earlier state of them."""
 SHIFTS = tuple(by for n in range(1, 5) for by in (n, -n))
 """Places by which rows are looked for elsewhere: tables of positions often begin with one or two for marks."""
 BLOCKS = (2, 3, 4)
@@ -38,7 +47,8 @@ def differing(moves: Sequence[Move], base: Port, other: Port, moved: Path) -> It
     theirs, wanted = Recorded(str(other.state)), Recorded(str(moved))
     for move in moves:
         have, want = theirs.load(move.target), wanted.load(move.target)
-        if close(have, want):
+        least = 0.0 if move.eps is None else FOLDED * float(np.abs(want).max(initial=0.0))
+        if close(have, want, EXACT if other.converted else CAST, least):
             continue
         others = {m.target: wanted for m in moves if m is not move}
         evidence, title = looks(have, want, base.name, others)
@@ -48,15 +58,39 @@ def differing(moves: Sequence[Move], base: Port, other: Port, moved: Path) -> It
         )  # fmt: skip
 
 
-def close(a: Array, b: Array) -> bool:
+def close(a: Array, b: Array, part: float = CAST, least: float = 0.0) -> bool:
     """Whether values are the same but for a cast."""
-    return a.shape == b.shape and bool(np.all(np.abs(a - b) <= CAST * np.abs(b) + 1e-30))
+    return a.shape == b.shape and bool(np.all(np.abs(a - b) <= part * np.abs(b) + least + 1e-30))
 
 
 def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -> tuple[str, str]:
     """What a parameter's values are: an id and words."""
     if not have.any():
         return "zeros", f"all zeros: it was not loaded from {base}'s"
+    found = rounded(have, want, base) or arranged(have, want, base)
+    if found:
+        return found
+    for name, stored in others.items():
+        if stored.shape(name) == have.shape and close(stored.load(name), have):
+            return "another", f"the values that {name} should have"
+    apart = float(np.sqrt(np.mean((have - want) ** 2) / (np.mean(want**2) or 1.0))) if have.shape == want.shape else 1.0
+    if apart < NEAR:
+        coarse = have.size > 2 * GRID and np.unique(have).size <= GRID
+        why = "quantised to 8 bits" if coarse else "of another training step, or rounded"
+        return "near", f"{100 * apart:.2g} % away from {base}'s (root mean square): {why}"
+    return "other", f"other values than {base}'s: it was not loaded from them"
+
+
+def rounded(have: Array, want: Array, base: str) -> tuple[str, str] | None:
+    """Whether values are those of a narrower dtype."""
+    for name, narrow in (("bfloat16", values_of(bits_of(want))), ("float16", want.astype(np.float16))):
+        if close(have, narrow.astype(have.dtype), EXACT):
+            return name, f"{base}'s rounded to {name}"
+    return None
+
+
+def arranged(have: Array, want: Array, base: str) -> tuple[str, str] | None:
+    """Whether values are in another order: of axes, or of equal parts."""
     for axes in permutations(range(have.ndim)):
         if axes != tuple(range(have.ndim)) and close(np.transpose(have, axes), want):
             return "transposed", f"{base}'s {'transposed' if have.ndim == 2 else f'with axes {list(axes)}'}"
@@ -65,10 +99,7 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
     moved = shift(have, want)
     if moved is not None:
         return "shifted", f"{base}'s shifted by {moved[1]} along axis {moved[0]}"
-    for name, stored in others.items():
-        if stored.shape(name) == have.shape and close(stored.load(name), have):
-            return "another", f"the values that {name} should have"
-    return "other", f"other values than {base}'s: it was not loaded from them"
+    return None
 
 
 def reordered(have: Array, want: Array) -> list[int]:
@@ -76,7 +107,7 @@ def reordered(have: Array, want: Array) -> list[int]:
     for n in BLOCKS:
         if have.ndim and have.shape[0] % n == 0:
             parts = np.split(want, n)
-            for order in permutations(range(n)):
+            for order in [order for order in permutations(range(n)) if order != tuple(range(n))]:
                 if close(have, np.concatenate([parts[i] for i in order])):
                     return list(order)
     return []

@@ -53,15 +53,18 @@ A worker has at most one model (`parity.models`). Its tensors travel through fol
 (`parity.models.worker.tape`); a tensor at a layer's boundary is named `layer|call|in or out|index`.
 
 model.build {"do": "model.build", "build": "build_model", "mode": "eval", "state": "/run/.../state",
-         "forward": "", "loss": "loss", "metric": "", "batch": "make_batch", "batch_at": "/run/.../batch"}
+         "forward": "", "loss": "loss", "metric": "", "batch": "make_batch", "batch_at": "/run/.../batch",
+         "layers": ["encoder.0"]}                     the baseline's
         -> {..., "layers": [...], "parameters": [...], "batch": [...]}    what it is made of; its state goes to `state`
 model.run {"do": "model.run", "state": "...", "batch": "...", "record": "...", "dtype": "float32", "seed": 0,
          "layers": ["encoder.0.norm"],                whose boundaries are recorded
          "partner": null, "keys": null, "replace": null,    a record whose tensors take the place of these
-         "gradients": true, "targets": ["labels"]}
+         "gradients": true, "targets": ["labels"], "outputs": ["output"]}
         -> {...}    the record has outputs, loss, `grad.<parameter>`, and tensors at boundaries
 model.layer {"do": "model.layer", "layer": "encoder.0.norm", "call": 0, "given": "...", "record": "...", ...}
         -> {...}    one layer, called alone with other tensors
+model.extract {"do": "model.extract", "layer": "...", "call": 0, "path": "/run/.../layer.onnx", ...}
+                                                         -> {..., "inputs": ["add_2"], "outputs": ["layer_norm_1"]}
 model.trace {"do": "model.trace", ...}                as model.layer
         -> {..., "lines": [...], "inputs": {...}, "outputs": {...}, "returned": {...}}    its own code as NumPy
 model.metric {"do": "model.metric", "record": "...", "batch": "..."}    -> {..., "metrics": {"accuracy": 0.5}}
@@ -106,7 +109,7 @@ CLIENTS = {
         ("train", "steps", "record", "restore", "state"), "parity.training.worker.requests:TrainingRequests"
     ),
     **dict.fromkeys(
-        tuple(f"model.{do}" for do in ("build", "run", "layer", "trace", "metric", "decode", "prompts")),
+        tuple(f"model.{do}" for do in ("build", "run", "layer", "extract", "trace", "metric", "decode", "prompts")),
         "parity.models.worker.requests:ModelRequests",
     ),
 }

@@ -38,6 +38,8 @@ class UserOps:
         itself.
         """
         self.path = path = os.path.abspath(path)
+        if path.endswith(".onnx"):  # A model; there is nothing to run.
+            return
         # A file beside the user's ops can be imported by them, but must not shadow a framework: it comes last.
         sys.path.append(os.path.dirname(path))
         # Bytecode knows its source by size and second: a kernel that changes twice in one would stay what it was.

@@ -60,6 +60,11 @@ class ModelRequests:
             raise PortError(f"it has no function {name}{f'; did you mean {near[0]}?' if near else ''}")
         return found
 
+    def builder(self, name: str) -> Callable[[], Any]:
+        """The user's function that builds the model; of an ONNX file one that returns its path."""
+        path = self.backend.user_ops.path or ""
+        return (lambda: path) if path.endswith(".onnx") else self.function(name)
+
     def current(self) -> Port:
         """The model; raises PortError where there is none."""
         if self.port is None:
@@ -70,8 +75,10 @@ class ModelRequests:
         """Build the model; its state goes to a tape, and so does the batch, if this backend gives it."""
         made = port_class(request["adapter"])
         self.port = None
-        self.functions = {name: self.function(request[name]) if request[name] else None for name in FUNCTIONS}
-        port = made(self.backend.adapter, self.function(request["build"]), request["mode"])
+        wanted = [name for name in FUNCTIONS if request[name] and (made.called_by_user or name == "metric")]
+        self.functions = {name: self.function(request[name]) if name in wanted else None for name in FUNCTIONS}
+        port = made(self.backend.adapter, self.builder(request["build"]), request["mode"])
+        port.named_like(request["layers"])
         tape, tensors = Tape(request["state"]), []
         for own in port.tensors():
             array = port.to_array(own.tensor)
@@ -82,8 +89,8 @@ class ModelRequests:
         tape.close()
         self.port = port
         batch = self.batch(request) if request.get("batch") else []
-        told = {"differentiable": port.differentiable, "batch": batch}
-        return {"layers": port.described(), "parameters": tensors, **told}
+        told = {"differentiable": port.differentiable, "loss": port.called_by_user, "converted": port.converted}
+        return {"layers": port.described(), "parameters": tensors, "batch": batch, **told}
 
     def batch(self, request: Message) -> Any:
         """Draw the batch and store it; the names of its arrays."""
@@ -108,6 +115,7 @@ class ModelRequests:
         crossing = Crossing(tape, request["layers"], source)
         arrays = {name: batch.load(name) for name in batch}
         seed = 0 if source is not None else request["seed"]
+        port.outputs = request["outputs"]
         gradients = request["gradients"] and port.differentiable
         port.run(arrays, self.functions, request["targets"], crossing, seed, gradients)
         tape.close()
@@ -126,6 +134,12 @@ class ModelRequests:
         port.alone(request["layer"], request["call"], parts["in"], parts["grad"], parts["param"], crossing)
         tape.close()
         return {}
+
+    def extract(self, request: Message) -> Message:
+        """Write the graph of one layer to a file."""
+        port = self.current()
+        port.load(request["state"], request["dtype"], 0)
+        return port.extracted(request["layer"], request["call"], request["path"])
 
     def trace(self, request: Message) -> Message:
         """The code of a layer between its children, as NumPy; its constants go to a tape."""
@@ -206,6 +220,7 @@ REQUESTS = {
     "model.build": ModelRequests.build,
     "model.run": ModelRequests.run,
     "model.layer": ModelRequests.layer,
+    "model.extract": ModelRequests.extract,
     "model.trace": ModelRequests.trace,
     "model.metric": ModelRequests.metric,
     "model.decode": ModelRequests.decode,

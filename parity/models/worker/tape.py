@@ -47,6 +47,11 @@ class Tape:
         np.save(os.path.join(self.folder, file), array, allow_pickle=False)
         self.entries.append({"name": name, "file": file, "shape": list(array.shape), "dtype": str(array.dtype)})
 
+    @property
+    def last(self) -> str:
+        """The path of the tensor that was put last."""
+        return os.path.join(self.folder, self.entries[-1]["file"])
+
     def close(self) -> None:
         """Write the index."""
         with open(os.path.join(self.folder, INDEX), "w", encoding="utf-8") as file:

@@ -85,7 +85,8 @@ def backend_row(spec: BackendSpec, info: BackendInfo | None = None) -> BackendRo
 
 def ops_copy(spec: BackendSpec) -> str:
     """The path of the copy of a backend's ops file, relative to the run directory."""
-    return f"ops/{slug(spec.name)}.py"
+    suffix = ".onnx" if spec.ops is not None and spec.ops.suffix == ".onnx" else ".py"
+    return f"ops/{slug(spec.name)}{suffix}"
 
 
 def case_row(case: CasePlan, folder: Path | None) -> CaseRow:

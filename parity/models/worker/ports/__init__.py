@@ -12,6 +12,7 @@ PORTS = {
     "torch": "parity.models.worker.ports.torch_style:TorchPort",
     "paddle": "parity.models.worker.ports.torch_style:PaddlePort",
     "oneflow": "parity.models.worker.ports.torch_style:OneflowPort",
+    "onnxruntime": "parity.models.worker.ports.onnxruntime:OnnxruntimePort",
     "keras": "parity.models.worker.ports.keras:KerasPort",
 }
 """The adapter to the place of the class."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, ClassVar, Collection, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Callable, ClassVar, Collection, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -32,7 +32,8 @@ class Port:
     """A user's model in its framework: built, loaded, run with its layers watched, and layers called alone.
 
     A subclass implements what raises NotImplementedError here; `adapter` makes the framework's tensors, and arrays of
-    them. `calls` has what each call of a layer got in the last run that watched it.
+    them. `calls` has what each call of a layer got in the last run that watched it. `outputs` are the names that the
+    baseline gives to outputs.
     """
 
     differentiable: bool = True
@@ -40,6 +41,12 @@ class Port:
 
     trains: ClassVar[bool] = True
     """Whether it has a training mode."""
+
+    called_by_user: ClassVar[bool] = True
+    """Whether the user's `forward` and `loss` can call it; what cannot be called has no loss to compare."""
+
+    converted: ClassVar[bool] = False
+    """Whether its model is made of another port's, with that one's parameters."""
 
     traced: ClassVar[bool] = False
     """Whether the code between layers can be recorded (`traced.py`)."""
@@ -51,12 +58,16 @@ class Port:
         self.dtype = "float32"
         self.loaded: Any = None
         self.calls: Dict[Any, Any] = {}
+        self.outputs: Sequence[str] = ()
         self.seeded()
         self.model = self.built(build)
 
     def built(self, build: Callable[[], Any]) -> Any:
         """The user's model, in float32 and in `mode`; raises PortError where it is none of this framework."""
         raise NotImplementedError
+
+    def named_like(self, layers: Collection[str]) -> None:
+        """Use these names of layers where they mean the same."""
 
     def seeded(self) -> None:
         """Start the framework's generators of random numbers anew."""
@@ -135,6 +146,10 @@ class Port:
             raise PortError(f"targets: the batch has no {unknown[0]!r}; it has {', '.join(sorted(batch))}")
         moved = {name: perturbed(array, self.dtype, name, seed) for name, array in batch.items()}
         return {name: self.to_tensor(array, self.held(array)) for name, array in moved.items()}
+
+    def extracted(self, layer: str, call: int, path: str) -> Dict[str, Any]:  # noqa: ARG002 - of graphs
+        """Write the graph of one call of a layer; the names of its `inputs` and `outputs`."""
+        raise Unsupported("its models are no graphs")
 
     def alone(
         self,

@@ -1,0 +1,243 @@
+"""Single faults in exports to ONNX: is the right layer named, with the right cause, and is a healthy graph aligned?
+
+    python benchmarks/exports.py [--only WORD] [--keep DIR]
+
+A fault is an edit of configs/models/encoder.onnx or resnet.onnx by the package onnx, against the model in PyTorch. `where`
+and `causes` are regular expressions for the place and the title of the finding that explains most. A fault counts as
+missed if nothing is found, as wrong if another place or cause is named first, as open if the place is right and the
+answer is `not-identifiable` or no cause.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from parity.reporting.results.results import Results, read_results
+
+MODELS = Path(__file__).parents[1] / "configs" / "models"
+AT_ONCE = 8
+"""Exports of one run."""
+
+EDITED = """
+import ast
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+MODEL = onnx.load({path!r})
+GRAPH = MODEL.graph
+GIVEN = {{item.name: item for item in GRAPH.initializer}}
+
+
+def node(scope, op, nth=0):
+    found = [n for n in GRAPH.node if n.op_type == op and ast.literal_eval(n.metadata_props[0].value)[-2] == scope]
+    return found[nth]
+
+
+def option(found, name, value):
+    kept = [item for item in found.attribute if item.name != name]
+    del found.attribute[:]
+    found.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+
+def without(found, place):
+    for other in GRAPH.node:
+        for i, name in enumerate(other.input):
+            if name == found.output[0]:
+                other.input[i] = found.input[place]
+    GRAPH.node.remove(found)
+
+
+def changed(name, change):
+    array = change(numpy_helper.to_array(GIVEN[name]))
+    GIVEN[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), name))
+
+
+def given(name, value, dtype=np.float32):
+    GRAPH.initializer.append(numpy_helper.from_array(np.array(value, dtype), name))
+    return name
+
+
+def swapped(a, b, place):
+    a.input[place], b.input[place] = b.input[place], a.input[place]
+
+
+def in_parts(found, nodes):
+    at = list(GRAPH.node).index(found)
+    for kind, inputs, output in reversed(nodes):
+        made = helper.make_node(kind, inputs, [output])
+        made.metadata_props.extend(found.metadata_props)
+        GRAPH.node.insert(at, made)
+    GRAPH.node.remove(found)
+
+
+def in_float16(scope):
+    first, last = node(scope, "MatMul"), node(scope, "Add")
+    for found in (first, last):
+        found.input[1] = given(f"{{found.name}}_16", numpy_helper.to_array(GIVEN[found.input[1]]), np.float16)
+    x, y = first.input[0], last.output[0]
+    first.input[0], last.output[0] = "x_16", "y_16"
+    at = list(GRAPH.node).index(first)
+    GRAPH.node.insert(at, helper.make_node("Cast", [x], ["x_16"], to=onnx.TensorProto.FLOAT16))
+    GRAPH.node.insert(at + 3, helper.make_node("Cast", ["y_16"], [y], to=onnx.TensorProto.FLOAT))
+
+
+def build_model():
+    {edit}
+    return MODEL
+"""
+"""A file with a function `build_model` that returns a shipped graph after an edit."""
+
+GELU = """act = node("encoder.0.act", "Gelu")
+    x, y, root, one, half = act.input[0], act.output[0], given("root", {root}), given("one", 1), given("half", 0.5)
+    in_parts(act, [("Div", [x, root], "a"), ("Erf", ["a"], "b"), ("Add", ["b", one], "c"), ("Mul", [x, "c"], "d"),
+                   ("Mul", ["d", half], y)])"""
+NORM = """norm = node("encoder.1.norm1", "LayerNormalization")
+    (x, weight, bias), y = norm.input, norm.output[0]
+    axes, two, eps = given("axes", [-1], np.int64), given("two", 2), given("eps", {eps})
+    in_parts(norm, [("ReduceMean", [x, axes], "a"), ("Sub", [x, "a"], "b"), ("Pow", ["b", two], "c"),
+                    ("ReduceMean", ["c", axes], "d"), ("Add", ["d", eps], "e"), ("Sqrt", ["e"], "f"),
+                    ("Div", ["b", "f"], "g"), ("Mul", ["g", weight], "h"), ("Add", ["h", bias], y)])"""
+BARE = """for number, found in enumerate(GRAPH.node):
+        found.name = f"n{number}"
+        del found.metadata_props[:]"""
+FIRST, SECOND = '"encoder.0.attention"', '"encoder.1.attention'
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault by name: an edit of the graph of `model`."""
+
+    name: str
+    model: str
+    edit: str
+    where: str = ""
+    causes: str = ""
+
+
+def value_of(scope: str) -> str:
+    """The name of a weight."""
+    return f'node("{scope}", "MatMul").input[1]'
+
+
+FAULTS = (
+    Fault("eps", "encoder", 'option(node("encoder.0.norm2", "LayerNormalization"), "epsilon", 1e-3)', "encoder.0.norm2", "eps is 1e-12 in torch and 0.001"),
+    Fault("gelu", "encoder", 'option(node("encoder.1.act", "Gelu"), "approximate", "tanh")', "encoder.1.act", "approximate is none in torch and tanh"),
+    Fault("scale", "encoder", f'without(node({FIRST}, "Div"), 0)', "code of encoder.0.attention", r"one step differs.*matmul / 2\.828"),
+    Fault("mask-complement", "encoder", f'without(node({FIRST}, "Sub"), 1)', "code of encoder.[01].attention", "one step differs.*1 - "),
+    Fault("mask-small", "encoder", f'node({FIRST}, "Mul").input[1] = given("small", -10)', "code of encoder.[01].attention", "-10"),
+    Fault("axis", "encoder", f'option(node({FIRST}, "Softmax"), "axis", -2)', "code of encoder.0.attention", "softmax_dim is -1 in torch and -2"),
+    Fault("query-key", "encoder", f'swapped(node({FIRST}, "Transpose", 0), node({FIRST}, "Transpose", 2), 0)', "code of encoder.0.attention", "one step differs.*swapaxes"),
+    Fault("heads", "encoder", f'without(node({FIRST}, "Transpose", 3), 0)', "code of encoder.0.attention", "one step differs.*swapaxes"),
+    Fault("residual", "encoder", 'without(node("encoder.0", "Add"), 1)', "code of encoder.0", "an output repeats an input"),
+    Fault("float16", "encoder", 'in_float16("encoder.0.up")', "encoder.0.up", "dtype is float32 in torch and float16"),
+    Fault("transposed", "encoder", f'changed({value_of("encoder.1.attention.value")}, np.transpose)', "encoder.1.attention.value.weight", "torch's transposed"),
+    Fault("query-key-weights", "encoder", f'swapped(node({SECOND}.query", "MatMul"), node({SECOND}.key", "MatMul"), 1)', r"encoder.1.attention.(query|key).weight", "should have"),
+    Fault("stale", "encoder", f'changed({value_of("encoder.1.down")}, lambda w: w + np.float32(1e-3) * np.sign(w))', "encoder.1.down.weight", "of another training step"),
+    Fault("float16-weight", "encoder", f'changed({value_of("encoder.0.up")}, lambda w: w.astype(np.float16).astype(np.float32))', "encoder.0.up.weight", "rounded to float16"),
+    Fault("bfloat16-weight", "encoder", f'changed({value_of("encoder.1.up")}, lambda w: ((w.view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32))', "encoder.1.up.weight", "rounded to bfloat16"),
+    Fault("8-bits", "encoder", f'changed({value_of("encoder.0.down")}, lambda w: np.rint(w / abs(w).max() * 127) * (abs(w).max() / 127))', "encoder.0.down.weight", "quantised to 8 bits"),
+    Fault("positions", "encoder", 'changed("embedding_1", lambda w: np.roll(w, 1, 0))', "embedding_1", "other values than torch's"),
+    Fault("last-token", "encoder", 'node("", "Gather").input[1] = given("last", 8, np.int64)', "code of the model", "-1|8"),
+    Fault("alpha", "encoder", 'option(node("classifier", "Gemm"), "alpha", 0.5)', "classifier", r"y = y \* 0\.5"),
+    Fault("bias", "encoder", 'del node("classifier", "Gemm").input[2]', "classifier", "weight or bias is not applied"),
+    Fault("gelu-root", "encoder", GELU.format(root=1.4), "encoder.0.act", r"one step differs"),
+    Fault("norm-eps", "encoder", NORM.format(eps=1e-3), "encoder.1.norm1", "a different epsilon"),
+    Fault("pads", "resnet", 'option(node("bn", "Conv"), "pads", [0, 0, 2, 2])', "layer bn", "padding is 1 in torch and"),
+    Fault("dilation", "resnet", 'option(node("block2.bn2", "Conv"), "dilations", [2, 2]), option(node("block2.bn2", "Conv"), "pads", [2] * 4)', "block2.bn2", "dilation is 1 in torch and 2"),
+    Fault("folded", "resnet", 'changed(node("block1.bn1", "Conv").input[1], lambda w: w * np.float32(1.01))', "block1.bn1.weight", "away from torch's"),
+    Fault("include-pad", "resnet", 'option(node("avg", "AveragePool"), "count_include_pad", 0)', "layer avg", "count_include_pad is True in torch and False"),
+    Fault("pool-pads", "resnet", 'option(node("pool", "MaxPool"), "pads", [0, 0, 2, 2])', "layer pool", "padding is 1 in torch and"),
+    Fault("corners", "resnet", 'option(node("", "Resize"), "coordinate_transformation_mode", "align_corners")', "code of the model", "align_corners is False in torch and True"),
+    Fault("nearest", "resnet", 'option(node("", "Resize"), "mode", "nearest")', "code of the model", "mode is|nearest"),
+    Fault("leaky", "resnet", 'node("relu", "Relu").op_type = "LeakyRelu"', "layer relu", "its class is ReLU in torch and LeakyReLU"),
+    Fault("shortcut", "resnet", 'without(node("block1", "Add"), 0)', "code of block1", "an output repeats an input"),
+    Fault("mean-of-rows", "resnet", 'found = node("", "ReduceMean"); found.op_type = "ReduceMax"', "code of the model", "max"),
+)  # fmt: skip
+
+HEALTHY = (
+    Fault("encoder-as-shipped", "encoder", "pass"),
+    Fault("gelu-in-parts", "encoder", GELU.format(root="2**0.5")),
+    Fault("norm-in-parts", "encoder", NORM.format(eps=1e-12)),
+    Fault("encoder-without-scopes", "encoder", BARE),
+    Fault("resnet-as-shipped", "resnet", "pass"),
+    Fault("resnet-without-scopes", "resnet", BARE),
+)
+
+
+def config_of(folder: Path, faults: Sequence[Fault]) -> Path:
+    """A config of a model and exports with these faults."""
+    model = faults[0].model
+    lines = [f"{{name: torch, adapter: torch, ops: {MODELS / f'{model}_torch.py'}}}"]
+    for fault in faults:
+        text = EDITED.format(path=str(MODELS / f"{model}.onnx"), edit=fault.edit)
+        (folder / f"{fault.name}.py").write_text(text)
+        lines.append(f"{{name: {fault.name}, adapter: onnxruntime, ops: ./{fault.name}.py}}")
+    path = folder / "exports.yaml"
+    case = f"{{id: {model}, kind: model, targets: [labels]}}"
+    path.write_text(f"version: 1\ndtypes: [float32]\nbackends: [{', '.join(lines)}]\ncases: [{case}]\n")
+    return path
+
+
+def judged(fault: Fault, results: Results) -> tuple[str, str]:
+    """How a fault was judged, and what was said."""
+    failed = [row.message for row in results.outcomes if row.backend == fault.name and row.outcome != "ok"]
+    if failed:
+        return "failed", failed[0]
+    ours = [row for row in results.diagnoses if row.backend == fault.name]
+    if not fault.where:
+        return ("aligned", "") if not ours else ("false alarm", "; ".join(row.title for row in ours))
+    if not ours:
+        return "missed", ""
+    main = max(ours, key=lambda row: row.evidence.get("share") or 0.0)
+    said = f"{main.title} [{main.id}] {main.evidence.get('expression', '')}"
+    if not re.search(fault.where, str(main.evidence.get("place", ""))):
+        return "wrong place", said
+    if not main.explained:
+        return "open", said
+    return ("right" if re.search(fault.causes, said) else "wrong cause"), said
+
+
+def groups(only: str) -> list[list[Fault]]:
+    """The faults of a model that run together."""
+    found = []
+    for model in ("encoder", "resnet"):
+        chosen = [fault for fault in (*HEALTHY, *FAULTS) if fault.model == model and only in fault.name]
+        found += [chosen[i : i + AT_ONCE] for i in range(0, len(chosen), AT_ONCE)]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--keep", type=Path)
+    options = parser.parse_args()
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    counted: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as name:
+        for number, faults in enumerate(groups(options.only)):
+            folder, began = (options.keep or Path(name)) / str(number), time.monotonic()
+            folder.mkdir(parents=True, exist_ok=True)
+            command = [sys.executable, "-m", "parity", "run", config_of(folder, faults), "--out", folder / "out", "-q"]
+            subprocess.run(command, capture_output=True, timeout=900)
+            results, each = read_results(folder / "out"), (time.monotonic() - began) / len(faults)
+            for fault in faults:
+                how, said = judged(fault, results)
+                counted[how] += 1
+                print(f"{how:12} {fault.name:24} {each:5.1f} s  {' '.join(said.split())[:230]}", flush=True)
+    print(", ".join(f"{n} {how}" for how, n in counted.most_common()))
+
+
+if __name__ == "__main__":
+    main()

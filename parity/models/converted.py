@@ -1,0 +1,255 @@
+"""A port that was made of the baseline: which of its values is which parameter, and what the conversion has folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.cases.op import Op
+from parity.config.plan import CasePlan
+from parity.models.leaves import Kernel, op_of
+from parity.models.ports import Array, LayerInfo, ModelError, Port
+from parity.models.state import Move
+from parity.models.weights import FOLDED as SAME
+from parity.models.weights import close
+from parity.models.worker.tape import Recorded, squeezed
+
+FOLDED = "folded"
+"""How a parameter is matched that has the BatchNorm behind its layer in it."""
+NAME, CONTENT = "name", "content"
+STATISTICS = ("running_mean", "running_var")
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A layer of the port that is a convolution of the baseline with the BatchNorm behind it."""
+
+    layer: str
+    conv: str
+    norm: str
+
+
+def moves_of(
+    base: Port, other: Port, given: Mapping[str, Move]
+) -> tuple[list[Move], list[str], list[Fold]]:  # fmt: skip
+    """The moves to a converted port, remarks about parameters without a partner, and the folded layers.
+
+    A value belongs to the parameter of its name, else to that with its numbers, else to what is left of its shape. What
+    is left over is not an error: an exporter folds constants.
+    """
+    folds = list(folds_of(base, other))
+    found: dict[str, Move] = dict(given)
+    for fold in folds:
+        found.update((move.target, move) for move in folded(base, other, fold) if move.target not in found)
+    for move in (*named(base, other, found), *alike(base, other, found)):
+        found.setdefault(move.target, move)
+    # Shapes and order say little about a graph whose layers have no names.
+    if sum(move.how == NAME for move in found.values()) * 2 > len(other.tensors):
+        for move in left_of_shape(base, other, found):
+            found.setdefault(move.target, move)
+    moves = [move for move in found.values() if fits(base, other, move)]
+    used = {source for move in moves for source in move.sources}
+    left = [t.name for t in base.tensors.values() if t.trained and not t.tied and t.name not in used]
+    notes = [f"{move.target}: {move.doubt}" for move in moves if move.doubt]
+    return moves, [*notes, *(f"{name} is not among its parameters" for name in left)], folds
+
+
+def fits(base: Port, other: Port, move: Move) -> bool:
+    """Whether a move gives as many numbers as there are."""
+    if move.eps is not None:
+        return True
+    size = sum(int(np.prod(base.tensors[source].shape)) for source in move.sources)
+    return size // (1 if move.part is None else move.part[1]) == int(np.prod(other.tensors[move.target].shape))
+
+
+def named(base: Port, other: Port, known: Mapping[str, Move]) -> Iterator[Move]:
+    """By name."""
+    for name, info in other.tensors.items():
+        if name not in known and name in base.tensors:
+            there = base.tensors[name]
+            if sorted(squeezed(there.shape)) == sorted(squeezed(info.shape)):
+                axes = () if squeezed(there.shape) == squeezed(info.shape) else (1, 0)
+                if not axes or len(there.shape) == len(info.shape) == len(axes):
+                    yield Move(name, (there.tied or name,), axes, how=NAME)
+
+
+def alike(base: Port, other: Port, known: Mapping[str, Move]) -> Iterator[Move]:
+    """By their numbers, transposed or not; values that are all equal say nothing."""
+    ours, theirs = Recorded(str(base.state)), Recorded(str(other.state))
+    named_already = {name for name in other.tensors if name in base.tensors}
+    used = {source for move in known.values() for source in move.sources} | named_already
+    free = [t for t in base.tensors.values() if not t.tied and t.name not in used]
+    for name, info in other.tensors.items():
+        array = theirs.load(name) if name not in known and name not in named_already else np.zeros(0)
+        if array.size < 2 or (array == array.flat[0]).all():
+            continue
+        for there in [t for t in free if sorted(squeezed(t.shape)) == sorted(squeezed(info.shape))]:
+            loaded = ours.load(there.name)
+            axes = () if np.array_equal(loaded.squeeze(), array.squeeze()) else same(loaded, array)
+            if axes is not None:
+                yield Move(name, (there.name,), axes, how=CONTENT)
+                break
+
+
+def left_of_shape(base: Port, other: Port, known: Mapping[str, Move]) -> Iterator[Move]:
+    """The one value and the one parameter of a shape that are left."""
+    used = {source for move in known.values() for source in move.sources}
+    ours = [t for t in base.tensors.values() if t.trained and not t.tied and t.name not in used]
+    theirs = [t for t in other.tensors.values() if t.name not in known]
+    for info in theirs:
+        partners = [t for t in ours if t.shape == info.shape]
+        if len(partners) == 1 and sum(t.shape == info.shape for t in theirs) == 1:
+            yield Move(info.name, (partners[0].name,), how="shape", doubt="matched by its shape alone")
+
+
+def same(a: Array, b: Array) -> tuple[int, ...] | None:
+    """The order of axes with which `a` is `b`; empty for the order that it has, None if there is none."""
+    if a.ndim != b.ndim:
+        return None
+    for axes in permutations(range(a.ndim)):
+        if a.transpose(axes).shape == b.shape and np.array_equal(a.transpose(axes), b):
+            return () if axes == tuple(range(a.ndim)) else axes
+    return None
+
+
+def folds_of(base: Port, other: Port) -> Iterator[Fold]:
+    """Convolutions of the port that have a BatchNorm in them: the baseline's has parameters, the port's has none."""
+    names = list(base.layers)
+    for layer in names:
+        if (
+            not is_norm(base, layer)
+            or f"{layer}.running_var" in other.tensors
+            or f"{layer}.running_var" not in base.tensors
+        ):
+            continue
+        size = base.tensors[f"{layer}.running_var"].shape
+        before = [
+            name
+            for name in names[: names.index(layer)]
+            if is_conv(base, name) and (weight(base, name) or ())[:1] == size
+        ]
+        # The exporter has named the result by the one or the other.
+        own = other.layers.get(layer)
+        conv = next((n for n in reversed(before) if weight(base, n) == weight(other, layer)), None)
+        if own is not None and conv is not None:
+            yield Fold(layer, conv, layer)
+        elif own is None and before and f"{before[-1]}.bias" in other.tensors:
+            yield Fold(before[-1], before[-1], layer)
+        else:
+            yield from with_numbers(base, other, before, layer)
+
+
+def with_numbers(base: Port, other: Port, convs: Sequence[str], norm: str) -> Iterator[Fold]:
+    """The layer whose weight is that of one of some convolutions with a BatchNorm in it."""
+    ours, theirs = Recorded(str(base.state)), Recorded(str(other.state))
+    for name in [name for name in other.layers if weight(other, name) is not None and name not in base.layers]:
+        have = theirs.load(f"{name}.weight")
+        for conv in [conv for conv in convs if weight(base, conv) == have.shape]:
+            (move, *_) = folded(base, other, Fold(name, conv, norm))
+            wanted = move.apply([ours.load(source) for source in move.sources], have.shape)
+            if close(have, wanted, 0.0, SAME * float(np.abs(wanted).max(initial=0.0))):
+                yield Fold(name, conv, norm)
+                return
+
+
+def weight(port: Port, layer: str) -> tuple[int, ...] | None:
+    """The shape of a layer's weight."""
+    info = port.tensors.get(f"{layer}.weight")
+    return None if info is None else info.shape
+
+
+def is_norm(port: Port, layer: str) -> bool:
+    """Whether a layer is a BatchNorm."""
+    op = op_of(port.layers[layer])
+    return op is not None and op.name == "batch_norm"
+
+
+def is_conv(port: Port, layer: str) -> bool:
+    """Whether a layer is a convolution."""
+    op = op_of(port.layers[layer])
+    return op is not None and op.name in ("conv1d", "conv2d", "conv3d")
+
+
+def folded(base: Port, other: Port, fold: Fold) -> Iterator[Move]:
+    """The weight and the bias of a folded layer."""
+    eps = float(base.layers[fold.norm].options.get("eps", 1e-5))
+    statistics = [f"{fold.norm}.{name}" for name in ("weight", "bias", "running_mean", "running_var")]
+    if not all(name in base.tensors for name in statistics):
+        return
+    bias = [name for name in (f"{fold.conv}.bias",) if name in base.tensors]
+    for own, sources in (("weight", [f"{fold.conv}.weight"]), ("bias", bias)):
+        if f"{fold.layer}.{own}" in other.tensors:
+            yield Move(f"{fold.layer}.{own}", (*statistics, *sources), how=FOLDED, eps=eps)
+
+
+@dataclass(frozen=True)
+class FoldedKernel:
+    """The baseline's convolution and the BatchNorm behind it as the kernel of the convolution's op, with the weight and
+    the bias that both are together, and with no others. `kernel` is that of the port's layer."""
+
+    kernel: Kernel
+    base: Port
+    fold: Fold
+    call: int
+    params: Any
+    states: Mapping[str, Path]
+
+    @property
+    def op(self) -> Op:
+        """The convolution."""
+        return self.kernel.op
+
+    @property
+    def layer(self) -> LayerInfo:
+        """The port's layer."""
+        return self.kernel.layer
+
+    @property
+    def dtype(self) -> str:
+        """The dtype."""
+        return self.kernel.dtype
+
+    def _folded(self) -> dict[str, Array]:
+        """The weight and the bias."""
+        stored, found = Recorded(str(self.states[self.kernel.port.name])), {}
+        for name in ("weight", "bias"):
+            if f"{self.fold.layer}.{name}" in stored:
+                found[name] = stored.load(f"{self.fold.layer}.{name}")
+        return found
+
+    def inputs(self, plain: Recorded) -> dict[str, Array]:
+        """The op's inputs in a run. Raises KeyError."""
+        return {"x": plain.load(f"{self.fold.conv}|{self.call}|in|0"), **self._folded()}
+
+    def __call__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
+        """What both layers make of `x`; None for other weights."""
+        own = self._folded()
+        if (case.op, case.params, dtype) != (self.op.name, self.params, self.dtype) or not all(
+            name in inputs and np.array_equal(inputs[name], array) for name, array in own.items()
+        ):
+            return None
+        state, x = self.states[self.base.name], np.asarray(inputs["x"])
+        try:
+            for layer in (self.fold.conv, self.fold.norm):
+                x = self.base.alone(state, layer, self.call, {"in:0": x})[f"{layer}|{self.call}|out|0"]
+        except (ModelError, KeyError):
+            return None
+        return {self.op.upstream[0]: x}
+
+
+def adopted(base: Port, other: Port, partners: Mapping[str, str]) -> None:
+    """Let layers whose class the file does not say be of their partner's."""
+    for name, partner in partners.items():
+        if name in other.layers and not other.layers[name].kind:
+            ours = base.layers[partner]
+            other.layers[name] = replace(other.layers[name], kind=ours.kind, own=ours.own)
+
+
+def paired(found: Mapping[str, str], folds: Sequence[Fold]) -> dict[str, str]:
+    """The partners with those of folded layers."""
+    return {**found, **{fold.layer: fold.conv for fold in folds}}

@@ -1,0 +1,214 @@
+"""Parts of a graph as models that ONNX Runtime runs, and what crosses the boundaries of layers on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from parity.models.worker.crossing import IN, OUT, key
+from parity.models.worker.graphs.graph import Graph, Node
+
+BYTES_AT_ONCE = 256 << 20
+Place = Tuple[Tuple[str, int], ...]
+"""The calls of layers around a node, the outermost first."""
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """A value that crosses a boundary: its name there, and its name at the boundary that it has crossed before, if
+    any."""
+
+    name: str
+    value: str
+    before: Optional[str]
+
+
+class Route:
+    """How values go from node to node across the boundaries of some layers.
+
+    `crossings` are in the order of the graph; `seen` has by value and place under which name it is seen there.
+
+    Args:
+        nodes: those that are run.
+        returned: the values that are asked for at last.
+        layers: those that are watched.
+    """
+
+    def __init__(self, graph: Graph, nodes: Sequence[Node], returned: Collection[str], layers: Collection[str]) -> None:
+        self.graph, self.nodes = graph, nodes
+        self.layers = [layer for layer in graph.layers if layer in layers]
+        self.places = {id(node): self._place(node) for node in nodes}
+        self.made = {value: node for node in nodes for value in node.outputs if value}
+        self.crossings: Dict[str, Crossed] = {}
+        self.seen: Dict[Tuple[str, Place], Optional[str]] = {}
+        self._numbers: Dict[Tuple[str, int], Dict[str, Dict[str, int]]] = {}
+        for node in nodes:
+            for value in node.reads:
+                if value not in graph.values:
+                    self._lead(value, self.places[id(node)])
+            for value in node.outputs:
+                if value in returned:
+                    self._lead(value, ())
+
+    def _place(self, node: Node) -> Place:
+        return tuple((layer, node.calls[layer]) for layer in node.path if layer in self.layers)
+
+    def _lead(self, value: str, place: Place) -> Optional[str]:
+        """Note all boundaries between where a value is made and a place; the last of them."""
+        if (value, place) in self.seen:
+            return self.seen[value, place]
+        start: Place = self.places[id(self.made[value])] if value in self.made else ()
+        common = 0
+        while common < min(len(start), len(place)) and start[common] == place[common]:
+            common += 1
+        at: Optional[str] = None
+        for depth in range(len(start), common, -1):
+            at = self._cross(start[depth - 1], OUT, value, at)
+            self.seen.setdefault((value, start[: depth - 1]), at)
+        for depth in range(common, len(place)):
+            at = self._cross(place[depth], IN, value, at)
+            self.seen.setdefault((value, place[: depth + 1]), at)
+        self.seen[value, place] = at
+        return at
+
+    def _cross(self, call: Tuple[str, int], side: str, value: str, before: Optional[str]) -> Optional[str]:
+        number = self.numbers(call)[side].get(value)
+        if number is None:
+            return before
+        name = key(*call, side, number)
+        self.crossings.setdefault(name, Crossed(name, value, before))
+        return name
+
+    def numbers(self, call: Tuple[str, int]) -> Dict[str, Dict[str, int]]:
+        """The places of the values that go into a call of a layer and come out of it."""
+        if call not in self._numbers:
+            nodes = self.graph.of(*call)
+            sides = ((IN, self.graph.given_to(nodes)), (OUT, self.graph.returned_by(nodes)))
+            self._numbers[call] = {side: {value: i for i, value in enumerate(values)} for side, values in sides}
+        return self._numbers[call]
+
+
+class Pieces:
+    """Runs parts of a graph; each part is a model of its own."""
+
+    def __init__(self, graph: Graph, adapter: Any) -> None:
+        self.graph, self.adapter = graph, adapter
+        self._sessions: Dict[Any, Any] = {}
+
+    def forget(self) -> None:
+        """The graph's values have changed."""
+        self._sessions.clear()
+
+    def run(self, nodes: Sequence[Node], given: Mapping[str, Any], wanted: Sequence[str]) -> List[Any]:
+        """The wanted values that some nodes make of given ones."""
+        types = tuple((name, str(array.dtype)) for name, array in given.items())
+        marked = (tuple(wanted), types, tuple(node.name for node in nodes))
+        if marked not in self._sessions:
+            self._sessions[marked] = self.session(self.model(nodes, given, wanted).SerializeToString())
+        return self.called(self._sessions[marked], given, wanted)
+
+    def called(self, session: Any, given: Mapping[str, Any], wanted: Sequence[str]) -> List[Any]:
+        """What a session returns; it runs what leads to these values only."""
+        options = self.adapter.framework.RunOptions()
+        options.only_execute_path_to_fetches = True
+        values = {name: self.adapter.value(array) for name, array in given.items()}
+        returned = session.run_with_ort_values(list(wanted), values, options)
+        return [self.adapter.array(value) for value in returned]
+
+    def in_turn(self, nodes: Sequence[Node], given: Mapping[str, Any], wanted: Sequence[str]) -> Iterator[Any]:
+        """The wanted values one after the other, of runs that each return about BYTES_AT_ONCE."""
+        session = self.session(self.model(nodes, given, wanted).SerializeToString())
+        waiting, count = list(wanted), 8
+        while waiting:
+            now, waiting = waiting[:count], waiting[count:]
+            arrays = self.called(session, given, now)
+            size = sum(array.nbytes for array in arrays)
+            count = max(1, min(4 * count, int(count * BYTES_AT_ONCE / max(size, 1))))
+            yield from arrays
+
+    def session(self, source: Any) -> Any:
+        """A session of a model's bytes or path."""
+        runtime = self.adapter.framework
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = self.adapter.threads
+        options.log_severity_level = 3
+        return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+    def model(self, nodes: Sequence[Node], given: Mapping[str, Any], wanted: Sequence[str]) -> Any:
+        """Some nodes as a model."""
+        onnx, graph = self.graph.onnx, self.graph
+        types = {name: onnx.helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in given.items()}
+        inputs = [onnx.helper.make_tensor_value_info(name, kind, None) for name, kind in types.items()]
+        outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in wanted]
+        used = dict.fromkeys(value for node in nodes for value in node.reads if value in graph.values)
+        initializers = [onnx.numpy_helper.from_array(graph.values[name], name) for name in used]
+        made = onnx.helper.make_graph([proto_of(node) for node in nodes], "piece", inputs, outputs, initializers)
+        opsets = list(graph.model.opset_import)
+        return onnx.helper.make_model(made, opset_imports=opsets, ir_version=graph.model.ir_version)
+
+
+def proto_of(node: Node) -> Any:
+    """A node with the names that values have now."""
+    proto = type(node.proto)()
+    proto.CopyFrom(node.proto)
+    del proto.input[:], proto.output[:], proto.metadata_props[:]
+    proto.input.extend(node.inputs)
+    proto.output.extend(node.outputs)
+    proto.name = node.name
+    return proto
+
+
+class Walk:
+    """A run of some nodes, piece by piece, in which other values may go on after a boundary.
+
+    Args:
+        given: the values that come from outside, by name.
+        cross: takes a name and what crosses there, and gives a function that loads what goes on, so that nothing is
+            held in memory.
+    """
+
+    def __init__(
+        self, pieces: Pieces, route: Route, given: Mapping[str, Any], cross: Callable[[str, Any], Callable[[], Any]]
+    ) -> None:
+        self.pieces, self.route, self.given, self.cross = pieces, route, given, cross
+        self._passed: Dict[str, Callable[[], Any]] = {}
+
+    def run(self) -> None:
+        """Take all values across their boundaries."""
+        for name in self.route.crossings:
+            self._pass(name)
+
+    def at(self, value: str, place: Place) -> Any:
+        """A value as it is seen in a place."""
+        name = self.route.seen.get((value, place))
+        return self._raw(value) if name is None else self._pass(name)
+
+    def _pass(self, name: str) -> Any:
+        if name not in self._passed:
+            crossed = self.route.crossings[name]
+            array = self._raw(crossed.value) if crossed.before is None else self._pass(crossed.before)
+            self._passed[name] = self.cross(name, array)
+        return self._passed[name]()
+
+    def _raw(self, value: str) -> Any:
+        """A value where it is made."""
+        if value in self.given:
+            return self.given[value]
+        place = self.route.places[id(self.route.made[value])]
+        nodes, read = self._chain(value, place)
+        return self.pieces.run(nodes, {name: self.at(name, place) for name in read}, [value])[0]
+
+    def _chain(self, value: str, place: Place) -> Tuple[List[Node], List[str]]:
+        """The nodes of a place that lead to a value, and what they read from elsewhere."""
+        found: Dict[int, Node] = {}
+        read: Dict[str, None] = {}
+        waiting = [value]
+        while waiting:
+            name = waiting.pop()
+            node = self.route.made.get(name)
+            if name in self.given or node is None or self.route.places[id(node)] != place:
+                read[name] = None
+            elif id(node) not in found:
+                found[id(node)] = node
+                waiting += [value for value in node.reads if value not in self.pieces.graph.values]
+        return [node for node in self.route.nodes if id(node) in found], list(read)
