@@ -57,12 +57,17 @@ def tree_of(form: Form) -> ast.FunctionDef:
     return tree
 
 
-def compiled(tree: ast.FunctionDef, form: Form) -> Form:
-    """The function of an edited tree, with the names of the form's module and the edits' helpers."""
+def compiled(tree: ast.FunctionDef, form: Form) -> Form | None:
+    """The function of an edited tree, with the names of the form's module and the edits' helpers; None if it is no
+    Python, such as a starred value outside of a call."""
     bare = ast.FunctionDef(tree.name, arguments_of(tree), tree.body, [], None, None)
     module = ast.fix_missing_locations(ast.Module([bare], []))
     names = form.__globals__ | HELPERS
-    exec(compile(module, "<fault>", "exec"), names)
+    try:
+        code = compile(module, "<fault>", "exec")
+    except SyntaxError:
+        return None
+    exec(code, names)
     return names[tree.name]  # type: ignore[no-any-return]
 
 
@@ -108,8 +113,8 @@ def one_fault(
     for _ in range(TRIES):
         tree, edits = edited(form, case, inputs, n_edits, rng)
         kernel = compiled(tree, form)
-        outputs = outputs_of(kernel, case, inputs, truth)
-        if outputs is None or not detectable(effect(outputs, truth, finest(case))):
+        outputs = None if kernel is None else outputs_of(kernel, case, inputs, truth)
+        if kernel is None or outputs is None or not detectable(effect(outputs, truth, finest(case))):
             continue
         keys = {(op, ast.unparse(tree)), (op, behaviour(kernel, op)) if shows(kernel, form, op) else (op, name)}
         if keys.isdisjoint(seen):

@@ -235,8 +235,12 @@ def saved_edits(program: Program, scope: Scope) -> Iterator[Edit]:
         yield from (Edit((), "", SAVED, value=(("input", name), "replaced", scope.keys[i])) for i in peers)
     for name in program.options:
         yield from (Edit((), "", SAVED, value=(("option", name), "number", number)) for number in NUMBERS)
+    readers_of: dict[int, list[int]] = {}
     for position, step in enumerate(program.steps):
-        readers = tuple(p for p, s in enumerate(program.steps) if s.backward and step.index in s.refs)
+        for index in set(step.refs) if step.backward else ():
+            readers_of.setdefault(index, []).append(position)
+    for position, step in enumerate(program.steps):
+        readers = tuple(readers_of.get(step.index, ()))
         if readers and not step.backward:
             yield from (Edit(readers, "", READ, value=(("step", position), "rounded", name)) for name in FORMATS)
 

@@ -89,7 +89,7 @@ class Step:
         """The function's name: `multiply`, `sum`, `matmul`."""
         return str(getattr(self.function, "__name__", self.function))
 
-    @property
+    @cached_property
     def refs(self) -> tuple[int, ...]:
         """The numbers of the values that it reads."""
         return tuple(leaf.index for leaf in leaves(self.operands) if isinstance(leaf, Ref))

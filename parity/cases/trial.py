@@ -35,7 +35,9 @@ class Trial:
                 self._values[step.index] = self._called(step, self._values)
         self._refs = [frozenset(step.refs) for step in program.steps]
         self._ready = [self._prepared(step) for step in program.steps]
+        self._indices = [step.index for step in program.steps]
         self._needed = {name: program.reach([name]) for name in program.outputs}
+        self._followers: dict[tuple[tuple[int, ...], str], Sequence[int]] = {}
         self._shapes = {index: np.shape(value) for index, value in self._values.items()}
         self.base = {name: np.asarray(self._values[index]) for name, index in program.outputs.items()}
 
@@ -53,13 +55,13 @@ class Trial:
         return call(step.function, filled(step.operands, values, self.kind), step.keywords)
 
     def _prepared(self, step: Step) -> tuple[Any, ...] | None:
-        """The operands of a step that gives an array, constants in the dtype; None if they are nested."""
-        is_array = isinstance(self._values[step.index], np.ndarray)
-        if not is_array or any(isinstance(operand, (tuple, list)) for operand in step.operands):
+        """The operands of a step that gives an array, constants in the dtype; None if values are nested in them."""
+        n_values = sum(isinstance(operand, Ref) for operand in step.operands)
+        if not isinstance(self._values[step.index], np.ndarray) or n_values < len(step.refs):
             return None
         return tuple(o if isinstance(o, Ref) else filled(o, (), self.kind) for o in step.operands)
 
-    def _repeated(self, position: int, values: Overlay) -> Any:
+    def _repeated(self, position: int, values: Mapping[int, Any]) -> Any:
         """The result of an unchanged step for changed values."""
         step, operands = self.program.steps[position], self._ready[position]
         if operands is None:
@@ -84,46 +86,61 @@ class Trial:
 
     def overflows(self, edit: Edit) -> bool:
         """Whether a value that an edit changes becomes infinite."""
-        values = Overlay(self._values)
+        values, changed = self._values.copy(), delta(self.program, edit)
+        steps = [step for replacing in changed.values() for step in replacing]
         with np.errstate(all="ignore"):
-            for step in (step for steps in delta(self.program, edit).values() for step in steps):
-                values.over[step.index] = self._called(step, values)
-        return any(np.isinf(value).any() for value in values.over.values())
+            for step in steps:
+                values[step.index] = self._called(step, values)
+        return any(np.isinf(values[step.index]).any() for step in steps)
 
     def _returned(self, edit: Edit) -> Array | None:
         how, key = edit.value
         if how in ("after", COMPUTED):
-            program, values = returning(self.program, edit), Overlay(self._values)
+            program, values = returning(self.program, edit), self._values.copy()
             for step in program.steps[len(self.program.steps) :]:
-                values.over[step.index] = self._called(step, values)
+                values[step.index] = self._called(step, values)
             return np.asarray(values[program.outputs[edit.function]])
         value = np.asarray(self._values[value_of(self.program, key)])
         return self.base[edit.function] + value if how == "added" else value
 
+    def _following(self, changed: tuple[int, ...], name: str) -> Sequence[int]:
+        """The changed positions and those that depend on them, behind an output or ("") all of them."""
+        key = changed, name
+        if key not in self._followers:
+            needed = self._needed.get(name, range(len(self.program.steps)))
+            reached, found = set[int](), list[int]()
+            for position in range(min(changed), len(self.program.steps)):
+                if position in changed or (position in needed and not self._refs[position].isdisjoint(reached)):
+                    reached.add(self.program.steps[position].index)
+                    found.append(position)
+            self._followers[key] = found
+        return self._followers[key]
+
     def _output(self, changed: Mapping[int, Sequence[Step]], name: str, *, whole: bool = False) -> Array | None:
         """The output; where a value has another shape, only if the `whole` program runs with it."""
-        values, needed = Overlay(self._values), range(len(self.program.steps)) if whole else self._needed[name]
-        for position in range(min(changed), len(self.program.steps)):
-            if position not in needed and position not in changed:
-                continue
-            step = self.program.steps[position]
+        values, others = self._values.copy(), set[int]()
+        for position in self._following(tuple(changed), "" if whole else name):
+            index = self._indices[position]
             if position in changed:
                 for new in changed[position]:
-                    values.over[new.index] = self._called(new, values)
-                if same(values.over[step.index], self._values[step.index]):
-                    del values.over[step.index]
+                    values[new.index] = self._called(new, values)
+                    others.add(new.index)
+                if same(values[index], self._values[index]):
+                    values[index] = self._values[index]
+                    others.discard(index)
                     continue
-            elif not self._refs[position].isdisjoint(values.over):
-                values.over[step.index] = self._repeated(position, values)
-            else:
+            elif self._refs[position].isdisjoint(others):
                 continue
-            shape, before = np.shape(values.over[step.index]), self._shapes[step.index]
+            else:
+                values[index] = self._repeated(position, values)
+                others.add(index)
+            shape, before = np.shape(values[index]), self._shapes[index]
             if shape != before and not whole and not takes_the_place(shape, before):
                 return self._output(changed, name, whole=True) if broadcast_together(shape, before) else None
         index = self.program.outputs[name]
-        if index not in values.over or np.shape(values.over[index]) != self._shapes[index]:
+        if index not in others or np.shape(values[index]) != self._shapes[index]:
             return None
-        return np.asarray(values.over[index])
+        return np.asarray(values[index])
 
 
 def takes_the_place(shape: Shape, of: Shape) -> bool:
@@ -149,12 +166,3 @@ def same(values: Any, others: Any) -> bool:
     number = values.ravel()[apart.argmax()]
     return bool(number != number) and np.array_equal(values, others, equal_nan=True)
 
-
-class Overlay:
-    """Values by number: the changed ones over the others."""
-
-    def __init__(self, base: Mapping[int, Any]) -> None:
-        self.base, self.over = base, dict[int, Any]()
-
-    def __getitem__(self, index: int) -> Any:
-        return self.over[index] if index in self.over else self.base[index]
