@@ -165,4 +165,3 @@ def same(values: Any, others: Any) -> bool:
         return True
     number = values.ravel()[apart.argmax()]
     return bool(number != number) and np.array_equal(values, others, equal_nan=True)
-

@@ -49,12 +49,12 @@ NEAR = 4.0
 
 @dataclass
 class Budget:
-    """The work that a finding is worth, in steps of a program (some 6 microseconds each for tensors of a few hundred
+    """The work that a finding is worth, in steps of a program (3 to 4 microseconds each for tensors of a few hundred
     elements), so that what is found does not depend on the machine. `untried` counts the edits for which it did not
     suffice, the least probable ones."""
 
-    left: int = 1_500_000
-    most: int = 300_000
+    left: int = 800_000
+    most: int = 200_000
     untried: int = 0
 
     def spent_on(

@@ -26,6 +26,8 @@ MOST = 1 << 17
 """Elements of the largest tensor of a question."""
 SLOPE = 0.25
 """The least growth, as a power of the length: half of that for random signs."""
+STARTED = 0.05
+"""The least growth over the first lengths; else the longest, which costs most, is not asked for."""
 FACTORS = (2, 3, 5)
 PLAIN = 1
 """The number of generic inputs whose values are of the usual size."""
@@ -40,6 +42,8 @@ def growing(case: CasePlan, inputs: Mapping[str, Array], ratios: Ratios) -> dict
     for dim in sizes_of(case, inputs):
         lengths, found = [], []
         for length in () if is_unrolled(case, inputs, dim) else LENGTHS:
+            if len(found) == FEWEST and not any(slope(lengths, of_one(name, found)) >= STARTED for name in found[0]):
+                break
             longer = lengthened(case, inputs, dim, length)
             answer = None if longer is None else ratios(*longer)
             if answer is not None:
@@ -47,7 +51,7 @@ def growing(case: CasePlan, inputs: Mapping[str, Array], ratios: Ratios) -> dict
                 found.append(answer)
         if len(found) < FEWEST:
             continue
-        slopes = {name: slope(lengths, [row.get(name, 0.0) for row in found]) for name in found[-1]}
+        slopes = {name: slope(lengths, of_one(name, found)) for name in found[-1]}
         grown = [name for name, value in slopes.items() if value >= SLOPE and found[-1][name] >= OFF]
         if grown:
             return {
@@ -58,6 +62,11 @@ def growing(case: CasePlan, inputs: Mapping[str, Array], ratios: Ratios) -> dict
                 "slope": {name: slopes[name] for name in grown},
             }
     return None
+
+
+def of_one(tensor: str, ratios: list[Mapping[str, float]]) -> list[float]:
+    """The error ratios of one tensor, 0 where it has none."""
+    return [row.get(tensor, 0.0) for row in ratios]
 
 
 def is_unrolled(case: CasePlan, inputs: Mapping[str, Array], dim: Dim) -> bool:

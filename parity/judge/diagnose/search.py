@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from parity.cases.op import IncompatibleError
 from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.causes import Cause, standing_causes
-from parity.judge.diagnose.evaluator import Evaluator, Observed, worst
-from parity.judge.diagnose.explanation import CLEAR, COST, KernelExplanation, unaltered
+from parity.judge.diagnose.evaluator import Evaluator, Observed, ratio, worst
+from parity.judge.diagnose.explanation import CLEAR, COST, KernelExplanation, together, unaltered
 from parity.judge.diagnose.fits import fitted
 from parity.judge.diagnose.locality import localized
 from parity.judge.diagnose.proposals import Causes, proposals, scaled
@@ -166,9 +167,21 @@ def pairs(start: KernelExplanation, plain: Sequence[Cause]) -> Iterator[KernelEx
     singles = [single for cause in plain if (single := start.extended(cause)) is not None]
     for i, single in enumerate(singles):
         for other in singles[i + 1 :]:
-            both = single.extended(*other.causes) if other.ids != single.ids else None
+            tried = other.ids != single.ids and may_give_the_outputs(single, other)
+            both = single.extended(*other.causes) if tried else None
             if both is not None and both.explains:
                 yield both
+
+
+def may_give_the_outputs(one: KernelExplanation, other: KernelExplanation) -> bool:
+    """Whether two explanations together may explain the tensors that are no gradients, whose programs take longer to
+    make."""
+    try:
+        values = one.evaluator.values_of(together((*one.causes, *other.causes)), gradients=False)
+    except IncompatibleError:
+        return True
+    wrong = [name for name in values if name in one.left and one.left[name] >= OFF]
+    return all(ratio(one.observed.get(n), one.evaluator.predicted(n, values[n])) < OFF for n in wrong)
 
 
 def believable(origin: KernelExplanation, weighty: Sequence[Cause]) -> list[Cause]:

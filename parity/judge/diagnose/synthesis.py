@@ -22,7 +22,7 @@ from parity.cases.program import Program
 from parity.cases.trial import Trial
 from parity.judge.bound.envelope import Array
 
-MOST_ATOMS, MOST_POINTS = 24, 160
+MOST_ATOMS, MOST_POINTS = 24, 80
 MOST_TERMS = 160
 MOST_KEPT, FEW = 8, 8
 RESOLVED = 1e-9
@@ -281,23 +281,41 @@ def sums(firsts: Terms, seconds: Terms, target: Columns, weights: Columns, toler
         return []
     first, second = normal(firsts.rows * weights), normal(seconds.rows * weights)
     goal = goal / np.linalg.norm(goal)
-    r, s, g = first @ goal, second @ goal, first @ second.T
-    apart = 1 - g**2
-    with np.errstate(all="ignore"):
-        explained = (r[:, None] ** 2 + s[None, :] ** 2 - 2 * r[:, None] * s[None, :] * g) / apart
-    explained = np.where(apart > INDEPENDENT, explained, 0)
+    r, s = first @ goal, second @ goal
     enough = 1 - max((SLACK * tolerance) ** 2, INDEPENDENT**1.5)
     single = np.flatnonzero(r**2 >= enough)[:MOST_CHECKED]
     if single.size:
         found = (weighed(firsts, seconds, [(0, int(i))], target, weights, tolerance) for i in single)
     else:
-        at = np.argwhere(explained >= enough)
-        best = at[np.argsort(-explained[at[:, 0], at[:, 1]], kind="stable")][:MOST_CHECKED]
+        best = most_explained(r, s, first @ second.T, enough)
         found = (weighed(firsts, seconds, [(0, int(i)), (1, int(j))], target, weights, tolerance) for i, j in best)
     return [expression for expression in found if expression is not None]
 
 
 SLACK = 4.0
+
+
+def most_explained(r: Columns, s: Columns, g: Columns, enough: float) -> NDArray[np.intp]:
+    """The pairs of directions that explain `enough` of a goal, the best first: `r` and `s` are its projections on
+    them, `g` theirs on each other.
+
+    A pair explains (r^2 + s^2 - 2 r s g) / (1 - g^2); nearly all of them are excluded without the division.
+    """
+    beyond = g * enough
+    beyond -= 2 * np.multiply.outer(r, s)
+    beyond *= g
+    beyond += (r**2 - enough)[:, None]
+    beyond += s**2
+    i, j = np.divmod(np.flatnonzero(beyond >= -ROUNDING), s.size)
+    apart = 1 - g[i, j] ** 2
+    i, j, apart = (values[apart > INDEPENDENT] for values in (i, j, apart))
+    explained = (r[i] ** 2 + s[j] ** 2 - 2 * r[i] * s[j] * g[i, j]) / apart
+    order = np.argsort(-explained, kind="stable")
+    return np.stack([i, j], axis=1)[order[explained[order] >= enough]][:MOST_CHECKED]
+
+
+ROUNDING = 1e-14
+"""What sums of some numbers up to 1 may be off by."""
 
 
 def triple_products(
