@@ -63,6 +63,13 @@ def formula(program: Program, index: int) -> str:
     return text.expression(steps[index]) if index in steps else text.value(index)[0]
 
 
+def output_formula(program: Program, name: str) -> tuple[str, int]:
+    """The expression of an output, and the precedence of its outermost operator."""
+    text, index = Formulas(program), program.outputs[name]
+    step = next((step for step in program.steps if step.index == index), None)
+    return text.value(index) if step is None else text.written(step)
+
+
 class Formulas:
     """The texts of a program's values."""
 
@@ -87,13 +94,14 @@ class Formulas:
 
     def value(self, index: int) -> tuple[str, int]:
         """A value as an operand, and the precedence of its outermost operator."""
-        return (self._names[index], ATOM) if index in self._names else self._written(self._steps[index])
+        return (self._names[index], ATOM) if index in self._names else self.written(self._steps[index])
 
     def expression(self, step: Step) -> str:
         """The expression of a step."""
-        return self._written(step)[0]
+        return self.written(step)[0]
 
-    def _written(self, step: Step) -> tuple[str, int]:
+    def written(self, step: Step) -> tuple[str, int]:
+        """The expression of a step, and the precedence of its outermost operator."""
         if step.name in INFIX and len(step.operands) == 2:
             sign, strength = INFIX[step.name]
             left, right = (self._operand(operand) for operand in step.operands)

@@ -12,7 +12,9 @@ import numpy as np
 
 from parity.cases.dtypes import COMPUTED_IN
 from parity.cases.exact.formats import FORMATS, Format
+from parity.cases.formula import ATOM, definitions, named_formulas, output_formula
 from parity.cases.op import Variant
+from parity.cases.program import Program
 from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Predicted, Prediction
 
@@ -30,6 +32,24 @@ Change = Callable[[Prediction], Prediction]
 
 
 @dataclass(frozen=True)
+class Result:
+    """What is returned as a tensor: `form` with the reference's expression for it (or for another one, `source`) in the
+    place of `{}`."""
+
+    form: str
+    source: str = ""
+
+    def text(self, program: Program, name: str, note: str = "") -> str:
+        """`y = 2 * (a + b), where the reference has a + b`, with a `note` after what is returned."""
+        (own, _), (used, strength) = output_formula(program, name), output_formula(program, self.source or name)
+        whole = self.form == "{}" or "({}" in self.form or strength >= ATOM
+        returned = self.form.replace("{}", used if whole else f"({used})")
+        sign = "" if self.form.startswith("is ") else "= "
+        told = f"{sign}{returned}{note}, where the reference has {own}"
+        return f"{name} {told}{definitions(told, dict(named_formulas(program)))}"
+
+
+@dataclass(frozen=True)
 class Cause:
     """A hypothesis: an `alteration` of the reference, or a `change` of what is predicted.
 
@@ -37,7 +57,8 @@ class Cause:
     instead of values. `shown_by` is the input that distinguishes it. `lossy`: exact except for lost precision.
     `shared`: it affects every tensor. `portable`: it means the same in another dtype. `counted` are the numbers of
     elements that a factor may come from: at other sizes it is another number. `only` are the tensors that it concerns
-    where each has causes of its own (none: all).
+    where each has causes of its own (none: all). `results` are the tensors that a `change` gives, as expressions;
+    `expression` says what no alteration and no result says.
     """
 
     id: str
@@ -51,6 +72,8 @@ class Cause:
     portable: bool = True
     counted: frozenset[str] = frozenset()
     only: frozenset[str] = frozenset()
+    results: Mapping[str, Result] = field(default_factory=dict)
+    expression: str = ""
 
     @property
     def kind(self) -> str:

@@ -17,6 +17,7 @@ from parity.cases.op import IncompatibleError
 from parity.judge.bound.envelope import OFF, Array, size
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio, ratios, worst
+from parity.judge.diagnose.expressions import expression_of
 
 BAND = 1000.0
 """An unstable algorithm explains errors of at least this part of its own."""
@@ -97,14 +98,9 @@ class KernelExplanation:
         return together(self.causes)
 
     def expression(self, cause: Cause) -> str:
-        """The expression that one of the causes changes, after those before it; "" if it is not a formula."""
-        if cause.alteration is None:
-            return ""
+        """The expression that one of the causes changes, after those before it; "" if it is none."""
         before = [c for c in self.causes[: self.causes.index(cause)] if c.only == cause.only]
-        try:
-            return self.evaluator.expression(cause.alteration, together(before))
-        except IncompatibleError:
-            return ""
+        return expression_of(self.evaluator, cause, together(before))
 
     def extended(self, *causes: Cause) -> KernelExplanation | None:
         """The explanation with more causes, one after the other; None if some contradict each other."""

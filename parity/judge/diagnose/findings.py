@@ -12,10 +12,11 @@ from parity.judge.bound.choices import IN_ORDER, OTHER_EQUALS, Chosen, Mask
 from parity.judge.bound.envelope import OFF, size
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison, Verdict
-from parity.judge.diagnose.causes import Cause
+from parity.judge.diagnose.causes import Cause, Result
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.judge.diagnose.evaluator import WIDE, worst
+from parity.judge.diagnose.evaluator import WIDE, Alteration, Evaluator, worst
 from parity.judge.diagnose.explanation import KernelExplanation
+from parity.judge.diagnose.expressions import expression_of
 from parity.judge.diagnose.search import SearchResult
 from parity.outcome import CellOutcome
 
@@ -39,6 +40,7 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
         # A sum that grows is that of some tensors; the other behaviours show in all.
         tensors = tuple(n for n in start.wrong if "slope" not in behaviour or n in behaviour["tensors"])
         before = worst(start.left[n] for n in tensors)
+        behaviour = {**behaviour, **computed_narrow(name, tensors, start.evaluator)}
         rows.append(Diagnosis(*cell, name, CATALOGUE[name].title, tensors, False, before, before, behaviour))
         rest = {n: value for n, value in rest.items() if n not in tensors}
     if rest:
@@ -48,6 +50,18 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
         title = CATALOGUE["unexplained"].title
         rows.append(Diagnosis(*cell, "unexplained", title, tuple(rest), False, before, after, evidence))
     return rows
+
+
+NARROWED = {"narrow-accumulation": "running totals", "reduced-precision": "steps"}
+"""What is in the dtype where a behaviour shows that digits are lost there."""
+
+
+def computed_narrow(name: str, tensors: Sequence[str], evaluator: Evaluator) -> dict[str, str]:
+    """What a kernel computes that loses digits in a narrow dtype; nothing for other behaviours."""
+    if name not in NARROWED:
+        return {}
+    result = Result(f"{{}} with {NARROWED[name]} in {evaluator.dtype}")
+    return {"expression": expression_of(evaluator, Cause(name, results=dict.fromkeys(tensors, result)), Alteration())}
 
 
 def diagnosis(cell: CellKey, cause: Cause, needing: Mapping[str, float], result: SearchResult) -> Diagnosis:

@@ -40,7 +40,8 @@ def growing(case: CasePlan, inputs: Mapping[str, Array], ratios: Ratios) -> dict
     """The tensors whose error grows with the length of an axis, in units of a careful implementation's; at most four
     calls for each size of the inputs."""
     for dim in sizes_of(case, inputs):
-        lengths, found = [], []
+        lengths: list[int] = []
+        found: list[Mapping[str, float]] = []
         for length in () if is_unrolled(case, inputs, dim) else LENGTHS:
             if len(found) == FEWEST and not any(slope(lengths, of_one(name, found)) >= STARTED for name in found[0]):
                 break

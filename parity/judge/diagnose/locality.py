@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parity.cases.exact.formats import FORMATS
 from parity.judge.bound.envelope import OFF, Array, size
-from parity.judge.diagnose.causes import DIGITS, Cause, Change, narrowed
+from parity.judge.diagnose.causes import DIGITS, Cause, Change, Result, narrowed
 from parity.judge.diagnose.evaluator import Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 
@@ -64,7 +64,8 @@ def narrow_step(origin: KernelExplanation) -> Iterator[Cause]:
         wider = change(origin.prediction)
         if all(ratio(observed.get(n), wider[n]) < OFF and large_enough(observed[n], wider[n]) for n in wrong):
             shown = {"format": "float32", "step": "an inner one, judging by the size of the errors"}
-            yield Cause("reduced-precision", shown, change=change, weight=2.0, portable=False)
+            results = dict.fromkeys(wrong, Result("{} with a step in float32"))
+            yield Cause("reduced-precision", shown, change=change, weight=2.0, portable=False, results=results)
             return
 
 

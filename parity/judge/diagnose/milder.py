@@ -61,7 +61,15 @@ def lost(start: KernelExplanation, milder: KernelExplanation, part: float) -> Ke
         found = {n: widest(prediction[n], start.left[n]) for n in wrong}
         return {**prediction, **{name: replace(predicted, unstable=True) for name, predicted in found.items()}}
 
-    shown = {"recognised_at": f"1/{1 / part:g} of the offset"}
+    cause = milder.causes[0]
     return start.extended(
-        replace(milder.causes[0], parameters=shown, alteration=None, change=widened, weight=BAND_WEIGHT, portable=False)
+        replace(
+            cause,
+            parameters={"recognised_at": f"1/{1 / part:g} of the offset"},
+            alteration=None,
+            change=widened,
+            weight=BAND_WEIGHT,
+            portable=False,
+            expression=milder.expression(cause),
+        )
     )

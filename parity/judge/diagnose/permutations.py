@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.judge.bound.envelope import OFF, Array
-from parity.judge.diagnose.causes import FEW, Cause, Change, changed
+from parity.judge.diagnose.causes import FEW, Cause, Change, Result, changed
 from parity.judge.diagnose.evaluator import Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 
@@ -26,7 +26,9 @@ def rearranged(origin: KernelExplanation, name: str) -> Iterator[tuple[Cause, Pr
         return
     same = same_values(values, exact, predicted.envelope.max)
     for kind, shown, other in arrangements(exact, values.shape, values if same else None):
-        yield Cause(kind, shown, change=rearrange(name, kind, shown, values)), predicted.rearranged(other)
+        results = {name: Result(form_of(shown, values.shape))}
+        cause = Cause(kind, shown, change=rearrange(name, kind, shown, values), results=results)
+        yield cause, predicted.rearranged(other)
     gaps = np.diff(np.sort(exact, axis=None))
     positive = gaps[gaps > 0]
     distinct = positive.size > 0 and float(np.median(positive)) > predicted.envelope.max
@@ -50,7 +52,26 @@ def permuted(name: str, values: Array, exact: Array, predicted: Predicted) -> It
     ):
         other = predicted.rearranged(flat[order].reshape(values.shape))
         if any(shown.values()) and ratio(values, other) < OFF:
-            yield Cause(kind, shown, change=reordered(name, order), weight=weight), other
+            results = {name: Result(form_of(shown, values.shape))}
+            yield Cause(kind, shown, change=reordered(name, order), weight=weight, results=results), other
+
+
+def form_of(shown: Mapping[str, Any], shape: tuple[int, ...]) -> str:
+    """A permutation of an expression."""
+    match shown:
+        case {"axes": order}:
+            return f"transpose({{}}, {tuple(order)})"
+        case {"read_in_order": order}:
+            return f"reshape(transpose({{}}, {tuple(order)}), {shape})"
+        case {"in_memory_by": step}:
+            return f"roll({{}}, {step})"
+        case {"axis": axis, "by": step}:
+            return f"roll({{}}, {step}, axis={axis})"
+        case {"flipped": "all"}:
+            return "flip({})"
+        case {"flipped": axis}:
+            return f"flip({{}}, axis={axis})"
+    return f"permuted({{}}), {shown.get('moved', 'some')} elements elsewhere"
 
 
 def reordered(name: str, order: NDArray[np.intp]) -> Change:

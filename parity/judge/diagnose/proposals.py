@@ -16,8 +16,9 @@ import numpy as np
 from parity.cases.draw import Shape
 from parity.cases.edits import RETURNED, Edit
 from parity.cases.exact.formats import FORMATS, on_grid
+from parity.cases.formula import short
 from parity.judge.bound.envelope import OFF, Array, Envelope, size
-from parity.judge.diagnose.causes import DIGITS, FEW, Cause, Change, multiplied, narrowed, replaced
+from parity.judge.diagnose.causes import DIGITS, FEW, Cause, Change, Result, multiplied, narrowed, replaced
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Predicted, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.permutations import rearranged
@@ -64,11 +65,13 @@ def absent(origin: KernelExplanation) -> Iterator[Cause]:
         tensors = {n: origin.observed.get(n) for n in origin.wrong if origin.evaluator.is_gradient(n) is gradient}
         nothing = {n: Predicted(None, EXACT) for n, values in tensors.items() if values is None}
         if nothing:
-            yield Cause(kind, {"returned": "nothing comparable"}, change=replaced(nothing))
+            results = dict.fromkeys(nothing, Result("is not returned"))
+            yield Cause(kind, {"returned": "nothing comparable"}, change=replaced(nothing), results=results)
         given = {n: values for n, values in tensors.items() if values is not None}
         zeros = {n: Predicted(np.zeros_like(v), EXACT) for n, v in given.items() if v.size and not v.any()}
         if zeros:
-            yield Cause(kind, {"returned": "zeros"}, change=replaced(zeros))
+            results = dict.fromkeys(zeros, Result("0"))
+            yield Cause(kind, {"returned": "zeros"}, change=replaced(zeros), results=results)
 
 
 def resized(origin: KernelExplanation) -> Iterator[Cause]:
@@ -120,9 +123,17 @@ def coarse(origin: KernelExplanation) -> Iterator[Cause]:
         if names:
             shown = {"format": target.name, "every_value_is_of_this_format": names}
             stored, computed = narrowed(names, target, digits, ROUNDED_ONCE)
+            results = dict.fromkeys(names, Result(f"rounded_to({{}}, {target.name})"))
             for change, weight in ((stored, 1.0), (computed, 1.5)):
-                shown_by = "values that the lower precision cannot represent"
-                yield Cause("reduced-precision", shown, change=change, weight=weight, shown_by=shown_by, portable=False)
+                yield Cause(
+                    "reduced-precision",
+                    shown,
+                    change=change,
+                    weight=weight,
+                    shown_by="values that the lower precision cannot represent",
+                    portable=False,
+                    results=results,
+                )
 
 
 def lies_on(values: Array | None, predicted: Predicted, target: str) -> bool:
@@ -176,6 +187,13 @@ class Factor:
         return f"{self.number}: {over}{' or '.join(self.labels[:MOST_LABELS])}" if self.labels else self.number
 
     @property
+    def form(self) -> str:
+        """A multiple of an expression."""
+        if self.value == -1:
+            return "-{}"
+        return f"{self.number if self.number[-1].isdigit() and self.number[0].isdigit() else short(self.value)} * {{}}"
+
+    @property
     def counted(self) -> frozenset[str]:
         """What it may be made of, whatever the sizes."""
         return frozenset(f"{self.how} {label}" for label in self.labels)
@@ -189,8 +207,8 @@ def factor_cause(factor: Factor, names: Sequence[str]) -> Cause:
     plain = FACTOR_WEIGHT if factor.number in PLAIN and not factor.labels else 0.0
     weight = UNNAMED_WEIGHT if factor.number == UNNAMED else plain
     parameters = {"factor": factor.value, "meaning": factor.meaning}
-    change = multiplied(names, factor.value)
-    return Cause(factor.id, parameters, change=change, weight=weight, counted=factor.counted)
+    change, results = multiplied(names, factor.value), dict.fromkeys(names, Result(factor.form))
+    return Cause(factor.id, parameters, change=change, weight=weight, counted=factor.counted, results=results)
 
 
 def recounted(cause: Cause, evaluator: Evaluator, seen: Collection[str]) -> Cause:
@@ -294,7 +312,7 @@ def exchanged(origin: KernelExplanation) -> Iterator[Causes]:
         if multiples:
             sources[name], factors[name] = next(iter(multiples.items()))
     if sources:
-        cause = Cause("swapped-gradients", {"holds": sources}, change=renamed(sources))
+        cause = Cause("swapped-gradients", {"holds": sources}, change=renamed(sources), results=taken(sources))
         yield from with_factor(origin.evaluator, cause, factors) if factors else ((cause,),)
 
 
@@ -308,12 +326,17 @@ def exchanged_outputs(origin: KernelExplanation) -> Iterator[Causes]:
         held = {one: other, other: one}
         pairs = [(given[name], prediction[source]) for name, source in held.items()]
         if all(comparable(predicted, values) and ratio(values, predicted) < OFF for values, predicted in pairs):
-            yield (Cause("swapped-outputs", {"holds": held}, change=renamed(held)),)
+            yield (Cause("swapped-outputs", {"holds": held}, change=renamed(held), results=taken(held)),)
 
 
 def renamed(held: Mapping[str, str]) -> Change:
     """The change that gives tensors the predictions of others."""
     return lambda prediction: {**prediction, **{name: prediction[other] for name, other in held.items()}}
+
+
+def taken(held: Mapping[str, str]) -> dict[str, Result]:
+    """Tensors with the reference's expressions for others."""
+    return {name: Result("{}", other) for name, other in held.items()}
 
 
 def comparable(predicted: Predicted, values: Array) -> bool:

@@ -80,7 +80,10 @@ def statistics_causes(origin: KernelExplanation) -> Iterator[Cause]:
         if all(LEAST_ROUNDING <= error <= MOST_ROUNDING for error in errors) and random(implied):
             parameters = {"format": target.name, "statistics_errors_over_its_unit_roundoff": max(errors)}
             yield cause(
-                "reduced-precision", parameters, shown_by="statistics that the lower precision cannot represent"
+                "reduced-precision",
+                parameters,
+                shown_by="statistics that the lower precision cannot represent",
+                expression=f"mean and variance rounded to {target.name}, where the reference has them in full",
             )
 
 

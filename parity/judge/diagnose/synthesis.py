@@ -311,7 +311,8 @@ def most_explained(r: Columns, s: Columns, g: Columns, enough: float) -> NDArray
     i, j, apart = (values[apart > INDEPENDENT] for values in (i, j, apart))
     explained = (r[i] ** 2 + s[j] ** 2 - 2 * r[i] * s[j] * g[i, j]) / apart
     order = np.argsort(-explained, kind="stable")
-    return np.stack([i, j], axis=1)[order[explained[order] >= enough]][:MOST_CHECKED]
+    found: NDArray[np.intp] = np.stack([i, j], axis=1)[order[explained[order] >= enough]]
+    return found[:MOST_CHECKED]
 
 
 ROUNDING = 1e-14

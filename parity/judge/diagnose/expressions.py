@@ -1,0 +1,55 @@
+"""What a cause computes, as an expression in the reference's own names: `grad.x = 0.5 * (g @ weight), where the
+reference has g @ weight`."""
+
+from __future__ import annotations
+
+from parity.cases.op import IncompatibleError
+from parity.judge.diagnose.causes import Cause, Result, standing_causes
+from parity.judge.diagnose.evaluator import Alteration, Evaluator
+
+
+def expression_of(evaluator: Evaluator, cause: Cause, before: Alteration) -> str:
+    """The expression that a cause changes, after the alterations `before`; "" where it says only where an error is."""
+    try:
+        if cause.expression:
+            return cause.expression
+        if cause.alteration is None:
+            return changed_results(evaluator, cause)
+        return altered(evaluator, cause.alteration, before) or named_alike(evaluator, cause, before)
+    except IncompatibleError:
+        return ""
+
+
+def changed_results(evaluator: Evaluator, cause: Cause) -> str:
+    """The results that a cause changes, each beside that of the reference."""
+    if evaluator.universal or not cause.results:
+        return ""
+    program = evaluator.program(Alteration())
+    names: dict[Result, list[str]] = {}
+    for name, result in cause.results.items():
+        if name in program.outputs:
+            names.setdefault(result, []).append(name)
+    note = f" ({cause.parameters['meaning']})" if cause.counted else ""
+    texts = [result.text(program, some[0], note) for result, some in names.items()]
+    also = [f"the same in {', '.join(some[1:])}" for some in names.values() if some[1:]]
+    return "; ".join([*texts, *also])
+
+
+def altered(evaluator: Evaluator, alteration: Alteration, before: Alteration) -> str:
+    """What an alteration changes: a formula, numbers, inputs that are left out or rounded."""
+    if text := evaluator.expression(alteration, before):
+        return text
+    given = vars(evaluator.case.params)
+    texts = [f"{n} = {value!r}, where the reference has {given[n]!r}" for n, value in alteration.params.items()]
+    texts += [f"{name} is left out" for name in alteration.absent]
+    names = [name for name in evaluator.inputs if name in alteration.rounded]
+    if alteration.operands and names:
+        rounded = ", ".join(f"rounded_to({name}, {alteration.operands})" for name in names)
+        texts.append(f"{rounded}, wherever the reference has {', '.join(names)}")
+    return "; ".join(texts)
+
+
+def named_alike(evaluator: Evaluator, cause: Cause, before: Alteration) -> str:
+    """The expression of the variant with the same id: the numbers of a cause are no formula."""
+    variants = (c for c in standing_causes(evaluator) if c.id == cause.id and c.alteration is not None)
+    return next((text for c in variants if c.alteration and (text := altered(evaluator, c.alteration, before))), "")
