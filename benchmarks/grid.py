@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -94,13 +95,14 @@ def as_yaml(cases: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def timed(command: list[str], cwd: Path) -> float:
-    """Wall seconds of a command; its exit code may be 1, where numbers differ."""
-    started = time.perf_counter()
+def timed(command: list[str], cwd: Path) -> tuple[float, float]:
+    """Wall and processor seconds (children included) of a command; its exit code may be 1, where numbers differ."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode not in (0, 1):
         sys.exit(f"{command}: {done.returncode}\n{done.stderr}")
-    return time.perf_counter() - started
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def judge_share(run_dir: Path) -> float:
@@ -109,10 +111,10 @@ def judge_share(run_dir: Path) -> float:
     return float(run["judge_seconds"] / run["seconds"])
 
 
-def measure(n_cases: int, repeats: int) -> tuple[dict[str, float], float]:
-    """Median wall seconds of parity and of both scripts, interleaved; the judge's share of parity's."""
+def measure(n_cases: int, repeats: int) -> tuple[dict[str, list[float]], float]:
+    """Median wall and processor seconds of parity and of both scripts, interleaved; the judge's share of parity's."""
     cases, shares = grid(n_cases), []
-    seconds: dict[str, list[float]] = {"parity": [], "torch script": [], "paddle script": []}
+    seconds: dict[str, list[tuple[float, float]]] = {"parity": [], "torch script": [], "paddle script": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "grid.yaml").write_text(as_yaml(cases))
@@ -129,7 +131,8 @@ def measure(n_cases: int, repeats: int) -> tuple[dict[str, float], float]:
                 if repeat:
                     seconds[key].append(took)
             shares.append(judge_share(folder / f"run-{repeat}"))
-    return {key: statistics.median(values) for key, values in seconds.items()}, statistics.median(shares)
+    medians = {key: [statistics.median(each) for each in zip(*took, strict=True)] for key, took in seconds.items()}
+    return medians, statistics.median(shares)
 
 
 def main() -> None:
@@ -139,15 +142,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     seconds, share = measure(options.cases, options.repeats)
-    ratio = seconds["parity"] / max(seconds["torch script"], seconds["paddle script"])
+    ratio, cpu_ratio = (
+        seconds["parity"][i] / max(seconds["torch script"][i], seconds["paddle script"][i]) for i in (0, 1)
+    )
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    for key, value in seconds.items():
-        print(f"{key:14} {value:6.2f} s")
+    for key, (wall, cpu) in seconds.items():
+        print(f"{key:14} {wall:6.2f} s, {cpu:6.2f} s of processor time")
     print(f"oracle, comparison and judgement: {share:.0%} of parity's time")
     print(f"parity / slower script: {ratio:.2f} (goal: at most {GOAL}; {'met' if ratio <= GOAL else 'missed'})")
+    print(f"the same in processor time: {cpu_ratio:.2f}")
     if options.json:
         options.json.write_text(
-            json.dumps({"seconds": seconds, "ratio": ratio, "judge_share": share, "cases": options.cases}, indent=1)
+            json.dumps({"seconds": seconds, "ratios": [ratio, cpu_ratio], "judge_share": share}, indent=1)
         )
 
 

@@ -365,3 +365,14 @@ def test_a_script_runs_by_itself(scripts, backend):
     done = run_alone(executables(results)[backend], scripts / f"{cell.anchor}.py")
     assert done.returncode == 1, done.stderr
     assert done.stdout.endswith("the difference is there\n")
+
+
+PLACES_AND_CHOICES = ("localized", "rounding", "degenerate-gradient", "gradient-choice", "index-choice", "input-mutated")
+"""Diagnoses that explain no formula."""
+
+
+def test_every_explained_finding_has_its_expression(shipped):
+    explained = [d for d in shipped.results["diagnoses"] if d["explained"] and d["id"] not in PLACES_AND_CHOICES]
+    assert explained
+    without = [d for d in explained if not d["evidence"].get("expression")]
+    assert [(d["case"], d["dtype"], d["backend"], d["id"]) for d in without] == []

@@ -12,6 +12,10 @@ from parity.cases.exact.formats import FORMATS, on_grid, rounded
 from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate
 from parity.diagnoses import DIAGNOSES
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, size
+from parity.judge.case import prepared
+from parity.judge.diagnose.causes import standing_causes
+from parity.judge.diagnose.evaluator import Alteration
+from parity.judge.diagnose.expressions import expression_of
 from tests.judge.judging import (
     BOTH,
     Constant,
@@ -170,6 +174,40 @@ def test_every_transform_is_named(change):
         first = next(d for d in found.diagnoses if d.dtype == dtype and d.id == expected)
         assert first.explained
         assert first.residual_before > OFF > first.residual_after
+        assert expected == "localized" or "where the reference has" in first.evidence["expression"]
+
+
+EXPRESSIONS = {
+    "negated": "grad.x = -(",
+    "doubled": "grad.weight = 2 * sum(",
+    "mean": "grad.bias = 1/9 * sum(grad.y, axis=0) (1/9: a mean over ",
+    "zero": "grad.x = 0, where the reference has ",
+    "gone": "grad.weight is not returned, where the reference has ",
+    "swapped": "grad.weight = sum(grad.y, axis=0), where the reference has sum(",
+    "rolled": "grad.weight = roll(sum(",
+    "reversed": "y = flip(",
+    "transposed": "grad.weight = transpose(",
+    "bfloat16-result": "y = rounded_to(",
+}
+
+
+@pytest.mark.parametrize("change", EXPRESSIONS)
+def test_a_transform_is_an_expression_of_the_references(change):
+    case, expected, function = CHANGES[change]
+    found = judged(case, lambda inputs, dtype: function(kernel(case, inputs, dtype)))
+    for dtype in BOTH:
+        [first] = [d for d in found.diagnoses if d.dtype == dtype and d.id == expected]
+        assert first.evidence["expression"].startswith(EXPRESSIONS[change])
+
+
+def test_numbers_and_operands_of_a_lower_precision_are_expressions():
+    case = planned("layer_norm", x=(9, 14), normalized_shape=(14,), eps=1e-5)
+    inputs, dtype = drawn(case), "float64"
+    evaluator = prepared(case, dtype, inputs)
+    told = [expression_of(evaluator, cause, Alteration()) for cause in standing_causes(evaluator)]
+    assert "eps = 9.999999747378752e-06, where the reference has 1e-05" in told
+    assert any(text.startswith("rounded_to(x, bfloat16), rounded_to(weight, bfloat16)") for text in told)
+    assert all(told)
 
 
 def test_an_ignored_option_explains_another_shape_and_the_gradients_that_it_lacks():
