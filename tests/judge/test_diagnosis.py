@@ -182,7 +182,7 @@ EXPRESSIONS = {
     "doubled": "grad.weight = 2 * sum(",
     "mean": "grad.bias = 1/9 * sum(grad.y, axis=0) (1/9: a mean over ",
     "zero": "grad.x = 0, where the reference has ",
-    "gone": "grad.weight is not returned, where the reference has ",
+    "gone": "grad.weight = nothing, where the reference has ",
     "swapped": "grad.weight = sum(grad.y, axis=0), where the reference has sum(",
     "rolled": "grad.weight = roll(sum(",
     "reversed": "y = flip(",

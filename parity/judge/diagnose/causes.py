@@ -44,9 +44,8 @@ class Result:
         (own, _), (used, strength) = output_formula(program, name), output_formula(program, self.source or name)
         whole = self.form == "{}" or "({}" in self.form or strength >= ATOM
         returned = self.form.replace("{}", used if whole else f"({used})")
-        sign = "" if self.form.startswith("is ") else "= "
-        told = f"{sign}{returned}{note}, where the reference has {own}"
-        return f"{name} {told}{definitions(told, dict(named_formulas(program)))}"
+        told = f"{name} = {returned}{note}, where the reference has {own}"
+        return told + definitions(told, dict(named_formulas(program)))
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def absent(origin: KernelExplanation) -> Iterator[Cause]:
         tensors = {n: origin.observed.get(n) for n in origin.wrong if origin.evaluator.is_gradient(n) is gradient}
         nothing = {n: Predicted(None, EXACT) for n, values in tensors.items() if values is None}
         if nothing:
-            results = dict.fromkeys(nothing, Result("is not returned"))
+            results = dict.fromkeys(nothing, Result("nothing"))
             yield Cause(kind, {"returned": "nothing comparable"}, change=replaced(nothing), results=results)
         given = {n: values for n, values in tensors.items() if values is not None}
         zeros = {n: Predicted(np.zeros_like(v), EXACT) for n, v in given.items() if v.size and not v.any()}
