@@ -155,7 +155,9 @@ def attributes(evaluator: Evaluator) -> Iterator[Cause]:
     for values in product(*forms.values()):
         params = {n: v for n, v in zip(forms, values, strict=True) if v != forms[n][0]}
         if params:
-            shown_by = "float64, with a value that float32 cannot represent"
+            complements = [name for name, value in params.items() if value != float(np.float32(forms[name][0]))]
+            of = f" of 1 - {', 1 - '.join(complements)}" if complements else ""
+            shown_by = f"float64, with a value{of} that float32 cannot represent"
             yield Cause("attribute-precision", params, Alteration(params=params), shown_by=shown_by)
 
 

@@ -54,6 +54,8 @@ DIGITS_LOST = 2.0**-4
 """The most that steps in a narrow dtype lose, as a part of the values: 16 units of roundoff of bfloat16."""
 FINER = 2.0**8
 """The least by which an error shrinks in float32 that comes from rounding to float16 (13 digits fewer) or bfloat16."""
+STORED = "attribute-precision"
+"""The id of options that are stored in float32: they differ where float32 does not hold them, as the user's."""
 N_COPIES = 6
 """Results that tell one element of a tensor from another."""
 N_ORIGINS = 3
@@ -445,9 +447,11 @@ class Inquiry:
         return edits and not all(holds(explanation, question) for question in self.resized)
 
     def _further(self, explanation: KernelExplanation) -> Sequence[Question]:
-        """The results in other dtypes and of other sizes that an explanation must predict too."""
+        """The results in other dtypes, of other sizes or with the user's options that an explanation must predict."""
         counted = any(cause.counted for cause in explanation.causes)
-        return [*self._in_other_dtypes(explanation), *(self.resized if counted else ())]
+        stored = self.can_ask and any(cause.id == STORED for cause in explanation.causes)
+        further = [*(self.resized if counted else ()), *(self.alike if stored else ())]
+        return [*self._in_other_dtypes(explanation), *further]
 
     def _recounted(self, best: KernelExplanation) -> KernelExplanation:
         """With the meanings of factors that the result for other sizes leaves."""
@@ -608,6 +612,11 @@ def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
     same = [c for c in alike if c.parameters == cause.parameters]
     if cause.change is not None and not cause.counted:
         yield from (cause, *same)
+        return
+    if cause.id == STORED:
+        alike = [c for c in alike if c.shown_by == cause.shown_by]
+        # Where float32 holds the options, nothing differs.
+        yield from alike or [replace(cause, alteration=Alteration())]
         return
     if cause.counted:
         same, alike = [], [c for c in alike if not cause.counted.isdisjoint(c.counted)]
