@@ -104,6 +104,10 @@ class CaseReport:
         verdicts = dict.fromkeys(row.verdict for row in findings)
         yield from (f"{verdict}: {ADVICE[verdict]}" for verdict in verdicts)
 
+    def part(self, row: ComparisonRow, diagnosis: Diagnosis | None) -> str:
+        """The part of what a comparison compares that its values are of, where its diagnosis says so."""
+        return ""
+
     def since(self, diagnosis: Diagnosis | None) -> str:
         """Since when a backend differs, where its diagnosis says so."""
         return ""

@@ -19,6 +19,7 @@ from parity.training.judge.oracle import NOTHING, StepOracle, UnknownError
 from parity.training.judge.probes import around, planned_steps
 from parity.training.judge.recorded import Rates, Rows
 from parity.training.records import Curves, Ensemble
+from parity.training.report.case import TrainingReport
 from parity.training.spec import Training
 from parity.training.steps import Update, rates
 from tests.training.runs import (
@@ -69,6 +70,18 @@ def test_a_fault_between_the_planned_probes_is_found_where_the_curve_parts(case:
     divergence = found.divergences["liar"]
     assert divergence is not None
     assert (divergence.step, divergence.stage, divergence.diagnosis) == (7, "update", "nesterov-form")
+
+
+def test_the_parameter_that_is_off_and_the_only_step_are_named(case: CasePlan) -> None:
+    still = late(2, StepChanges(update=Update(skipped=frozenset(["linear1.weight"]))))
+    [diagnosis] = judged(case, {"honest": HONEST, "liar": still}).diagnoses
+    assert diagnosis.evidence["off"] == ["linear1.weight"]
+    assert diagnosis.evidence["worst_tensor"] in ("param.linear1.weight", "state.momentum_buffer.linear1.weight")
+    where = TrainingReport().since(diagnosis)
+    assert where == f"only at step 2 of {diagnosis.evidence['only']} probed, in the update of linear1.weight"
+    [everywhere] = judged(case, {"honest": HONEST, "liar": WRONG}).diagnoses
+    assert "off" not in everywhere.evidence
+    assert TrainingReport().since(everywhere) == "first at step 1, in the update"
 
 
 def test_a_curve_that_no_probe_explains_has_no_stage(case: CasePlan) -> None:

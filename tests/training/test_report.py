@@ -191,6 +191,20 @@ def test_every_format_says_where_and_why(tmp_path):
         assert "81234" in told[name] or "8.1e+04" in told[name], name
 
 
+def test_every_format_names_the_parameters_that_are_off(tmp_path):
+    off = {
+        "step": 1,
+        "stage": "update",
+        "off": ["linear0.weight", "linear0.bias"],
+        "worst_tensor": "param.linear0.bias",
+    }
+    cause = {"case": TRAINING, "tensors": ["stage.update", "loss", "param"], "evidence": off}
+    told = every_format(trained(tmp_path, diagnoses=[diagnosis("dampening-first-step", **cause)]))
+    for name in ("console", "verbose", "html", "markdown", "junit", "explain", "github"):
+        assert "the update of linear0.weight, linear0.bias" in unescaped(told[name]), name
+    assert "float32 stage.update param.linear0.bias [0]: paddle 2, exact 1.83" in told["console"]
+
+
 def test_formats_agree_about_the_cells_of_a_training(tmp_path):
     results = read_results(trained(tmp_path))
     results = changed(results, run={**plain(results.run), "fail_on": "mismatch"})

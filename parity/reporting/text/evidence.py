@@ -126,6 +126,9 @@ TEXTS: Mapping[str, Callable[[Any], str]] = {
     "stage": lambda value: f"stage: {value}" if value else "",
     "told_apart_by": lambda value: f"to tell them apart: {plain(value)}",
     "where": lambda value: f"where: {plain(value)}",
+    "only": lambda _: "",
+    "off": lambda value: f"what is off: {', '.join(value)}",
+    "worst_tensor": lambda value: f"furthest off: {value}",
     "required_rtol": lambda value: f"rtol that would pass: {plain(value)}",
 }
 """The words for the evidence that the judge gives most often."""

@@ -144,7 +144,7 @@ class Finding:
     def values(self) -> str:
         """`group-norm-offset=10000 float32 grad.x [2, 5, 3, 2]: paddle -633870.8, exact 0.026, torch 0.024`."""
         row, backend = self.beside(), self.worst.backend
-        place = " ".join(row.tensor_key)
+        place = " ".join(filter(None, (*row.tensor_key, self.report.part(row, self.worst.diagnosis))))
         if row.worst_index is None:
             return printable(f"{place}: {row.message or 'nothing to compare'}")
         numbers = {row.actual: row.actual_value, row.expected: row.expected_value}

@@ -156,8 +156,18 @@ def evidence_of(backend: StepJudge, fault: StageFault, cause: Cause | None) -> d
         **fault.evidence,
         "oracle": slow if backend.oracle.wide == backend.oracle.dtype else "",
     }
+    evidence |= {"off": fault.off, **once(backend, fault)}
     known = {name: plain(value) for name, value in evidence.items() if value or (name == "parameters" and cause)}
     return {"step": fault.first, "stage": fault.stage, "where": where(backend, fault), **known}
+
+
+def once(backend: StepJudge, fault: StageFault) -> dict[str, Any]:
+    """The tensor that is furthest off, and of how many probed steps it is one `only`, where a later one is right."""
+    probes = backend.stages.get(fault.stage)
+    if probes is None:
+        return {}
+    alone = len(fault.steps) == 1 and fault.first < probes.probed[-1]
+    return {"worst_tensor": probes.tensor, "only": len(probes.probed) if alone else None}
 
 
 def where(backend: StepJudge, fault: StageFault) -> str:

@@ -48,8 +48,9 @@ OPTION = "option-value"
 class StageFault:
     """A stage that exceeds the error bound, not as a consequence of an earlier one: where, by how much, and why.
 
-    `tensors` are those outside at the first step, the worst first. The `causes` together explain it and leave `left`;
-    `evidence` is what else is known, and `expressions` what each cause computes.
+    `tensors` are those outside at the first step, the worst first, `off` whose they are where others of the stage are
+    right. The `causes` together explain it and leave `left`; `evidence` is what else is known, and `expressions` what
+    each cause computes.
     """
 
     stage: str
@@ -60,6 +61,7 @@ class StageFault:
     left: float | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     expressions: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
 
     @property
     def first(self) -> int:

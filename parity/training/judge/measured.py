@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -174,6 +174,19 @@ def shown(stage: str, probe: StepRecord) -> bool:
 def kinked(oracle: StepOracle) -> bool:
     """Whether an activation of the model has a kink, which an element may cross by rounding."""
     return any(layer.op == "relu" for layer in walk(oracle.training.layers))
+
+
+def off_in(probes: Sequence[Measured]) -> tuple[str, ...]:
+    """The parameters, buffers and other tensors that are outside in any of these probes of a stage; nothing where all
+    are, or where the stage has one tensor only."""
+    every = {own: None for one in probes for own in map(belonging, one.exact)}
+    outside = {own for one in probes for own in map(belonging, one.tensors_outside)}
+    return tuple(own for own in every if own in outside) if outside < every.keys() else ()
+
+
+def belonging(name: str) -> str:
+    """The parameter or buffer that a tensor of a record belongs to; the tensor itself where it belongs to none."""
+    return owner(name) or name
 
 
 def observed_of(probe: StepRecord, exact: Arrays, dtype: str) -> dict[str, Array]:

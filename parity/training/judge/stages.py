@@ -13,7 +13,7 @@ from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.explanation import unaltered
 from parity.training.judge.evaluator import StageEvaluator, variants_of
 from parity.training.judge.inquiry import StageFault, StageInquiry
-from parity.training.judge.measured import APPROXIMATED, KINDS, Measured, measure
+from parity.training.judge.measured import APPROXIMATED, KINDS, Measured, measure, off_in
 from parity.training.judge.oracle import NOTHING, StepOracle, UnknownError, merged
 from parity.training.judge.recorded import Rates, Rows
 from parity.training.model import Variants
@@ -26,14 +26,15 @@ KEPT = 3
 
 @dataclass
 class StageProbes:
-    """What is kept of a stage: some probes outside and inside, the steps outside, the worst measurement, and whether
-    all errors are `small` enough to be tolerated."""
+    """What is kept of a stage: some probes outside and inside, the steps outside, the worst measurement with its
+    `tensor`, and whether all errors are `small` enough to be tolerated."""
 
     outside: list[Measured] = field(default_factory=list)
     inside: list[Measured] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     probed: list[int] = field(default_factory=list)
     worst: float = 0.0
+    tensor: str = ""
     metrics: Metrics | None = None
     small: bool = True
 
@@ -45,7 +46,7 @@ class StageProbes:
         kept = self.outside if measured.outside else self.inside
         kept[KEPT - 1 :] = [measured]
         if measured.worst > self.worst or not self.probed:
-            self.worst = measured.worst
+            self.worst, self.tensor = measured.worst, measured.tensor
             observed, exact = measured.observed.get(measured.tensor), measured.exact.get(measured.tensor)
             if observed is not None and exact is not None and observed.shape == exact.shape:
                 self.metrics = compare(observed, exact.astype("float64"), 0.0, 0.0)
@@ -140,7 +141,8 @@ class StepJudge:
         if not outside:
             return None
         steps = [measured.probe.step for measured in outside] if known else probes.steps
-        fault = StageFault(stage, tuple(steps), tuple(outside[0].tensors_outside), outside[0].worst)
+        tensors = tuple(outside[0].tensors_outside)
+        fault = StageFault(stage, tuple(steps), tensors, outside[0].worst, off=off_in(outside))
         comparable = [measured for measured in outside if measured.exact]
         if not comparable or not diagnose:
             return fault

@@ -15,7 +15,7 @@ from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Resu
 from parity.reporting.text.words import listed, number
 from parity.training.lockstep.session import CHECKPOINT, training_folder
 from parity.training.report import record
-from parity.training.report.view import STAGE_WORDS, cell_lines, training_runs, value_text, where_text
+from parity.training.report.view import STAGE_WORDS, cell_lines, off_at, off_text, training_runs, value_text, where_text
 from parity.training.spec import CURVES, STAGES
 
 if TYPE_CHECKING:
@@ -118,19 +118,31 @@ class TrainingReport(CaseReport):
             yield from [f"{stage}: {STAGE_ADVICE[stage]}" for stage in STAGES if stage in off] or [DRIFT]
 
     def since(self, diagnosis: Diagnosis | None) -> str:
-        """`first at step 1, in the update`."""
+        """`first at step 1, in the update of fc2.weight`."""
         told = {} if diagnosis is None else diagnosis.evidence
+        if "step" not in told:
+            return ""
         stage = STAGE_WORDS.get(str(told.get("stage")), "")
-        return f"first at step {told['step']}{stage and f', in the {stage}'}" if "step" in told else ""
+        when = (
+            f"only at step {told['step']} of {told['only']} probed"
+            if "only" in told
+            else f"first at step {told['step']}"
+        )
+        return f"{when}{stage and f', in the {stage}{off_text(told)}'}"
+
+    def part(self, row: ComparisonRow, diagnosis: Diagnosis | None) -> str:
+        """The tensor of a stage that is furthest off."""
+        told = {} if diagnosis is None else diagnosis.evidence
+        return str(told.get("worst_tensor", "")) if row.tensor == f"{STAGE}{told.get('stage')}" else ""
 
     def drifts(self, row: ComparisonRow) -> bool:
         """Whether it is a curve."""
         return row.tensor in CURVES
 
     def headline(self, cell: CellResult) -> str:
-        """`diverges at step 1 in the update; `."""
+        """`diverges at step 1 in the update of fc2.weight; `."""
         at = None if cell.training is None else cell.training.parting
-        return "" if at is None else f"{where_text(at)}; "
+        return "" if at is None else f"{where_text(at)}{off_at(at, cell.diagnoses)}; "
 
     def details(self, cell: CellResult) -> Iterator[str]:
         """Its steps, its first divergence, and the probed steps that exceed the error bound."""

@@ -17,7 +17,7 @@ from parity.judge.bound.envelope import OFF
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.results.rows import CaseRow, DivergenceRow, Results, TrainingRow
-from parity.reporting.text.words import factor, grouped, listed, plural, unique
+from parity.reporting.text.words import factor, few, grouped, listed, plural, unique
 from parity.training.spec import STAGES, TRAIN
 
 STAGE_WORDS: Mapping[str, str] = {
@@ -184,7 +184,19 @@ def remedy(run: TrainingRun) -> str:
 def divergence_text(run: TrainingRun, row: TrainingRow, at: DivergenceRow) -> str:
     """`oneflow diverges at step 1 in the update: the first step is dampened too (dampening-first-step)`."""
     stop = f" (and {stop_text(row)})" if row.steps < row.planned else ""
-    return f"{row.backend} {where_text(at)}{why_text(run, row, at)}{also_text(run, row)}{stop}"
+    where = f"{where_text(at)}{off_at(at, run.causes(row))}"
+    return f"{row.backend} {where}{why_text(run, row, at)}{also_text(run, row)}{stop}"
+
+
+def off_at(at: DivergenceRow, causes: Iterable[Diagnosis]) -> str:
+    """What is off in the stage of a divergence, by the diagnoses of its backend."""
+    return next((off_text(row.evidence) for row in causes if at.stage and row.evidence.get("stage") == at.stage), "")
+
+
+def off_text(evidence: Mapping[str, Any]) -> str:
+    """` of fc1.weight and fc1.bias`, the tensors of a stage that are off; nothing where all are."""
+    off = evidence.get("off")
+    return f" of {few(map(str, off), MAX_OFF)}" if off and isinstance(off, (list, tuple)) else ""
 
 
 def where_text(at: DivergenceRow) -> str:
