@@ -70,36 +70,37 @@ def constant(lr: Any, _t: Any, _options: Constant) -> Any:
 
 def linear(lr: Any, t: Any, options: Linear) -> Any:
     """lr * (start + (1 - start) * min(t, T) / T)."""
-    return lr * (options.start_factor + (1 - options.start_factor) * min(t, options.total_iters) / options.total_iters)
+    start, end = options.start_factor, options.total_iters
+    return lr * (start + (1 - start) * np.minimum(t, end) / end)
 
 
 def polynomial(lr: Any, t: Any, options: Polynomial) -> Any:
     """(lr - end) * (1 - min(t, T) / T) ** power + end."""
-    left = 1 - min(t, options.total_iters) / options.total_iters
+    left = 1 - np.minimum(t, options.total_iters) / options.total_iters
     return (lr - options.end_lr) * left**options.power + options.end_lr
 
 
 def cosine(lr: Any, t: Any, options: Cosine) -> Any:
     """eta_min + (lr - eta_min) * (1 + cos(pi * t / T_max)) / 2."""
-    return options.eta_min + (lr - options.eta_min) * (1 + np.cos(type(lr)(np.pi) * t / options.T_max)) / 2
+    return options.eta_min + (lr - options.eta_min) * (1 + np.cos(np.pi * t / options.T_max)) / 2
 
 
 def step(lr: Any, t: Any, options: Step) -> Any:
     """lr * gamma ** floor(t / step_size)."""
-    return lr * type(lr)(options.gamma) ** (t // options.step_size)
+    return lr * options.gamma ** np.floor(t / options.step_size)
 
 
 def warmup_polynomial(lr: Any, t: Any, options: WarmupPolynomial) -> Any:
     """`linear` over the warm-up, then `polynomial` in t - W over T - W."""
     warmup = options.warmup_steps
-    if t < warmup:
-        return linear(lr, t, Linear(warmup, options.start_factor))
-    return polynomial(lr, t - warmup, Polynomial(options.total_iters - warmup, options.power, options.end_lr))
+    since, length = (steps - warmup for steps in (t, options.total_iters))
+    decayed = polynomial(lr, since, Polynomial(length, options.power, options.end_lr))
+    return np.where(t < warmup, linear(lr, t, Linear(warmup, options.start_factor)), decayed)
 
 
 @dataclass(frozen=True)
 class ScheduleKind:
-    """A schedule: its options, and `formula(lr, t, options)` in the scalar type of `lr` and `t`.
+    """A schedule: its options, and `formula(lr, t, options)` in the type of `lr` and `t`, scalars or arrays.
 
     `warmup` is the option that holds the length of the warm-up, if it has one.
     """
@@ -134,7 +135,8 @@ class ScheduleKind:
             options = replace(options, **{self.warmup: length})
             t += warmup_offset if t < length else 0
         kind = np.dtype(dtype).type
-        return float(self.formula(kind(lr), kind(max(0, t + offset)), options))
+        with np.errstate(all="ignore"):
+            return float(self.formula(kind(lr), kind(max(0, t + offset)), options))
 
     def variants(self, options: Any) -> tuple[Variant, ...]:
         """The hypotheses about the schedule: their `arguments` are those of `rate`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -113,6 +113,13 @@ def candidate_text(value: Mapping[str, Any]) -> str:
     return f"{value['id']}{parameters} leaves {number(value.get('residual_after'))}"
 
 
+def rates_text(steps: Sequence[int], mine: Sequence[float], exact: Sequence[float]) -> str:
+    """`the rates of steps 2 and 3 are 0.0466516 and 0.0435275, exactly 0.05 and 0.05`."""
+    rates, right = (listed(number(value, 6) for value in values) for values in (mine, exact))
+    several = "rates of steps" if len(steps) > 1 else "rate of step"
+    return f"the {several} {listed(map(str, steps))} {'are' if len(steps) > 1 else 'is'} {rates}, exactly {right}"
+
+
 TEXTS: Mapping[str, Callable[[Any], str]] = {
     FITS: lambda _: "",
     "expression": lambda value: f"computes {value}",
@@ -127,6 +134,7 @@ TEXTS: Mapping[str, Callable[[Any], str]] = {
     "told_apart_by": lambda value: f"to tell them apart: {plain(value)}",
     "where": lambda value: f"where: {plain(value)}",
     "only": lambda _: "",
+    "rates": lambda value: rates_text(**value),
     "off": lambda value: f"what is off: {', '.join(value)}",
     "worst_tensor": lambda value: f"furthest off: {value}",
     "required_rtol": lambda value: f"rtol that would pass: {plain(value)}",

@@ -132,10 +132,10 @@ class Finding:
         return history(self.releases, having, set.intersection(*(right(self.others[key]) for key in keys)))
 
     def formula(self) -> str:
-        """`computes var = ..., where the reference has ...`, or the numbers that were found, or nothing."""
+        """`computes var = ..., where the reference has ...`, or the numbers that were found, or those that are off."""
         found = [d.diagnosis.evidence for d in self.differences if d.diagnosis is not None]
         found += [row.evidence for row in self.alike]
-        for key in ("expression", "parameters"):
+        for key in ("expression", "parameters", "rates"):
             value = next((evidence[key] for evidence in found if evidence.get(key)), None)
             if value:
                 return printable(short(evidence_text(key, value)))

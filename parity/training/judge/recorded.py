@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from math import inf
 from typing import Any
 
@@ -13,8 +14,11 @@ import numpy as np
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF
 from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.diagnose.causes import Cause
+from parity.judge.diagnose.findings import summary
+from parity.training.judge.causes import NAMED
 from parity.training.judge.inquiry import StageFault
 from parity.training.judge.oracle import Array
+from parity.training.judge.schedule_search import explanations
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Training
 from parity.training.steps import rates
@@ -22,6 +26,8 @@ from parity.training.steps import rates
 OF_NO_STEP = Cause("unexplained", {"rows": "of no step"})
 SHUFFLED = Cause("batch-order", {"rows": "another shuffle: no row comes twice in an epoch"})
 SHARE = 0.5
+SHOWN = 3
+"""How many rates are shown where no cause explains them."""
 
 
 def rivals(best: Cause, causes: Iterable[Cause]) -> list[dict[str, Any]]:
@@ -131,14 +137,47 @@ class Rates:
         steps = tuple((np.flatnonzero(ratios >= OFF) + 1).tolist())
         if not steps:
             return None
-        tried = [(float(self._ratios(expected).max()), cause) for cause, expected in self._causes()]
-        fault = StageFault("schedule", steps, ("schedule",), float(ratios.max()))
+        off, right = self._off(), self._expected()
+        tried = [(float(self._ratios(np.where(off, rates, right)).max()), cause) for cause, rates in self._causes()]
+        fault = StageFault("schedule", steps, ("schedule",), float(ratios.max()), off=self._parameters(off))
         good = sorted(((left, c) for left, c in tried if left < OFF), key=lambda one: (one[1].weight, one[0]))
         if not good:
-            return replace(fault, evidence={"tried": len(tried)})
+            return self._edited(replace(fault, evidence={"tried": len(tried)}))
         left, best = good[0]
         evidence = {"not_told_from": rivals(best, (c for _, c in good)), "tried": len(tried)}
         return replace(fault, causes=(best,), left=left, evidence=evidence)
+
+    def _edited(self, fault: StageFault) -> StageFault:
+        """The fault with an edit of the schedule that gives its rates; where none does, with some of the rates."""
+        off = self._off()
+        seen, exact, unit = (values[:, off] for values in (np.stack(self.seen), self._expected(), self._unit()))
+        lr = np.array([float(group.options["lr"]) for group in self.training.groups])[off]
+        found = explanations(self.training.schedule, lr, seen, exact, unit) if np.isfinite(seen).all() else []
+        if not found:
+            return replace(fault, evidence={**fault.evidence, "rates": self._first_rates(fault.steps)})
+        best = found[0]
+        (cause,) = best.causes
+        simple = [e for e in found[1:] if e.weight <= best.weight and e.ids != best.ids]
+        evidence = {**fault.evidence, "not_told_from": [summary(e) for e in simple]}
+        plain, told = replace(cause, alteration=None), (best.expression(cause),)
+        return replace(fault, causes=(plain,), left=max(best.left.values()), evidence=evidence, expressions=told)
+
+    def _off(self) -> Array:
+        """Whose rates are off, by group."""
+        off: Array = (self._distances(self._expected()) >= OFF).any(axis=0)
+        return off
+
+    def _parameters(self, off: Array) -> tuple[str, ...]:
+        """The parameters of these groups, where there are others."""
+        groups = () if off.all() else [self.training.groups[i] for i in np.flatnonzero(off)]
+        return tuple(name for group in groups for name in group.parameters)
+
+    def _first_rates(self, steps: Sequence[int]) -> dict[str, list[Any]]:
+        """The first rates that are off, of the group that is furthest off, beside the exact ones."""
+        first, seen, exact = list(steps[:SHOWN]), np.stack(self.seen), self._expected()
+        group = int(np.argmax(np.nan_to_num(self._distances(exact), nan=inf)[first[0] - 1]))
+        rows = [step - 1 for step in first]
+        return {"steps": first, "mine": seen[rows, group].tolist(), "exact": exact[rows, group].tolist()}
 
     def _causes(self) -> Iterator[tuple[Cause, Array]]:
         """What the rates may be instead, and what they would then be, [steps, groups]."""
@@ -151,6 +190,7 @@ class Rates:
             "schedule-ignored", {"constant": expected[0].tolist()}, shown_by="steps in which the rate changes"
         )
         yield ignored, np.broadcast_to(expected[0], expected.shape)
+        yield from self._of_other_groups(expected)
         narrow = Cause("attribute-precision", {"rounded": "float32"}, shown_by="a rate that float32 cannot represent")
         yield narrow, expected.astype(np.float32).astype(np.float64)
         factors = np.unique(np.round(np.stack(self.seen)[expected != 0] / expected[expected != 0], 6))
@@ -158,20 +198,42 @@ class Rates:
             factor = float(factors[0])
             yield Cause("scaled", {"factor": factor}, weight=1.0), expected * factor
 
+    def _of_other_groups(self, expected: Array) -> Iterator[tuple[Cause, Array]]:
+        """A group with the rates of another one; all with those of the first."""
+        groups = self.training.groups
+        for i, j in permutations(range(len(groups)), 2):
+            changed = expected.copy()
+            changed[:, i] = expected[:, j]
+            of, others = (list(groups[k].parameters[:3]) for k in (i, j))
+            yield Cause("group-options", {"group": of, "has the rate of": others}, weight=NAMED), changed
+        if len(groups) > 2:
+            first = Cause("group-options", {"every group": "has the rate of the first"}, weight=NAMED)
+            yield first, np.broadcast_to(expected[:, :1], expected.shape)
+
     def _expected(self, **arguments: Any) -> Array:
         """The schedule's rates [steps, groups], with its arguments changed."""
         return np.array([rates(self.training, step, **arguments) for step in range(1, len(self.seen) + 1)])
 
     def _ratios(self, expected: Array) -> Array:
-        """The largest distance of each step in unit roundoffs of the largest rate of a group.
+        """The largest distance of each step."""
+        worst: Array = self._distances(expected).max(axis=1)
+        return worst
+
+    def _distances(self, expected: Array) -> Array:
+        """The distance of each rate in units."""
+        seen = np.stack(self.seen)
+        with np.errstate(invalid="ignore"):
+            ratios = np.abs(seen - expected) / self._unit()
+        unknown = np.where(np.isfinite(seen).any(axis=0), np.inf, 0.0)
+        distances: Array = np.where(np.isfinite(seen), ratios, unknown)
+        return distances
+
+    def _unit(self) -> Array:
+        """The unit roundoff of the largest rate of each group, [steps, groups].
 
         A schedule that is computed from step to step may lose one in each, in float64, in which it is computed.
         """
-        seen = np.stack(self.seen)
         scale = np.maximum(np.abs(self._expected()).max(axis=0), np.finfo(np.float64).tiny)
-        lost = 2.0**-53 * np.arange(1, len(seen) + 1)[:, None]
-        with np.errstate(invalid="ignore"):
-            ratios = np.abs(seen - expected) / (scale * np.maximum(UNIT_ROUNDOFF[self.dtype], lost))
-        unknown = np.where(np.isfinite(seen).any(axis=0), np.inf, 0.0)
-        worst: Array = np.where(np.isfinite(seen), ratios, unknown).max(axis=1)
-        return worst
+        lost = 2.0**-53 * np.arange(1, len(self.seen) + 1)[:, None]
+        unit: Array = scale * np.maximum(UNIT_ROUNDOFF[self.dtype], lost)
+        return unit

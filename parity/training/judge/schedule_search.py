@@ -1,0 +1,94 @@
+"""The rates of a training as the tensor of an op, the schedule, so that edits of its formula apply to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from parity.cases.op import Input, Op, TensorShapes
+from parity.config.plan import CasePlan, ToleranceTable, WrittenAt
+from parity.judge.bound.envelope import Array, Envelope
+from parity.judge.diagnose.edits import edit_causes, fitted_causes
+from parity.judge.diagnose.evaluator import Alteration, Evaluator
+from parity.judge.diagnose.explanation import KernelExplanation, unaltered
+from parity.judge.diagnose.inquiry import extended
+from parity.training.judge.causes import NAMED
+from parity.training.judge.inquiry import OPTION, other_value
+from parity.training.schedules import SCHEDULES, ScheduleKind
+from parity.training.spec import Schedule
+
+RATE = "rate"
+FEWEST, FEWEST_FITTED = 2, 3
+"""The least number of different rates that an edit explains; of one with a fitted number."""
+
+
+def rates_as_tensors(tensors: Mapping[str, Any], params: Any, *, kind: ScheduleKind) -> dict[str, Any]:
+    """The rates [steps, groups] of the steps `t` = 0, 1, ... [steps, 1] from those of the groups, `lr`."""
+    return {RATE: kind.formula(tensors["lr"], tensors["t"], params)}
+
+
+def shape_of_rates(_params: Any, given: Mapping[str, Any]) -> TensorShapes:
+    """A rate for each step and group."""
+    return TensorShapes(given, {RATE: np.broadcast_shapes(*given.values())})
+
+
+OPS_OF_SCHEDULES: Mapping[str, Op] = {
+    name: Op(
+        name,
+        kind.summary,
+        kind.options,
+        (Input("lr"), Input("t")),
+        shape_of_rates,
+        partial(rates_as_tensors, kind=kind),
+        upstream=(),
+    )
+    for name, kind in SCHEDULES.items()
+}
+
+
+class RatesEvaluator(Evaluator):
+    """Predicts the rates of all steps under edits of the schedule's formula."""
+
+    universal = True
+
+    def __init__(self, schedule: Schedule, lr: Array, exact: Array, unit: Array) -> None:
+        op = OPS_OF_SCHEDULES[schedule.name]
+        options = {name: float(value) for name, value in schedule.options.items()}
+        case = CasePlan("", op.name, op.params(**options), ("float64",), (), ToleranceTable(()), WrittenAt("", 0))
+        inputs = {"lr": lr, "t": np.arange(len(exact), dtype=np.float64)[:, None]}
+        super().__init__(case, "float64", inputs, {RATE: exact}, {RATE: Envelope.relative(1.0, unit)}, op)
+
+    def own_envelopes(self, _alteration: Alteration) -> Mapping[str, Envelope]:
+        """A rate is a few operations on numbers, however it is computed."""
+        return self.envelopes
+
+
+@np.errstate(all="ignore")
+def explanations(schedule: Schedule, lr: Array, seen: Array, exact: Array, unit: Array) -> list[KernelExplanation]:
+    """The edits of the schedule that give the rates [steps, groups] as `seen`, the simplest first, where the groups
+    have the rates `lr`; a rate may be off by `unit`. Nothing where fewer are off than could tell edits apart."""
+    evaluator = RatesEvaluator(schedule, lr, exact, unit)
+    start = unaltered(evaluator, {RATE: seen})
+    n_off = len(np.unique(seen[np.abs(seen - exact) > unit]))
+    for least, causes in ((FEWEST, edit_causes), (FEWEST_FITTED, fitted_causes)):
+        found = [with_option(e) for e in extended(start, causes(start)) if e.explains] if n_off >= least else []
+        if found:
+            return sorted(found, key=lambda e: e.rank)
+    return []
+
+
+def with_option(explanation: KernelExplanation) -> KernelExplanation:
+    """An edit of the value of an option by the name of that option."""
+    (cause,) = explanation.causes
+    alteration = cause.alteration or Alteration()
+    program = explanation.evaluator.program(Alteration(alteration.arguments))
+    other = other_value(program, alteration.edits[0])
+    if other is None:
+        return explanation
+    option, value, asked = other
+    named = replace(cause, id=OPTION, parameters={option: value, "asked": asked}, weight=NAMED)
+    return replace(explanation, causes=(named,))
