@@ -128,6 +128,7 @@ DIAGNOSES = (
     "batch-norm-statistics",
     "activation-form",
     "clip-ignored",
+    "clip-left-out",
     "trust-ratio",
     "layer-options",
     "layer-code",

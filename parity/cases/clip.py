@@ -91,15 +91,18 @@ def clip_norm(
     by_value: bool = False,
     added: bool = False,
     nested: bool = False,
+    without: tuple[int, ...] = (),
+    spared: bool = False,
 ) -> dict[str, Any]:
     """torch.nn.utils.clip_grad_norm_; `total_norm` is the norm over all tensors before clipping, in either scope.
 
     `denominator_eps` is PyTorch's 1e-6; `scope` and `norm_type` override the params; `mean` and `clamped` are those of
     `vector_norm` and `coefficient`, which is rounded to `coefficient_dtype`; `by_value` clamps elements instead;
-    `added` uses the sum of the tensors' norms as the norm, `nested` their norm, as PyTorch computes it.
+    `added` uses the sum of the tensors' norms as the norm, `nested` their norm, as PyTorch computes it. The norm is one
+    `without` the tensors with these numbers, which are not scaled either if they are `spared`.
     """
     grads, kind = tensors["grads"], norm_type or params.norm_type
-    total_norm = vector_norm(grads, kind, mean=mean)
+    total_norm = vector_norm([g for i, g in enumerate(grads) if i not in without], kind, mean=mean)
     if nested:
         total_norm = vector_norm([vector_norm([g], kind) for g in grads], kind)
     if added:
@@ -111,7 +114,9 @@ def clip_norm(
     factors = [coefficient(n, params.max_norm, denominator_eps, clamped=clamped) for n in norms]
     if coefficient_dtype is not None:
         factors = [narrow(factor, coefficient_dtype) for factor in factors]
-    return {"grads": [g * factor for g, factor in zip(grads, factors, strict=True)], "total_norm": total_norm}
+    kept = without if spared else ()
+    clipped = [g if i in kept else g * factor for i, (g, factor) in enumerate(zip(grads, factors, strict=True))]
+    return {"grads": clipped, "total_norm": total_norm}
 
 
 def clip_value(tensors: Mapping[str, Any], params: ClipGradValueParams, *, by_norm: bool = False) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.cases.clip import ClipGradNormParams, ClipGradValueParams
+from parity.cases.op import IncompatibleError
 from parity.cases.oracle import IN_PAIRS, Functions, evaluate
 from parity.training.edits import ProgramEdits
 from parity.training.schedules import SCHEDULES
@@ -23,11 +24,19 @@ Arrays = Mapping[str, Array]
 @dataclass(frozen=True)
 class Clipping:
     """How gradients are clipped instead: another recipe (None: not at all), and arguments of the op's reference, or
-    edits of it."""
+    edits of it; the norms are taken `without` some parameters."""
 
     recipe: Clip | None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     edits: ProgramEdits | None = None
+    without: frozenset[str] = frozenset()
+
+    def of(self, names: Sequence[str]) -> Clipping:
+        """The same for the gradients of these parameters in this order, of which arguments know the numbers."""
+        numbers = tuple(i for i, name in enumerate(names) if name in self.without)
+        if numbers and len(numbers) == len(names):
+            raise IncompatibleError("there is no norm of no gradient")
+        return replace(self, arguments={**self.arguments, "without": numbers}) if numbers else self
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ def clipped(
     after: dict[str, Array] = {}
     every = units(training, how.recipe, grads)
     for names in every:
-        results = clip_unit(how, [grads[name] for name in names], functions)
+        results = clip_unit(how.of(names), [grads[name] for name in names], functions)
         after |= {name: results[f"grads.{i}"] for i, name in enumerate(names)}
         norm = results.get("total_norm", norm) if len(every) == 1 else norm
     return {name: after[name] for name in grads}, norm

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,6 +101,19 @@ def clips(recipe: Clip | None, **arguments: object) -> Lie:
     return lies(StepChanges(clipping=Clipping(recipe, arguments)))
 
 
+class Patterned(Clipping):
+    """Leaves out the parameters whose names match one of the patterns in `without`."""
+
+    def of(self, names: Sequence[str]) -> Clipping:
+        own = frozenset(name for name in names for pattern in self.without if fnmatchcase(name, pattern))
+        return Clipping(self.recipe, self.arguments, without=own).of(names)
+
+
+def left_out(*patterns: str, **arguments: object) -> Lie:
+    """A norm without the parameters of these names."""
+    return lies(StepChanges(clipping=Patterned(Clip(max_norm=0.5), arguments, without=frozenset(patterns))))
+
+
 def scheduled(**arguments: object) -> Lie:
     return lies(StepChanges(schedule=arguments))
 
@@ -155,6 +170,8 @@ FAULTS = [
     ("images", updates(decay="outside"), "weight-decay-coupling", 1, "update"),
     ("masked", clips(replace(NORM, scope="tensor")), "clip-per-tensor", 1, "clip"),
     ("masked", clips(None), "clip-ignored", 1, "clip"),
+    ("masked", left_out("*.bias", "*norm*"), "clip-left-out", 1, "clip"),
+    ("masked", left_out("*.bias", spared=True), "clip-left-out", 1, "clip"),
     ("masked", clips(NORM, by_value=True), "clip-by-value", 1, "clip"),
     ("masked", clips(NORM, norm_type=1.0), "norm-type", 1, "clip"),
     ("masked", clips(NORM, denominator_eps=1e-3), "clip-denominator-eps", 1, "clip"),
@@ -251,6 +268,33 @@ def test_a_mistake_that_nobody_listed_has_an_expression(case: str, text: str, ca
     [diagnosis] = found.diagnoses
     assert (diagnosis.id, diagnosis.explained, diagnosis.evidence["stage"]) == ("reference-edit", True, "update")
     assert diagnosis.evidence["expression"].startswith(SHORTER.get(text, text))
+
+
+@pytest.mark.parametrize("patterns", [("*.bias",), ("linear0.*",)])
+def test_gradients_of_some_parameters_that_are_not_cleared_are_named(
+    patterns: tuple[str, ...], cases: dict[str, CasePlan]
+) -> None:
+    names = [p.name for p in cases["dense"].params.parameters]
+    own = sorted(name for name in names for pattern in patterns if fnmatchcase(name, pattern))
+    lie = lies(StepChanges(kept=frozenset(own)))
+    [diagnosis] = judged(cases["dense"], {"honest": SILENT, "liar": lie}).diagnoses
+    assert (diagnosis.id, diagnosis.evidence["parameters"]["of"]) == ("gradient-not-zeroed", own)
+
+
+def test_an_option_whose_number_is_right_by_chance_ties_with_a_number_in_place(tmp_path: Path) -> None:
+    """1 - 0.01 * 0.1 is the square's beta, 0.999."""
+    text = GROUPS.replace("adam, lr: 0.01, eps: 1.0e-3", "adamw, lr: 0.01, weight_decay: 0.1")
+    case = planned(text.replace('[{parameters: ["linear1.*"], lr: 0.002}]', "[]"), tmp_path)
+    params = OPS["adamw"].params(lr=0.01, weight_decay=0.1, step=3)
+    tensors = {n: np.ones((2, 3)) for n in ("param", "grad", "exp_avg", "exp_avg_sq")}
+    program = whole_program(OPS["adamw"], params, tensors)
+    edit = edit_that_says("(1 - betas[1]) * param, where", program, tensors, "param")
+    [diagnosis] = judged(
+        case, {"honest": SILENT, "liar": lies(StepChanges(update=Update(edits=ProgramEdits(program, (edit,)))))}
+    ).diagnoses
+    assert diagnosis.evidence["expression"] == "shrink = 0.01 * weight_decay, where the reference has lr * weight_decay"
+    [tied] = diagnosis.evidence["not_told_from"]
+    assert "betas[1]" in tied["expression"]
 
 
 def test_an_edit_of_the_loss_explains_the_gradient(cases: dict[str, CasePlan]) -> None:

@@ -18,13 +18,13 @@ from parity.training.steps import Array, Arrays, Clipping, Update, clipped, rate
 @dataclass(frozen=True)
 class StepChanges:
     """What is changed of a whole step: variants of the model, arguments of `ScheduleKind.rate`, clipping and update;
-    `kept` gradients are never cleared."""
+    `kept` gradients are never cleared: all, or those of some parameters."""
 
     model: Variants = field(default_factory=dict)
     schedule: Mapping[str, Any] = field(default_factory=dict)
     clipping: Clipping | None = None
     update: Update = field(default_factory=Update)
-    kept: bool = False
+    kept: bool | frozenset[str] = False
 
 
 NO_CHANGES = StepChanges()
@@ -50,6 +50,7 @@ def stepped(
     cast = {name: np.asarray(values, dtype) for name, values in before.items()}
     own = {kind: unprefixed(kind, cast) for kind in ("param", "buffer", "state")}
     left = unprefixed("clipped", cast) if changes.kept else {}
+    left = {n: v for n, v in left.items() if changes.kept is True or n in changes.kept}
     lr = rates(training, step, **changes.schedule)
     step_gradients = gradients(
         training,

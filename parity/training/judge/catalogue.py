@@ -173,6 +173,16 @@ TRAININGS = (
         shows="In a step whose norm exceeds the limit, the clipped gradients equal the unclipped ones.",
     ),
     Entry(
+        id="clip-left-out",
+        title="the norm that clips leaves out some of the parameters",
+        what=(
+            "The norm over all gradients is one over some of them: over matrices alone, without biases, without a "
+            "layer whose gradients a loop does not see. What is left out is scaled all the same, or is not."
+        ),
+        shows="Where the norm is above the limit, it is too small, and all gradients that are scaled are too large.",
+        source="The documentation of torch.nn.utils.clip_grad_norm_: one norm over the gradients of all parameters.",
+    ),
+    Entry(
         id="trust-ratio",
         title="LAMB's trust ratio is left out or computed from other tensors",
         what=(

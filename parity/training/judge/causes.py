@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from parity.judge.diagnose.evaluator import Alteration
 from parity.judge.diagnose.proposals import UNNAMED, UNNAMED_WEIGHT
 from parity.training.judge.measured import Measured, owner, shown
 from parity.training.schedules import SCHEDULES
-from parity.training.spec import Training, walk
+from parity.training.spec import Parameter, Training, walk
 from parity.training.steps import clip_params, rates
 from parity.training.variants import model_variants, narrow_options, on
 
@@ -130,21 +131,40 @@ def loss_factors(stage: Stage) -> Causes:
 
 
 def gradient_factors(stage: Stage) -> Causes:
-    """Gradients that are a multiple."""
-    for name, meaning, factor in factors(stage):
-        weight = 0.0 if name in ("rank-reduction", "accumulation-sum") else NAMED
-        yield cause(name, {"factor": factor, "meaning": meaning}, weight, gradient__factor=factor)
-    yield cause("sign-flipped", {"of": "all gradients"}, NAMED, gradient__factor=-1.0)
+    """Gradients that are a multiple: all, or those that are off."""
+    for own, of in parts(stage):
+        for name, meaning, factor in factors(stage):
+            weight = 0.0 if name in ("rank-reduction", "accumulation-sum") else NAMED
+            parameters = {"factor": factor, "meaning": meaning, **own}
+            yield cause(name, parameters, weight + ALONE * bool(of), gradient__factor=factor, gradient__of=of)
+        yield cause(
+            "sign-flipped",
+            own or {"of": "all gradients"},
+            NAMED + ALONE * bool(of),
+            gradient__factor=-1.0,
+            gradient__of=of,
+        )
+
+
+def parts(stage: Stage) -> Iterator[tuple[Mapping[str, Any], frozenset[str]]]:
+    """All parameters, and those whose tensors are off, where others are right; with what is said of them."""
+    yield {}, frozenset()
+    measured = stage.measured
+    off = frozenset(map(owner, measured.tensors_outside))
+    if off < frozenset(map(owner, measured.exact)):
+        yield {"of": sorted(off)}, off
 
 
 def earlier_gradients(stage: Stage) -> Causes:
     """Gradients added to those of the previous step, or replaced by them; nothing if these are unknown."""
     previous = stage.measured.probe.previous
     if previous is not None and any(name.startswith(("grad.", "clipped.")) for name in previous.tensors):
-        for kind, left in (("clipped", "the clipped gradient"), ("grad", "the gradient before clipping")):
-            yield cause("gradient-not-zeroed", {"left": left}, shown_by="step 2", gradient__earlier=kind)
-            parameters = {"of": "the previous step"}
-            yield cause("stale", parameters, 1.0, gradient__earlier=kind, gradient__stale=True)
+        kinds = (("clipped", "the clipped gradient"), ("grad", "the gradient before clipping"))
+        for (own, of), (kind, left) in product(parts(stage), kinds):
+            options, weight = {"gradient__earlier": kind, "gradient__of": of}, ALONE * bool(of)
+            yield cause("gradient-not-zeroed", {"left": left, **own}, weight, "step 2", **options)
+            parameters = {"from": "the previous step", **own}
+            yield cause("stale", parameters, 1.0 + weight, gradient__stale=True, **options)
 
 
 def clip_variants(stage: Stage) -> Causes:
@@ -158,10 +178,33 @@ def clip_variants(stage: Stage) -> Causes:
         for scope in ("tensor", "group", "global") if len(stage.training.groups) > 1 else ("tensor", "global"):
             if scope != recipe.scope:
                 yield cause("clip-per-tensor", {"scope": scope}, shown_by=CLIPS, clip__scope=scope)
+        for meaning, names in memberships(stage.training):
+            parameters = {"without": meaning}
+            yield cause("clip-left-out", parameters, NAMED, CLIPS, clip__without=names)
+            spared = {**parameters, "which are": "not clipped either"}
+            yield cause("clip-left-out", spared, NAMED, CLIPS, clip__without=names, clip__spared=True)
     shapes = {p.name: p.shape for p in stage.training.parameters}
     for variant in OPS[f"clip_grad_{recipe.name}"].variants(clip_params(recipe), shapes):
         if "scope" not in variant.arguments:
             yield varied("clip", variant)
+
+
+def memberships(training: Training) -> Iterator[tuple[str, frozenset[str]]]:
+    """What some of the parameters have in common that a loop over them may ask for, and these."""
+    questions: Sequence[Callable[[Parameter], str]] = (
+        lambda p: f"parameters of {'one axis' if len(p.shape) < 2 else 'several axes'}",
+        lambda p: f"*.{p.name.rpartition('.')[2]}",
+        lambda p: p.name,
+        lambda p: f"{p.name.partition('.')[0]}.*",
+    )
+    sets: dict[frozenset[str], str] = {}
+    for question in questions:
+        answers = {p.name: question(p) for p in training.parameters}
+        for answer in dict.fromkeys(answers.values()):
+            names = frozenset(name for name, own in answers.items() if own == answer)
+            if len(names) < len(answers):
+                sets.setdefault(names, answer)
+    yield from ((answer, names) for names, answer in sets.items())
 
 
 def optimizer_variants(training: Training) -> list[Variant]:

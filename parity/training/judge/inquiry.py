@@ -6,13 +6,14 @@ numbers. One is accepted where it leaves rounding in every tensor of every step 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from parity.cases.edit_functions import NUMBERS
-from parity.cases.edits import READ, Edit, option_of
+from parity.cases.edits import OTHER, READ, Edit, option_of
 from parity.cases.program import Program
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array
@@ -42,6 +43,11 @@ MOST_REFUTED = 12
 MOST_STEPS = 128
 """Of a model's program, forward and backward: the edits of 100 steps take some seconds, those of 300 minutes."""
 OPTION = "option-value"
+TAKEN = (*OTHER, "joined", "derived", READ)
+"""The kinds of edits that may put an option in the place of something else."""
+FEW_DIGITS = 2
+"""Of a number that a person writes, and that a fit has by chance in one of some ten thousand cases."""
+PREFERRED = 0.05
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,7 @@ class StageInquiry(Inquiry):
         self._asked_about = Stage(oracle.training, ranks, oracle.dtype, first, forward)
         self._seconds = cost(oracle.training)
         self._results: dict[int, SearchResult] = {}
+        self._ties = False
 
     @property
     def can_ask(self) -> bool:
@@ -105,7 +112,7 @@ class StageInquiry(Inquiry):
         evidence: dict[str, Any] = {"tried": self.main.n_tried, "second": second and summary(second)}
         if not self.confirmed([best]):
             return replace(fault, evidence=evidence)
-        evidence |= {"not_at_work_in": self.missed(best), "not_told_from": [summary(e) for e in result.rivals]}
+        evidence |= {"not_at_work_in": self.missed(best), "not_told_from": [self._summary(e) for e in result.rivals]}
         left = max(max(e.left.values()) for e in self._everywhere(best))
         expressions = tuple(map(best.expression, best.causes))
         return replace(fault, causes=best.causes, left=left, evidence=evidence, expressions=expressions)
@@ -147,7 +154,18 @@ class StageInquiry(Inquiry):
         """Edits of the op that the stage is, or of a model of a few layers."""
         if origin.causes or (self._part is None and len(self.main.program(Alteration()).steps) > MOST_STEPS):
             return []
-        return self._of_part(edit_causes(self._part or origin))
+        edits = edit_causes(self._part or origin)
+        return self._of_part([*edits, *(self._in_place(self._part, edits) if self._part is not None else ())])
+
+    def _in_place(self, part: KernelExplanation, edits: Sequence[Cause]) -> Iterator[Cause]:
+        """Where an edit takes an option from elsewhere, which may do so by the chance that its number is the right one:
+        other numbers in the place of the reference's own, as a config would have them."""
+        taken = {number for edit in edits if (number := borrowed(part, edit)) is not None}
+        for fit in fitted_causes(part) if taken else ():
+            number = fitted_number(part, fit)
+            if number is not None and number not in taken and number == float(f"{number:.{FEW_DIGITS}g}"):
+                self._ties = True
+                yield replace(fit, weight=min(edit.weight for edit in edits) - PREFERRED)
 
     def _fits(self, origin: KernelExplanation) -> Sequence[Cause]:
         """The same with a fitted number; not of a whole model."""
@@ -200,12 +218,50 @@ class StageInquiry(Inquiry):
         """The best, and who explains as much; one of each diagnosis."""
         best, *others = sorted(kept, key=self._order)
         rivals = {e.ids: e for e in reversed(others) if e.ids != best.ids and self._is_as_good(best, e)}
+        tied = [e for e in others if self._ties and e.causes[0].parameters.get("kind") in TAKEN]
+        rivals |= {frozenset(TAKEN): tied[0]} if tied else {}
         second = next((e for e in (first.best, *first.rivals) if e not in kept and e.causes), first.second)
         return SearchResult(best, tuple(reversed(rivals.values())), second)
+
+    def _summary(self, explanation: KernelExplanation) -> dict[str, Any]:
+        """An explanation in short, an edit by its expression."""
+        expression = "; ".join(filter(None, map(explanation.expression, explanation.causes)))
+        return {**summary(explanation), **({"expression": f"computes {expression}"} if expression else {})}
 
     def _is_as_good(self, best: KernelExplanation, other: KernelExplanation) -> bool:
         theirs, ours = (max(e.left.values()) for e in (other, best))
         return self._order(other)[0] <= self._order(best)[0] and not (theirs >= CLEAR and theirs >= CLEARER * ours)
+
+
+def borrowed(part: KernelExplanation, cause: Cause) -> float | None:
+    """The number of the option that an edit puts in the place of something else, NaN of one that is computed from
+    options; None of other edits."""
+    alteration = cause.alteration or Alteration()
+    program = part.evaluator.program(Alteration(alteration.arguments))
+    for edit in alteration.edits:
+        key = edit.value if edit.kind in OTHER else edit.value[-1] if edit.kind in ("joined", "derived") else None
+        key = edit.value[2] if edit.kind == READ and edit.value[1] == "replaced" else key
+        if isinstance(key, tuple) and key[0] == "option":
+            return program.options[str(key[1])][1]
+        if isinstance(key, tuple) and key[0] == "step" and is_of_options(program, int(key[1])):
+            return math.nan
+    return None
+
+
+def is_of_options(program: Program, position: int) -> bool:
+    """Whether a step computes a number from options alone."""
+    needed = replace(program, outputs={"": program.steps[position].index}).needed()
+    return {ref for step in needed.steps for ref in step.refs}.isdisjoint(program.inputs.values())
+
+
+def fitted_number(part: KernelExplanation, cause: Cause) -> float | None:
+    """The number that an edit fits in the place of an option's; None of other edits."""
+    alteration = cause.alteration or Alteration()
+    program = part.evaluator.program(Alteration(alteration.arguments))
+    for edit in (edit for edit in alteration.edits if option_of(program, edit)):
+        if edit.kind == "fitted" or (edit.kind == READ and edit.value[1] == "fitted"):
+            return float(edit.value[2] if edit.kind == READ else edit.value)
+    return None
 
 
 def spoils(explanation: KernelExplanation, question: Question) -> bool:

@@ -33,9 +33,9 @@ class UnknownError(LookupError):
 
 NOTHING: Variants = {}
 """The recipe. Beside the variants of `model`: `update` has the fields of `Update`, and arguments of the optimizer's
-reference; `clip` those of the op that clips, with `scope` (of `Clip`) and `ignored`; `loss` and `gradient` a `factor`;
-`gradient` also `earlier`, which gradients of the step before are there as well (`grad` or `clipped`), and `stale`: they
-are there alone."""
+reference; `clip` those of the op that clips, with `scope` (of `Clip`), `without` (of `Clipping`) and `ignored`; `loss`
+and `gradient` a `factor`; `gradient` also `earlier`, which gradients of the step before are there as well (`grad` or
+`clipped`), `stale`: they are there alone, and `of`, the parameters for whose gradients all of this holds."""
 
 
 def merged(one: Variants, other: Variants) -> Variants:
@@ -94,10 +94,12 @@ class StepOracle:
     def gradient(self, probe: StepRecord, changes: Variants, run: int | None) -> dict[str, Array]:
         """`grad.<parameter>`; raises UnknownError where a change of them cannot be computed."""
         options = changes.get("gradient", {})
-        grads = {n: times(g, options) for n, g in self.passed(probe, changes, run).grads.items()}
+        grads = self.passed(probe, changes, run).grads
+        changed = {n: times(g, options) for n, g in grads.items()}
         if "earlier" in options:
-            grads = with_earlier(grads, probe, options["earlier"], stale=options.get("stale", False))
-        return {f"grad.{n}": v for n, v in grads.items()}
+            changed = with_earlier(changed, probe, options["earlier"], stale=options.get("stale", False))
+        of = options.get("of") or grads.keys()
+        return {f"grad.{n}": changed[n] if n in of else grads[n] for n in grads}
 
     def clip(self, probe: StepRecord, changes: Variants, run: int | None) -> dict[str, Array]:
         """`clipped.<parameter>` and `norm`, from the backend's own gradients."""
@@ -210,7 +212,8 @@ def clipping_of(training: Training, changes: Variants) -> Clipping | None:
     if options.pop("ignored", False):
         return Clipping(None)
     recipe = replace(recipe, scope=options.pop("scope", recipe.scope))
-    return Clipping(recipe, options, options.pop("edits", None))
+    edits, without = options.pop("edits", None), options.pop("without", frozenset())
+    return Clipping(recipe, options, edits, without)
 
 
 def update_of(changes: Variants, narrow: str = "") -> Update:

@@ -164,8 +164,7 @@ class Rates:
 
     def _off(self) -> Array:
         """Whose rates are off, by group."""
-        off: Array = (self._distances(self._expected()) >= OFF).any(axis=0)
-        return off
+        return np.asarray((self._distances(self._expected()) >= OFF).any(axis=0))
 
     def _parameters(self, off: Array) -> tuple[str, ...]:
         """The parameters of these groups, where there are others."""
