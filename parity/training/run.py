@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from parity.adapters.base import parts_of
 from parity.clients import Client, JudgedCase
 from parity.config.plan import ORACLE, CasePlan, Plan
 from parity.engine import Announced, EngineOptions, Event, Judging, TrainingAdvanced
+from parity.engine.asking import CaseQuestions
 from parity.engine.logs import RunLog
 from parity.engine.starting import replaceable
 from parity.engine.workers import Workers
@@ -30,6 +32,7 @@ from parity.training.cost import LONGDOUBLE, cost
 from parity.training.judge.findings import FirstDivergence
 from parity.training.judge.judge import Divergences, TrainingJudge
 from parity.training.layers import LAYER_OPS
+from parity.training.lockstep.asking import ParticipantAsking
 from parity.training.lockstep.session import (
     CHECKPOINT,
     WIDE,
@@ -146,7 +149,9 @@ class LockstepRun:
         participants, self.ensemble = roles(case, dtype, plan, ensemble_of(case, dtype, plan, workers.n_computing))
         (folder / CHECKPOINT).mkdir(parents=True, exist_ok=True)
         self.session = TrainingSession(case, drawn, participants, workers, folder / CHECKPOINT, self._tick)
-        self.judge = TrainingJudge(case, dtype, drawn.setting, plan.backends, plan.baseline, self.ensemble)
+        asking = ParticipantAsking(workers.scratch.folder, (), participants=self.session.participants)
+        ask = partial(CaseQuestions, asking)
+        self.judge = TrainingJudge(case, dtype, drawn.setting, plan.backends, plan.baseline, self.ensemble, ask)
         self.judge_seconds = 0.0
         self._pass_on = pass_on
         self._rows = rows

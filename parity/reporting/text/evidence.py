@@ -134,6 +134,7 @@ TEXTS: Mapping[str, Callable[[Any], str]] = {
     "told_apart_by": lambda value: f"to tell them apart: {plain(value)}",
     "where": lambda value: f"where: {plain(value)}",
     "only": lambda _: "",
+    "alone": str,
     "rates": lambda value: rates_text(**value),
     "off": lambda value: f"what is off: {', '.join(value)}",
     "worst_tensor": lambda value: f"furthest off: {value}",

@@ -135,7 +135,7 @@ class Finding:
         """`computes var = ..., where the reference has ...`, or the numbers that were found, or those that are off."""
         found = [d.diagnosis.evidence for d in self.differences if d.diagnosis is not None]
         found += [row.evidence for row in self.alike]
-        for key in ("expression", "parameters", "rates"):
+        for key in ("expression", "parameters", "rates", "alone"):
             value = next((evidence[key] for evidence in found if evidence.get(key)), None)
             if value:
                 return printable(short(evidence_text(key, value)))

@@ -18,6 +18,7 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results.rows import TrainingRow
 from parity.training.cost import LONGDOUBLE, cost
+from parity.training.judge.alone import AskAbout
 from parity.training.judge.curves import SCALARS, CurveJudge, RunCurves
 from parity.training.judge.findings import (
     UNEXPLAINED,
@@ -78,12 +79,13 @@ class TrainingJudge:
         backends: Sequence[BackendSpec],
         baseline: str,
         ensemble: Ensemble,
+        ask: AskAbout | None = None,
     ) -> None:
         self.case, self.dtype, self.baseline, self.ensemble = case, dtype, baseline, ensemble
         self.training: Training = case.params
         slow = dtype == "float64" and LONGDOUBLE * cost(self.training) > SLOW_S
         oracle = StepOracle(case.id, self.training, dtype, setting, np.float64 if slow else WORK[dtype])
-        self.backends = {spec.name: StepJudge(spec.name, oracle, spec.ranks) for spec in backends}
+        self.backends = {spec.name: StepJudge(spec.name, oracle, spec.ranks, ask) for spec in backends}
         self._wanted = {name: set(planned_steps(self.training, len(backends), dtype)) for name in self.backends}
         self.diverged: dict[str, int] = {}
         self.curves = CurveJudge(self.training, dtype, baseline, ensemble)

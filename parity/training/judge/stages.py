@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -11,6 +11,7 @@ from parity.judge.bound.envelope import OFF
 from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.explanation import unaltered
+from parity.training.judge.alone import AskAbout, OpFault, op_faults
 from parity.training.judge.evaluator import StageEvaluator, variants_of
 from parity.training.judge.inquiry import StageFault, StageInquiry
 from parity.training.judge.measured import APPROXIMATED, KINDS, Measured, measure, off_in
@@ -22,6 +23,14 @@ from parity.training.spec import STAGES
 
 KEPT = 3
 """So many probes outside, and so many inside, are kept of every stage for the search: the first ones and the last."""
+
+
+OF_OPS: Mapping[str, Callable[[OpFault], bool]] = {
+    "forward": lambda fault: not fault.of_loss and not fault.of_gradients,
+    "loss": lambda fault: fault.of_loss and not fault.of_gradients,
+    "gradient": lambda _: True,
+}
+"""The stages that are made of ops, and which faults of these show in them."""
 
 
 @dataclass
@@ -56,9 +65,10 @@ class StageProbes:
 class StepJudge:
     """Measures one backend's steps against the oracle."""
 
-    def __init__(self, name: str, oracle: StepOracle, ranks: int = 1) -> None:
+    def __init__(self, name: str, oracle: StepOracle, ranks: int = 1, ask: AskAbout | None = None) -> None:
         training = oracle.training
-        self.name, self.oracle, self.ranks = name, oracle, ranks
+        self.name, self.oracle, self.ranks, self._ask = name, oracle, ranks, ask
+        self._of_ops: list[OpFault] | None = None
         self.rows = Rows(oracle.setting.order, training.accumulation, ranks)
         self.rates = Rates(training, oracle.dtype)
         self.stages: dict[str, StageProbes] = {}
@@ -149,7 +159,26 @@ class StepJudge:
         inside = [] if known else probes.inside
         forward = stage == "gradient" and "forward" in self.stages and not self.stages["forward"].outside
         inquiry = StageInquiry(self.oracle, stage, comparable, inside, known, self.ranks, forward=forward)
-        return inquiry.explained(fault)
+        explained = inquiry.explained(fault)
+        return explained if explained.causes or probes.small else self._of_op(explained, comparable[0].probe)
+
+    def _of_op(self, fault: StageFault, probe: StepRecord) -> StageFault:
+        """The fault with the causes that ops of its stage have when they are called alone with the step's tensors."""
+        if self._ask is None or fault.stage not in OF_OPS:
+            return fault
+        if self._of_ops is None:
+            self._of_ops = op_faults(self.oracle, probe, self.name, self._ask)
+        found = [one for one in self._of_ops if OF_OPS[fault.stage](one)]
+        if not found:
+            return fault
+        alone = f"called alone with the tensors of step {probe.step}"
+        named = [(one, one.cause) for one in found if one.cause is not None]
+        if not named:
+            where = ", ".join(dict.fromkeys(one.where for one in found))
+            return replace(fault, evidence={**fault.evidence, "alone": f"off {alone} too: {where}"})
+        evidence = {**fault.evidence, "second": None, "alone": f"found in the op, {alone}"}
+        told, left = tuple(one.expression for one, _ in named), max(one.left for one, _ in named)
+        return replace(fault, causes=tuple(c for _, c in named), left=left, expressions=told, evidence=evidence)
 
     def _not_explained(
         self, stage: str, outside: Sequence[Measured], causes: Sequence[Cause]

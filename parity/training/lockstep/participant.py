@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from parity.config.plan import BackendSpec
+from parity.engine.backend import run_request
+from parity.engine.cells import Question
 from parity.engine.process import Message, WorkerError
 from parity.engine.starting import BackendError
 from parity.engine.workers import Reply, Worker, Workers
-from parity.outcome import Arrays, CellOutcome, Outcome
+from parity.outcome import Arrays, CellOutcome, Outcome, Output
 from parity.training.config.memory import RING
 from parity.training.lockstep.checkpoints import Checkpoint, Checkpoints, record_of
 from parity.training.records import Curves, StepRecord, joined, read_curves
@@ -124,6 +126,23 @@ class Participant:
                 self.checkpoints.keep(record)
                 return record
         return None
+
+    def cell(self, question: Question) -> CellOutcome | None:
+        """The outcome of an op alone; None where its worker computes none, or is lost."""
+        if self._worker is None or self.role.spec.ranks > 1:
+            return None
+        request = run_request(question, "", self.role.spec)
+        try:
+            reply, arrays = self._worker.ask(request, self._workers.options.timeout_s)
+        except WorkerError:
+            self._worker = None
+            return None
+        dtypes = {str(tensor["name"]): str(tensor["dtype"]) for tensor in reply["tensors"]}
+        outputs = {name: Output(dtypes[name], values.shape, values) for name, values in arrays.items()}
+        case, outcome = question.case.id, Outcome(reply["outcome"])
+        return CellOutcome(
+            case, question.dtype, self.role.name, outcome, float(reply["seconds"]), reply["message"], outputs
+        )
 
     def save(self) -> None:
         """Write a checkpoint, for a run that is to go on from here."""

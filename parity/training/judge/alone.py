@@ -1,0 +1,153 @@
+"""The ops of a step called alone, with the tensors that they had in it, and judged as any other case of an op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from parity.cases import OPS
+from parity.cases.draw import Normal, TensorPlan, generator
+from parity.cases.dtypes import as_dtype
+from parity.config.plan import DEFAULT_TOLERANCES, ORACLE, CasePlan, WrittenAt
+from parity.judge.bound.envelope import Array
+from parity.judge.case import CaseJudge
+from parity.judge.compare.cell import consult_oracle
+from parity.judge.diagnose.asking import Ask
+from parity.judge.diagnose.causes import Cause
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.outcome import CellOutcome, Outcome, Output
+from parity.training.judge.oracle import StepOracle
+from parity.training.model import Pass, counted, unprefixed
+from parity.training.records import StepRecord
+from parity.training.spec import RESIDUAL, Layer, walk
+
+LOSS = "loss"
+RIGHT = frozenset(("rounding", "degenerate-gradient", "gradient-choice", "index-choice"))
+"""Diagnoses of results that are right."""
+MOST_OPS, MOST_ELEMENTS = 16, 1 << 16
+"""So many different ops are called, each with at most so many elements: the search of one takes seconds."""
+AskAbout = Callable[[], Ask]
+"""Makes what asks about one case, with a budget of its own."""
+
+
+@dataclass
+class Seen(Pass):
+    """A forward pass that remembers what comes into each layer."""
+
+    given: dict[str, Any] = field(default_factory=dict)
+
+    def apply(self, layer: Layer, x: Any) -> Any:
+        """What one layer makes of `x`."""
+        self.given[layer.name] = x
+        return super().apply(layer, x)
+
+
+@dataclass(frozen=True)
+class OpCase:
+    """An op of the model, or its loss, with what it got in a step; `layers` are those that it is."""
+
+    case: CasePlan
+    inputs: Mapping[str, Array]
+    layers: tuple[str, ...]
+
+    @property
+    def of_loss(self) -> bool:
+        """Whether it is the loss."""
+        return self.layers == (LOSS,)
+
+    @property
+    def where(self) -> str:
+        """`relu (activation0, activation1)`, or the name of the loss."""
+        return self.case.op if self.of_loss else f"{self.case.op} ({', '.join(self.layers)})"
+
+
+@dataclass(frozen=True)
+class OpFault:
+    """An op that is wrong when it is called alone: `where` is it, `tensors` are those that are wrong, and the `cause`
+    (None: unexplained) leaves the error ratio `left`."""
+
+    where: str
+    tensors: tuple[str, ...]
+    of_loss: bool
+    cause: Cause | None = None
+    expression: str = ""
+    left: float = 0.0
+
+    @property
+    def of_gradients(self) -> bool:
+        """Whether only gradients are wrong."""
+        return all(name.startswith("grad.") for name in self.tensors)
+
+
+def op_faults(oracle: StepOracle, probe: StepRecord, backend: str, ask: AskAbout) -> list[OpFault]:
+    """What is wrong with the ops of a step, as the backend computes them alone."""
+    return [fault for one in op_cases(oracle, probe) for fault in faults_of(one, oracle.dtype, backend, ask())]
+
+
+def op_cases(oracle: StepOracle, probe: StepRecord) -> Iterator[OpCase]:
+    """The different ops of the model, and its loss."""
+    training = oracle.training
+    own = {kind: unprefixed(kind, probe.before) for kind in ("param", "buffer")}
+    tensors = {name: values.astype(np.float64) for some in own.values() for name, values in some.items()}
+    x = oracle.setting.x[probe.rows]
+    n_rows = len(x) // training.accumulation
+    seen = Seen(tensors)
+    with np.errstate(all="ignore"):
+        output = seen.run(training.layers, (x.astype(np.float64) if x.dtype.kind == "f" else x)[:n_rows])
+    alike: dict[str, list[Layer]] = {}
+    for layer in (layer for layer in walk(training.layers) if layer.op != RESIDUAL):
+        shapes = [p.shape for p in layer.parameters]
+        alike.setdefault(repr((layer.op, layer.params, np.shape(seen.given[layer.name]), shapes)), []).append(layer)
+    for layers in list(alike.values())[:MOST_OPS]:
+        layer, op = layers[0], OPS[layers[0].op]
+        mine = {p.name.removeprefix(f"{layer.name}."): tensors[p.name] for p in layer.parameters}
+        given = {op.inputs[0].name: seen.given[layer.name], **mine}
+        yield case_of(oracle, op.name, layer.params, given, tuple(one.name for one in layers))
+    target = counted(oracle.setting.target[probe.rows])[:n_rows]
+    loss = OPS[training.loss.name]
+    yield case_of(oracle, loss.name, loss.params(), {"x": output, "target": target}, (LOSS,))
+
+
+def case_of(oracle: StepOracle, name: str, params: Any, given: Mapping[str, Array], layers: tuple[str, ...]) -> OpCase:
+    """A case of an op with these inputs, and grad_outputs that are drawn."""
+    op, dtype = OPS[name], oracle.dtype
+    inputs = {n: v if v.dtype.kind in "iu" else as_dtype(v, dtype) for n, v in given.items()}
+    shapes = op.infer_shapes(params, {n: v.shape for n, v in inputs.items()})
+    for upstream in op.upstream if op.differentiable else ():
+        drawn = generator(0, name, upstream).normal(size=shapes.outputs[upstream])
+        inputs[f"grad.{upstream}"] = as_dtype(drawn, dtype)
+    draws = {item.name: item.default for item in op.inputs}
+    plans = tuple(
+        TensorPlan(n, v.shape, draws.get(n) or Normal(), integers=v.dtype.kind in "iu") for n, v in inputs.items()
+    )
+    case = CasePlan(oracle.case_id, name, params, (dtype,), plans, DEFAULT_TOLERANCES, WrittenAt("", 0))
+    return OpCase(replace(case, gradients=bool(op.differentiable)), inputs, layers)
+
+
+def faults_of(one: OpCase, dtype: str, backend: str, ask: Ask) -> Iterator[OpFault]:
+    """What the ordinary judge finds; nothing where the op is right, large or cannot be called."""
+    if sum(values.size for values in one.inputs.values()) > MOST_ELEMENTS:
+        return
+    returned = ask(backend, one.case, dtype, one.inputs)
+    if returned is None:
+        return
+    oracle = consult_oracle(one.case, one.inputs)
+    outputs = {n: Output(dtype, v.shape, v) for n, v in returned.items() if n in oracle}
+    judge = CaseJudge(one.case, one.inputs, oracle, ORACLE, ask=ask)
+    judge.take(dtype, [CellOutcome(one.case.id, dtype, backend, Outcome.OK, outputs=outputs)])
+    off = tuple(judge.cells[dtype].off[backend])
+    rows = [row for row in judge.judged().diagnoses if row.explained and row.id not in RIGHT] if off else []
+    yield from (fault_of(one, row) for row in rows)
+    if off and not rows:
+        yield OpFault(one.where, off, one.of_loss)
+
+
+def fault_of(one: OpCase, row: Diagnosis) -> OpFault:
+    """A diagnosis of an op as one of the step that has it."""
+    found = row.evidence.get("parameters")
+    parameters = {"in": one.where, **(found if isinstance(found, Mapping) else {})}
+    told, left = str(row.evidence.get("expression", "")), row.residual_after or 0.0
+    return OpFault(one.where, row.tensors, one.of_loss, Cause(row.id, parameters), told, left)

@@ -1,0 +1,34 @@
+"""Asks the worker of a participant for an op alone, after its steps."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parity.config.plan import CasePlan
+from parity.engine.asking import Asking, stored
+from parity.engine.cells import Question
+from parity.outcome import Arrays, CellOutcome
+from parity.training.lockstep.participant import Participant
+
+
+@dataclass
+class ParticipantAsking(Asking):
+    """The participants of a training by name, in place of the runners of a run."""
+
+    participants: Mapping[str, Participant] = field(default_factory=dict)
+
+    def outcome(self, backend: str, case: CasePlan, dtype: str, inputs: Arrays) -> CellOutcome | None:
+        """The outcome of the cell; None if the backend has no worker left, or the inputs cannot be stored."""
+        participant = self.participants.get(backend)
+        if participant is None:
+            return None
+        try:
+            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                question = Question(next(self.numbers), stored(case, inputs, Path(folder)), dtype, None)
+                with participant.lock:
+                    return participant.cell(question)
+        except OSError:
+            return None
