@@ -34,6 +34,7 @@ def test_a_factor_in_a_layer_is_found_in_its_op(run: Finished) -> None:
     assert {row["id"] for row in found} == {"scaled"}
     parameters = found[0]["evidence"]["parameters"]
     assert parameters["in"] == "relu (activation0)"
+    assert found[0]["evidence"]["off"] == ["relu (activation0)"]
     assert parameters["factor"] == pytest.approx(1.25, rel=1e-6)
     assert found[0]["evidence"]["alone"] == "found in the op, called alone with the tensors of step 1"
 

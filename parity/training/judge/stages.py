@@ -171,11 +171,12 @@ class StepJudge:
         found = [one for one in self._of_ops if OF_OPS[fault.stage](one)]
         if not found:
             return fault
+        where = tuple(dict.fromkeys(one.where for one in found))
+        fault = replace(fault, off=fault.off or where)
         alone = f"called alone with the tensors of step {probe.step}"
         named = [(one, one.cause) for one in found if one.cause is not None]
         if not named:
-            where = ", ".join(dict.fromkeys(one.where for one in found))
-            return replace(fault, evidence={**fault.evidence, "alone": f"off {alone} too: {where}"})
+            return replace(fault, evidence={**fault.evidence, "alone": f"off {alone} too: {', '.join(where)}"})
         evidence = {**fault.evidence, "second": None, "alone": f"found in the op, {alone}"}
         told, left = tuple(one.expression for one, _ in named), max(one.left for one, _ in named)
         return replace(fault, causes=tuple(c for _, c in named), left=left, expressions=told, evidence=evidence)
