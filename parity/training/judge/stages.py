@@ -172,7 +172,7 @@ class StepJudge:
         if not found:
             return fault
         where = tuple(dict.fromkeys(one.where for one in found))
-        fault = replace(fault, off=fault.off or where)
+        fault = replace(fault, off=where if set(fault.off) <= {"output"} else fault.off)
         alone = f"called alone with the tensors of step {probe.step}"
         named = [(one, one.cause) for one in found if one.cause is not None]
         if not named:
