@@ -403,7 +403,7 @@ def test_validate_says_how_much_there_is():
     done = call("validate", *CONFIGS.glob("*.yaml"))
     assert done.returncode == 0
     assert re.match(
-        r"ok: \d+ cases \(of which \d+ trainings\), \d+ cells on each of torch, paddle, oneflow; baseline torch\n"
+        r"ok: \d+ cases \(of which \d+ models\), \d+ cells on each of torch, paddle, oneflow; baseline torch\n"
         r"  and \d+ cells on each of torch, .*; baseline torch\n",
         done.stdout,
     )
