@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from parity.cases.dtypes import COMPUTED_IN
-from parity.cases.edits import format_of
 from parity.cases.exact.formats import FORMATS, Format
 from parity.cases.formula import ATOM, definitions, named_formulas, output_formula
 from parity.cases.op import Variant
@@ -81,12 +80,6 @@ class Cause:
         if self.id in NARROW:
             return DEGRADED
         return UNSTABLE if self.lossy else SEMANTIC
-
-
-def is_edit(cause: Cause) -> bool:
-    """Whether a cause is a change of steps that loses no digits, without another value of a param."""
-    made = cause.alteration
-    return made is not None and bool(made.edits) and not made.params and not any(map(format_of, made.edits))
 
 
 def replaced(others: Mapping[str, Predicted]) -> Change:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, product
 
-from parity.judge.diagnose.causes import Cause, is_edit, standing_causes
+from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.evaluator import Evaluator
 
 MAX_TRIED = 8
@@ -14,11 +14,10 @@ MAX_TRIED = 8
 
 @dataclass(frozen=True)
 class Recipe:
-    """Causes without their numbers: ids, and names of the parameters; an edit as it is, since it applies to any program
-    of the same structure. `case` had them first."""
+    """Causes without their numbers: ids, and names of the parameters. `case` had them first."""
 
     case: str
-    causes: tuple[tuple[str, frozenset[str]] | Cause, ...]
+    causes: tuple[tuple[str, frozenset[str]], ...]
 
 
 @dataclass
@@ -30,7 +29,7 @@ class Memory:
     def keep(self, evaluator: Evaluator, backend: str, causes: Sequence[Cause]) -> None:
         """Remember causes that explained everything, if all of them are alterations of the reference."""
         if causes and all(cause.alteration is not None for cause in causes):
-            key = tuple(cause if is_edit(cause) else (cause.id, frozenset(cause.parameters)) for cause in causes)
+            key = tuple((cause.id, frozenset(cause.parameters)) for cause in causes)
             known = self._recipes.setdefault((evaluator.op.name, backend, evaluator.dtype), [])
             if all(recipe.causes != key for recipe in known):
                 known.append(Recipe(evaluator.case.id, key))
@@ -40,10 +39,6 @@ class Memory:
         recipes = self._recipes.get((evaluator.op.name, backend, evaluator.dtype), [])
         standing = standing_causes(evaluator) if recipes else []
         for recipe in recipes:
-            like = [
-                [wanted] if isinstance(wanted, Cause)
-                else [c for c in standing if (c.id, frozenset(c.parameters)) == wanted]
-                for wanted in recipe.causes
-            ]  # fmt: skip
+            like = [[c for c in standing if (c.id, frozenset(c.parameters)) == wanted] for wanted in recipe.causes]
             for causes in islice(product(*like), MAX_TRIED):
                 yield recipe.case, causes

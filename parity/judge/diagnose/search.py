@@ -10,7 +10,7 @@ from typing import Any
 
 from parity.cases.op import IncompatibleError
 from parity.judge.bound.envelope import OFF
-from parity.judge.diagnose.causes import Cause, is_edit, standing_causes
+from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.evaluator import Evaluator, Observed, ratio, worst
 from parity.judge.diagnose.explanation import CLEAR, COST, KernelExplanation, together, unaltered
 from parity.judge.diagnose.fits import fitted
@@ -128,13 +128,11 @@ def confirm(evaluator: Evaluator, observed: Observed, other: SearchResult, dtype
 def recalled(
     evaluator: Evaluator, observed: Observed, recipes: Iterable[tuple[str, Sequence[Cause]]], *, plain: bool
 ) -> SearchResult | None:
-    """The causes of another case if they explain this one too; `plain`: only if they predict values, as edits do."""
+    """The causes of another case if they explain this one too; `plain`: only if they predict its values."""
     start = unaltered(evaluator, observed)
     for case, causes in recipes:
         explanation = start.extended(*causes)
-        if explanation is None or not explanation.explains:
-            continue
-        if not plain or explanation.plain or all(map(is_edit, causes)):
+        if explanation is not None and explanation.explains and (explanation.plain or not plain):
             return SearchResult(explanation.pruned(), taken_from=case)
     return None
 
