@@ -50,7 +50,7 @@ def test_results_that_cannot_be_written_are_printed(config):
 
 
 @pytest.mark.skipif(not CAN_MOUNT, reason="nobody may mount a file system here")
-@pytest.mark.parametrize(("size", "kept"), [("4k", "no results"), ("320k", "results"), ("1200k", "everything")])
+@pytest.mark.parametrize(("size", "kept"), [("4k", "no results"), ("416k", "results"), ("1200k", "everything")])
 def test_a_full_disk_keeps_what_fits_and_the_results_first(config, size, kept):
     (config / "small").mkdir()
     done = run_after(f"mount -t tmpfs -o size={size} none small", config, out="small/run")

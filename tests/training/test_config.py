@@ -301,7 +301,7 @@ def test_validate_counts_trainings_and_audits_the_others() -> None:
     done = call("validate", WHOLE, "--audit")
     assert done.returncode == 0, done.stderr
     assert "ok: 4 cases (of which 3 models), 4 cells on each of torch, paddle; baseline torch" in done.stdout
-    assert "the audit covers ops only; 3 trainings left out" in done.stderr
+    assert "the audit covers ops only; 3 models left out" in done.stderr
     assert "layer_norm: 1 case audited" in done.stdout
     alone = call("validate", WHOLE, "--audit", "-k", "bert-adamw")
     assert "mistake" not in alone.stdout

@@ -43,7 +43,7 @@ def growing(case: CasePlan, inputs: Mapping[str, Array], ratios: Ratios) -> dict
         lengths: list[int] = []
         found: list[Mapping[str, float]] = []
         for length in () if is_unrolled(case, inputs, dim) else LENGTHS:
-            if len(found) == FEWEST and not any(slope(lengths, of_one(name, found)) >= STARTED for name in found[0]):
+            if len(found) == FEWEST and not any(begun(lengths, of_one(name, found)) for name in found[0]):
                 break
             longer = lengthened(case, inputs, dim, length)
             answer = None if longer is None else ratios(*longer)
@@ -111,6 +111,12 @@ def resized(case: CasePlan, inputs: Mapping[str, Array]) -> tuple[CasePlan, Mapp
                 taken.add(length)
                 break
     return found
+
+
+def begun(lengths: list[int], ratios: list[float]) -> bool:
+    """Whether an error has grown from the first length to the last; between two of them chance may be larger."""
+    finite = all(np.isfinite(ratios)) and min(ratios) > 0
+    return finite and bool(np.log(ratios[-1] / ratios[0]) >= STARTED * np.log(lengths[-1] / lengths[0]))
 
 
 def slope(lengths: list[int], ratios: list[float]) -> float:
