@@ -367,7 +367,14 @@ def test_a_script_runs_by_itself(scripts, backend):
     assert done.stdout.endswith("the difference is there\n")
 
 
-PLACES_AND_CHOICES = ("localized", "rounding", "degenerate-gradient", "gradient-choice", "index-choice", "input-mutated")
+PLACES_AND_CHOICES = (
+    "localized",
+    "rounding",
+    "degenerate-gradient",
+    "gradient-choice",
+    "index-choice",
+    "input-mutated",
+)
 """Diagnoses that explain no formula."""
 
 
