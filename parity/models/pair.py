@@ -239,6 +239,7 @@ class Pair:
             finding.id, finding.explained = "layer-code", True
             told = (f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}" for name in apart)
             finding.title = "; ".join(told)
+            finding.evidence.pop("expression", None)
 
     def _judged_op(self, finding: Finding, op: Any) -> Judged | None:
         """Judge a layer as a case of its op; a layer that is within its error bound there loses its finding."""

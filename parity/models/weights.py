@@ -48,7 +48,8 @@ def differing(moves: Sequence[Move], base: Port, other: Port, moved: Path) -> It
     for move in moves:
         have, want = theirs.load(move.target), wanted.load(move.target)
         least = 0.0 if move.eps is None else FOLDED * float(np.abs(want).max(initial=0.0))
-        if close(have, want, EXACT if other.converted else CAST, least):
+        same = close(have, want, EXACT if other.converted else CAST, least)
+        if np.array_equal(have, want) or (same and rounded(have, want, base.name) is None):
             continue
         others = {m.target: wanted for m in moves if m is not move}
         evidence, title = looks(have, want, base.name, others)
