@@ -291,7 +291,6 @@ KERAS_FAULTS = tuple(
          "self.bn = layers.BatchNormalization(epsilon=1e-5)", r"layer bn\b", r"momentum", IMAGES_TRAIN),
         ("bn-training-in-eval", "resnet", "self.bn1(self.conv1(x))", "self.bn1(self.conv1(x), training=True)", r"bn1",
          r"training is|batch-norm|statistics", IMAGES),
-        ("same-with-a-stride", "resnet", 'if stride > 1', 'if stride > 2', r"conv1|block2", r"padding", IMAGES),
         ("leaky-relu", "resnet", "        self.relu = layers.ReLU()\n        self.edge",
          "        self.relu = layers.LeakyReLU(0.01)\n        self.edge", r"layer relu", r"its class|negative_slope", IMAGES),
         ("dilation", "resnet", "self.conv2 = padded(cout, use_bias=False)",

@@ -52,8 +52,9 @@ class Finding:
 
     `kind` is `layer`, `code` for the code of a layer between its children, or `weights` for `parameters` with other
     values or in another place; `boundaries` are its tensors that are off, by error ratio, of another shape if it is
-    `resized`. `share` is the part of the output's difference that goes away once it is mended, after all that come
-    before it; `shares` the same of the loss and of metrics, and `left` the output's error ratio after it.
+    `resized`; `called_otherwise` are the layers that code calls more or less often. `share` is the part of the output's
+    difference that goes away once it is mended, after all that come before it; `shares` the same of the loss and of
+    metrics, and `left` the output's error ratio after it.
     """
 
     kind: str
@@ -63,6 +64,7 @@ class Finding:
     boundaries: Mapping[Boundary, float]
     parameters: Sequence[str] = ()
     resized: bool = False
+    called_otherwise: Sequence[str] = ()
     values: Mapping[Boundary, Any] = field(default_factory=dict)
     metrics: Mapping[Boundary, Metrics | None] = field(default_factory=dict)
     options: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)

@@ -236,7 +236,7 @@ class Pair:
         idle = {name for name in children if evaluates and plain(self.other.layers[name].kind) == "dropout"}
         apart = [name for name in children if theirs[name] != ours[name] and name not in idle]
         if apart:
-            finding.id, finding.explained = "layer-code", True
+            finding.id, finding.explained, finding.called_otherwise = "layer-code", True, apart
             told = (f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}" for name in apart)
             finding.title = "; ".join(told)
             finding.evidence.pop("expression", None)
@@ -655,7 +655,7 @@ class Pair:
         """Whether a buffer that is off belongs to a finding: to its layer, or to what is wrong in that."""
         layer, _, own = name.removeprefix("buffer.").rpartition(".")
         if finding.kind == CODE:
-            return finding.title.startswith("calls ") and f"calls {layer} " in finding.title
+            return layer in finding.called_otherwise
         if layer != finding.layer:
             return False
         known = layout_of(self.other.spec.adapter, self.other.layers[layer], own).name

@@ -523,16 +523,6 @@ def carried(start: KernelExplanation, small: KernelExplanation) -> KernelExplana
     return min(complete, key=lambda e: e.rank, default=None)
 
 
-def foretold(explanation: KernelExplanation, evaluator: Evaluator) -> dict[str, Array | None]:
-    """The results that an explanation predicts for other inputs, by tensor name."""
-    start = unaltered(evaluator, {})
-    causes = [next(transferred(cause, start), cause) for cause in explanation.causes]
-    prediction = {**evaluator.base, **(predicted(evaluator, causes) or {})}
-    base = explanation.evaluator.base
-    taken = {name for name, values in explanation.prediction.items() if values is not base.get(name)}
-    return {name: (prediction if name in taken else evaluator.base)[name].values for name in evaluator.base}
-
-
 def agree(evaluator: Evaluator, one: KernelExplanation, other: KernelExplanation) -> bool:
     """Whether two explanations predict the same."""
     ours, theirs = predicted(evaluator, one.causes), predicted(evaluator, other.causes)
