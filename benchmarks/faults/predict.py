@@ -22,8 +22,8 @@ from parity.cases.draw import Values
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import UNIT_ROUNDOFF
 from parity.judge.case import prepared
-from parity.judge.diagnose.explanation import KernelExplanation
-from parity.judge.diagnose.inquiry import foretold
+from parity.judge.diagnose.explanation import KernelExplanation, predicted, unaltered
+from parity.judge.diagnose.inquiry import transferred
 from parity.judge.diagnose.search import SearchResult
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -61,7 +61,15 @@ class Explanation:
 
     def predict(self, case: CasePlan, tensors: Tensors, dtype: str) -> Tensors:
         """Outputs and gradients by parity's names, in `dtype`, for inputs and grad_outputs `tensors` of this case."""
-        values = foretold(self.of_judge, prepared(case, dtype, tensors))
+        evaluator, explanation = prepared(case, dtype, tensors), self.of_judge
+        start = unaltered(evaluator, {})
+        causes = [next(transferred(cause, start), cause) for cause in explanation.causes]
+        prediction = {**evaluator.base, **(predicted(evaluator, causes) or {})}
+        base = explanation.evaluator.base
+        explained = {name for name, values in explanation.prediction.items() if values is not base.get(name)}
+        values = {
+            name: (prediction[name] if name in explained else base).values for name, base in evaluator.base.items()
+        }
         with np.errstate(over="ignore"):
             return {name: rounded(array, dtype) for name, array in values.items() if array is not None}
 
