@@ -40,6 +40,7 @@ OPS = {
 CELLS_PER_CASE = 4
 GOAL_CPU, GOAL_MEMORY = 1.05, 1.2
 ONE, LOCAL, DISTURBED = KINDS = ("one", "local", "disturbed")
+END_SECONDS = 20.0
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: what a killed worker leaves comes to this process, with its processor time."""
 
@@ -182,9 +183,15 @@ class Nodes:
         self.start()
 
     def end(self) -> None:
-        """End all."""
+        """End all; what does not end in time, as a worker whose process was just killed may not, is killed."""
         for node in self.open:
+            below = node.children(recursive=True) if node.is_running() else []
             node.terminate()
+            with suppress(psutil.TimeoutExpired):
+                node.wait(END_SECONDS)
+            for process in (node, *below):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
             node.wait()
 
 
