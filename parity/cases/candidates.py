@@ -24,6 +24,7 @@ from parity.cases.edits import (
     OTHER,
     PARTS,
     READ,
+    RECOMPUTED,
     RESULT,
     RETURNED,
     SAVED,
@@ -232,7 +233,8 @@ def saved_edits(program: Program, scope: Scope) -> Iterator[Edit]:
     outputs = [i for i in program.outputs.values() if i in scope.steps and not scope.steps[i].backward]
     for name, index in program.inputs.items():
         peers = [i for i in (*program.inputs.values(), *outputs) if i != index and scope.of[i] == scope.of[index]]
-        yield from (Edit((), "", SAVED, value=(("input", name), "replaced", scope.keys[i])) for i in peers)
+        kinds = product(("replaced", RECOMPUTED), peers)
+        yield from (Edit((), "", SAVED, value=(("input", name), kind, scope.keys[i])) for kind, i in kinds)
     for name in program.options:
         yield from (Edit((), "", SAVED, value=(("option", name), "number", number)) for number in NUMBERS)
     readers_of: dict[int, list[int]] = {}

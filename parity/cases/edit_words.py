@@ -7,6 +7,7 @@ from parity.cases.edits import (
     EVERY,
     MOVED,
     READ,
+    RECOMPUTED,
     RETURNED,
     SAVED,
     STEPWISE,
@@ -78,8 +79,11 @@ def read_as(program: Program, edit: Edit) -> str:
     """What replaces a value, and where."""
     key, kind, value = edit.value
     name = word_of(program, key)
-    words = {"replaced": lambda: word_of(program, value), "fitted": lambda: f"{value:g}"}
+    words = {kind: lambda: word_of(program, value) for kind in ("replaced", RECOMPUTED)}
+    words |= {"fitted": lambda: f"{value:g}"}
     other = words.get(kind, lambda: written(value, (name, ATOM))[0] if value in WRITTEN else f"{value}({name})")()
+    if kind == RECOMPUTED:
+        return f"the backward pass uses functions of {other} wherever the reference has those of {name}"
     if edit.kind == SAVED:
         return f"the backward pass uses {other} wherever the reference has {name}"
     if not edit.positions:

@@ -84,6 +84,8 @@ Expression = tuple[Any, ...]
 READ, SAVED = "read", "saved"
 """The kinds of edits of a value wherever it is read, or at some positions only, and of an input or option that differs
 between backward and forward pass: `value` is its key, the kind of change and how."""
+RECOMPUTED = "recomputed"
+"""Another value in the place of an input in what the backward pass computes from it, not where it is read itself."""
 
 
 def format_of(edit: Edit) -> str:
@@ -410,7 +412,7 @@ def changed_read(program: Program, edit: Edit, other: int) -> Step:
     """The step that gives value `other`, which replaces the one that the edit names."""
     key, kind, value = edit.value
     index = value_of(program, key)
-    if kind == "replaced":
+    if kind in ("replaced", RECOMPUTED):
         return Step(other, first_of, (Ref(value_of(program, value)),))
     if kind == "number":
         return Step(other, NUMBERS[value], (Ref(index),))
@@ -422,20 +424,23 @@ def changed_read(program: Program, edit: Edit, other: int) -> Step:
 
 def saved_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
     """The backward pass, with the values of the forward pass recomputed from a changed input or option."""
-    index, other = value_of(program, edit.value[0]), new()
+    key, kind, _ = edit.value
+    index, other = value_of(program, key), new()
     renamed = {index: other}
     again: list[Step] = []
     for step in program.steps:
         if not step.backward and not renamed.keys().isdisjoint(step.refs):
             again.append(replace(with_refs(step, renamed), index=new(), label="", backward=True))
             renamed[step.index] = again[-1].index
+    if kind == RECOMPUTED:
+        del renamed[index]
     changed = {
         p: [with_refs(step, renamed)]
         for p, step in enumerate(program.steps)
         if step.backward and not renamed.keys().isdisjoint(step.refs)
     }
     if not changed:
-        raise IncompatibleError(f"no gradient depends on {edit.value[0][1]}")
+        raise IncompatibleError(f"no gradient depends on {key[1]}")
     changed[min(changed)][:0] = [changed_read(program, edit, other), *again]
     return changed
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parity.cases.program import Program, Ref, Step, getitem, leaves
 
@@ -41,6 +42,8 @@ UNSEEN = frozenset(("in_dtype_of", "broadcast_to", "first_of"))
 """Steps that change neither numbers nor their order; their operand is shown instead."""
 INVENTED = re.compile(r"\bt\d+\b")
 """The name of a value that has none in the source."""
+MOST_NUMBERS = 3
+"""So many numbers of a constant row are written out."""
 LONG = 60
 """A longer expression that is read more than once gets its own line."""
 
@@ -116,7 +119,7 @@ class Formulas:
             return written(step.name, self._operand(step.operands[0]))
         if step.name in UNSEEN:
             return self._operand(step.operands[0])
-        if step.function is getitem:
+        if step.function is getitem or step.name == "part":
             return f"{bracketed(self._operand(step.operands[0]), ATOM)}[{indexed(step.operands[1])}]", ATOM
         operands = [self._operand(operand)[0] for operand in step.operands]
         keywords = [f"{name}={value}" for name, value in step.keywords.items() if shown(name, value)]
@@ -130,8 +133,16 @@ class Formulas:
             texts = [self._operand(item)[0] for item in operand]
             return (f"[{', '.join(texts)}]" if inside else str(operand)), ATOM
         if isinstance(operand, np.ndarray):
-            return f"constant{list(operand.shape)}", ATOM
+            return constant(operand), ATOM
         return (short(operand) if isinstance(operand, float) else str(operand)), ATOM
+
+
+def constant(values: NDArray[Any]) -> str:
+    """An array of a program: its numbers, the first ones of a row, or its shape."""
+    numbers = [short(v) if isinstance(v, float) else str(v) for v in values.ravel()[:MOST_NUMBERS].tolist()]
+    if values.size == max(values.shape, default=1):
+        return f"[{', '.join([*numbers, *(['...'] if values.size > MOST_NUMBERS else [])])}]"
+    return f"constant{list(values.shape)}"
 
 
 def indexed(index: Any) -> str:
@@ -163,18 +174,6 @@ def bracketed(text: tuple[str, int], strength: int) -> str:
 def shown(name: str, value: Any) -> bool:
     """Whether a keyword affects more than the layout of a result."""
     return name not in ("keepdims", "order") and value not in (None, "")
-
-
-def differences(reference: Program, variant: Program) -> list[str]:
-    """The expressions that a variant changes: `y = (xhat + bias) * weight, where the reference has xhat * weight +
-    bias`.
-
-    A value that only one of the two names is not listed: its effect shows where it is read.
-    """
-    ours, theirs = (dict(named_formulas(program)) for program in (reference, variant))
-    changed = [name for name in theirs if name in ours and theirs[name] != ours[name]]
-    told = [f"{name} = {theirs[name]}, where the reference has {ours[name]}" for name in changed]
-    return [text + definitions(text, ours | theirs) for text in told]
 
 
 def definitions(text: str, named: Mapping[str, str]) -> str:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from parity.cases import OPS
+from parity.cases.difference import difference
 from parity.cases.exact.matmul import matmul, matmul_in_sequence
 from parity.cases.exact.summation import in_one_chain, sum_in_sequence, total
-from parity.cases.formula import differences, formulas
+from parity.cases.formula import formulas
 from parity.cases.oracle import PROGRAMS, evaluate, program_of
 from parity.cases.primitives import scatter_in_sequence, scatter_rows
 from parity.cases.program import TraceError, trace
@@ -71,7 +72,7 @@ def test_a_step_can_be_changed():
     assert not np.allclose(before["y"], after["y"])
     assert np.array_equal(before["grad.bias"], after["grad.bias"])
     assert without_eps.operands != root.operands
-    assert differences(plain, changed)[0] == "deviation = cbrt(var + eps), where the reference has sqrt(var + eps)"
+    assert difference(plain, changed) == "deviation = cbrt(var + eps), where the reference has sqrt(var + eps)"
     with pytest.raises(KeyError):
         plain.with_step(replace(root, index=10_000))
     with pytest.raises(KeyError):
@@ -158,10 +159,34 @@ def test_only_what_is_needed_is_computed():
 
 
 def test_variants_differ_where_they_say_so():
-    assert differences(program(), program(eps_placement="outside"))[0] == (
+    assert difference(program(), program(eps_placement="outside")) == (
         "deviation = sqrt(var) + eps, where the reference has sqrt(var + eps)"
     )
-    assert differences(program(), program()) == []
+    assert difference(program(), program()) == ""
+
+
+def test_the_first_turn_shows_how_a_loop_differs():
+    tensors = {
+        "x": RNG.normal(size=(4, 2, 3)),
+        "weight_ih": RNG.normal(size=(6, 3)),
+        "weight_hh": RNG.normal(size=(6, 2)),
+        "bias_hh": RNG.normal(size=6),
+        "h0": RNG.normal(size=(2, 2)),
+    }
+    gru = OPS["gru"]
+    reference, within = (program_of(gru, gru.params(2), tensors, reset=reset) for reset in ("after", "within"))
+    assert difference(reference, within) == (
+        "inner = r * (h0 @ transpose(weight_hh)[:, 4:6]) + bias_hh[4:6], "
+        "where the reference has r * (h0 @ transpose(weight_hh) + bias_hh)[:, 4:6]"
+    )
+
+
+def test_few_numbers_of_a_constant_are_shown():
+    rotary = OPS["rotary_embedding"]
+    tensors = {"x": RNG.normal(size=(1, 1, 3, 4))}
+    forward, backwards = (program_of(rotary, rotary.params(), tensors, backwards=b) for b in (False, True))
+    told = "turned = pairs[:, :, :, ::-1] * [1, -1], where the reference has pairs[:, :, :, ::-1] * [-1, 1]"
+    assert difference(forward, backwards) == told
 
 
 def test_a_reference_that_branches_on_data_is_refused():

@@ -29,6 +29,38 @@ def test_a_formula_that_only_the_kernel_has_is_found(fault, told):
         assert told in evidence(found, dtype)["expression"]
 
 
+QUADRANTS = planned("atan2", x=(9, 8))
+
+
+def test_a_condition_on_two_inputs_is_found():
+    def fault(given, _params, right):
+        third = (given["x"] < 0) & (given["other"] < 0)
+        return {"y": np.where(third, right["y"] + 2 * np.pi, right["y"])}
+
+    text = "y = where(logical_and(less(x, 0), less(other, 0)), 6.283185307 + y, y)"
+    assert evidence(judged(QUADRANTS, Kernel(fault)))["expression"] == text
+
+
+def test_a_condition_that_no_two_inputs_give_is_not_made_up():
+    def fault(given, _params, right):
+        return {"y": right["y"] + 2 * np.pi * (np.sin(50 * given["x"]) > 0.5)}
+
+    assert names(judged(QUADRANTS, Kernel(fault)), "float64") != ["reference-edit"]
+
+
+def test_the_backward_pass_may_compute_from_the_output():
+    def fault(source, given, right):
+        s = 1 / (1 + np.exp(-right[source]))
+        return {"grad.x": given["grad.y"] * s * (1 + given["x"] * (1 - s))}
+
+    silu = planned("silu", x=(6, 9))
+    found = judged(silu, Kernel(lambda given, _params, right: fault("y", given, right)))
+    text = "the backward pass uses functions of y wherever the reference has those of x"
+    assert evidence(found)["expression"] == text
+    doubled = judged(silu, Kernel(lambda given, _params, right: fault("x", given, {"x": 2 * given["x"]})))
+    assert "functions of y" not in evidence(doubled).get("expression", "")
+
+
 def test_what_is_no_short_formula_stays_unexplained():
     odd = Kernel(lambda given, _params, right: {"y": right["y"] + 0.1 * np.sin(7 * given["x"]) ** 3})
     assert names(judged(TANH, odd), "float64") == ["unexplained"]

@@ -806,7 +806,7 @@ CONVENTIONS = (
     ),
     Entry(
         id="reset-placement",
-        title="the reset gate is applied before the product",
+        title="the reset gate is applied in another place",
         what=(
             "A GRU's candidate is tanh(W x + r (U h + b)) in PyTorch and cuDNN, and tanh(W x + U (r h) + b) in the "
             "first paper and by default in ONNX. It may also be left out."

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from parity.cases.dtypes import COMPUTED_IN
-from parity.cases.exact.formats import FORMATS, Format
+from parity.cases.exact.formats import FORMATS, Format, rounded
 from parity.cases.formula import ATOM, definitions, named_formulas, output_formula
 from parity.cases.op import Variant
 from parity.cases.program import Program
@@ -136,22 +136,51 @@ def from_variant(variant: Variant) -> Cause:
 
 
 def attributes(evaluator: Evaluator) -> Iterator[Cause]:
-    """Params that a float64 kernel stores as float32, in every combination; a weight v also as 1 - float32(1 - v)."""
-    if evaluator.dtype != "float64":
+    """Params that a float64 kernel stores as float32, or one of float16 or bfloat16 in this dtype, in every
+    combination; a weight v also as 1 - float32(1 - v)."""
+    stored = {"float64": "float32"}.get(evaluator.dtype, evaluator.dtype)
+    if stored == evaluator.dtype and stored not in COMPUTED_IN:
         return
     forms = {}
-    for name, value in asdict(evaluator.case.params).items():
-        if isinstance(value, float) and np.isfinite(value):
-            narrow = [float(np.float32(value))]
-            narrow += [1.0 - float(np.float32(1.0 - value))] if 0.0 < value < 1.0 else []
+    for name, value in numbers_of(evaluator.case.params, pairs=stored in COMPUTED_IN).items():
+        if np.isfinite(value):
+            narrow = [in_format(value, stored)]
+            narrow += [1.0 - in_format(1.0 - value, stored)] if 0.0 < value < 1.0 and stored == "float32" else []
             forms[name] = [value, *(v for v in dict.fromkeys(narrow) if v != value)]
     for values in product(*forms.values()):
         params = {n: v for n, v in zip(forms, values, strict=True) if v != forms[n][0]}
         if params:
-            complements = [name for name, value in params.items() if value != float(np.float32(forms[name][0]))]
+            complements = [name for name, value in params.items() if value != in_format(forms[name][0], stored)]
             of = f" of 1 - {', 1 - '.join(complements)}" if complements else ""
-            shown_by = f"float64, with a value{of} that float32 cannot represent"
-            yield Cause("attribute-precision", params, Alteration(params=params), shown_by=shown_by)
+            shown_by = f"{evaluator.dtype}, with a value{of} that {stored} cannot represent"
+            alteration = Alteration(params=whole(evaluator.case.params, params))
+            yield Cause("attribute-precision", params, alteration, shown_by=shown_by)
+
+
+def in_format(number: float, name: str) -> float:
+    """A number rounded to a format."""
+    return float(np.float32(number)) if name == "float32" else float(rounded(np.asarray(number), FORMATS[name]))
+
+
+def numbers_of(params: Any, *, pairs: bool) -> dict[str, float]:
+    """The float options by name; `pairs`: with those of several numbers, as `betas[0]`."""
+    found: dict[str, float] = {}
+    for name, value in asdict(params).items():
+        items = {f"{name}[{i}]": item for i, item in enumerate(value)} if pairs and isinstance(value, tuple) else {}
+        found |= {n: v for n, v in {name: value, **items}.items() if isinstance(v, float)}
+    return found
+
+
+def whole(params: Any, changed: Mapping[str, float]) -> dict[str, Any]:
+    """The options of which some numbers are changed (`betas[0]`)."""
+    given = asdict(params)
+    names = dict.fromkeys(name.partition("[")[0] for name in changed)
+    return {
+        name: changed[name]
+        if name in changed
+        else tuple(changed.get(f"{name}[{i}]", item) for i, item in enumerate(given[name]))
+        for name in names
+    }
 
 
 def operands(evaluator: Evaluator) -> Iterator[Cause]:

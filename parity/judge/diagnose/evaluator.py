@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.difference import difference
 from parity.cases.edit_words import described
 from parity.cases.edits import Edit, edited
 from parity.cases.exact.formats import FORMATS, rounded
-from parity.cases.formula import differences
 from parity.cases.op import IncompatibleError, Op
 from parity.cases.oracle import evaluate, is_plain, program_of
 from parity.cases.program import Program
@@ -277,7 +277,7 @@ class Evaluator:
         case, gradients = self._changed_case(alteration), self.case.gradients
         reference = program_of(self.op, self.case.params, self.inputs, gradients=gradients)
         variant = program_of(self.op, case.params, self.tensors(alteration), gradients=gradients, **options)
-        return next(iter(differences(reference, variant)), "")
+        return difference(reference, variant)
 
     def program(self, alteration: Alteration) -> Program:
         """The program of the altered reference."""

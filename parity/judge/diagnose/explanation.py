@@ -82,9 +82,9 @@ class KernelExplanation:
 
     @property
     def rank(self) -> tuple[float, float, int, float]:
-        """Smaller is better; among complete explanations, the one with the smallest weight, and a formula before a
-        change of its result."""
-        changes = sum(cause.alteration is None for cause in self.causes)
+        """Smaller is better; among complete explanations, the one with the smallest weight, a formula before a change
+        of its result, and few options before many."""
+        changes = sum(max(0, len(c.alteration.params) - 1) if c.alteration else 1 for c in self.causes)
         return (0.0 if self.explains else self.score, self.weight, changes, worst(self.left.values()))
 
     @property

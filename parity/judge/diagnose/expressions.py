@@ -50,6 +50,8 @@ def altered(evaluator: Evaluator, alteration: Alteration, before: Alteration) ->
 
 
 def named_alike(evaluator: Evaluator, cause: Cause, before: Alteration) -> str:
-    """The expression of the variant with the same id: the numbers of a cause are no formula."""
-    variants = (c for c in standing_causes(evaluator) if c.id == cause.id and c.alteration is not None)
-    return next((text for c in variants if c.alteration and (text := altered(evaluator, c.alteration, before))), "")
+    """The expression of the variant with the same id and options: the numbers of a cause are no formula."""
+    changed = set(cause.alteration.arguments) if cause.alteration else set()
+    variants = (c.alteration for c in standing_causes(evaluator) if c.id == cause.id and c.alteration is not None)
+    alike = (a for a in variants if set(a.arguments) == changed)
+    return next((text for a in alike if (text := altered(evaluator, a, before))), "")

@@ -8,9 +8,10 @@ problem of two terms; other inputs must confirm what is found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import reduce
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -261,7 +262,9 @@ def outer(name: str, inner: Expression) -> Expression:
 
 INDEPENDENT = 1e-6
 """Two terms whose directions differ by less are one."""
-MOST_CHECKED = 24
+MOST_CHECKED, MOST_RANKED = 24, 400
+"""How many of the sums that explain most are computed, and of how many the shortest are, too: in a part of the elements
+many terms are the same but for a factor."""
 
 
 def products_of(terms: Terms) -> Terms:
@@ -287,8 +290,10 @@ def sums(firsts: Terms, seconds: Terms, target: Columns, weights: Columns, toler
     if single.size:
         found = (weighed(firsts, seconds, [(0, int(i))], target, weights, tolerance) for i in single)
     else:
-        best = most_explained(r, s, first @ second.T, enough)
-        found = (weighed(firsts, seconds, [(0, int(i)), (1, int(j))], target, weights, tolerance) for i, j in best)
+        pairs = [(int(i), int(j)) for i, j in most_explained(r, s, first @ second.T, enough)]
+        shortest = sorted(pairs, key=lambda pair: length(firsts.told[pair[0]]) + length(seconds.told[pair[1]]))
+        tried = dict.fromkeys((*pairs[:MOST_CHECKED], *shortest[:MOST_CHECKED]))
+        found = (weighed(firsts, seconds, [(0, i), (1, j)], target, weights, tolerance) for i, j in tried)
     return [expression for expression in found if expression is not None]
 
 
@@ -312,7 +317,7 @@ def most_explained(r: Columns, s: Columns, g: Columns, enough: float) -> NDArray
     explained = (r[i] ** 2 + s[j] ** 2 - 2 * r[i] * s[j] * g[i, j]) / apart
     order = np.argsort(-explained, kind="stable")
     found: NDArray[np.intp] = np.stack([i, j], axis=1)[order[explained[order] >= enough]]
-    return found[:MOST_CHECKED]
+    return found[:MOST_RANKED]
 
 
 ROUNDING = 1e-14
@@ -418,9 +423,8 @@ def piecewise(
     for expression in best(terms, observed, ~right, tolerance):
         values = evaluated(expression, atoms)
         agrees = np.abs(values - observed) <= tolerance * (np.abs(observed) + np.abs(values))
-        condition = condition_of(terms, right, agrees)
-        if condition is not None:
-            found.append(("where", condition, expression, whole))
+        conditions = conditions_of(terms, right, agrees)
+        found += [("where", condition, expression, whole) for condition in conditions]
     return found
 
 
@@ -444,22 +448,43 @@ def two_sided(name: str, atoms: Terms, terms: Terms, observed: Columns, toleranc
     return [("where", ("greater", told, ("number", 0.0)), *one, *other)] if other else []
 
 
-def condition_of(terms: Terms, right: NDArray[np.bool_], agrees: NDArray[np.bool_]) -> Expression | None:
-    """That a value lies on one side of a number, or between two, where the reference is not right, and nowhere where
-    the formula does not agree, in the shortest words; None if no value tells them apart."""
-    found: list[Expression] = []
-    for row, told in zip(terms.rows[1:], terms.told[1:], strict=True):
-        low, high = row[~right].min(), row[~right].max()
-        below, above = row[~agrees & (row < low)], row[~agrees & (row > high)]
-        if (~agrees & (row >= low) & (row <= high)).any() or not (below.size or above.size):
+def conditions_of(terms: Terms, right: NDArray[np.bool_], agrees: NDArray[np.bool_]) -> list[Expression]:
+    """Where the reference is not right, and nowhere where the formula does not agree: where a value lies on one side of
+    a number or between two, and where two inputs do; the shortest of either kind, of which other inputs refute one."""
+    values = list(zip(terms.rows[1:], terms.told[1:], strict=True))
+    found: dict[bool, list[Expression]] = {}
+    for several in chain(((value,) for value in values), combinations(filter(is_input, values), 2)):
+        within = [(row >= row[~right].min()) & (row <= row[~right].max()) for row, _ in several]
+        if not agrees[np.all(within, axis=0)].all():
             continue
-        limits = [("greater", told, ("number", between(below.max(), low)))] if below.size else []
-        limits += [("less", told, ("number", between(high, above.min())))] if above.size else []
-        found.append(limits[0] if len(limits) == 1 else ("logical_and", *limits))
-    return min(found, key=length, default=None)
+        limits: list[Expression] = []
+        for i, (row, told) in enumerate(several):
+            outside = ~agrees & np.all([w for j, w in enumerate(within) if j != i] or [~agrees], axis=0)
+            limits += sides(row[~right], row[outside], told)
+        if limits:
+            found.setdefault(len(several) > 1, []).append(
+                reduce(lambda one, other: ("logical_and", one, other), limits)
+            )
+    return [min(some, key=length) for some in found.values()]
+
+
+def sides(inside: Columns, outside: Columns, told: Expression) -> Iterator[Expression]:
+    """The smallest and the largest number of those `inside`, if any `outside` is beyond it, as conditions."""
+    low, high = inside.min(), inside.max()
+    if (outside < low).any():
+        yield ("greater", told, ("number", between(outside[outside < low].max(), low)))
+    if (outside > high).any():
+        yield ("less", told, ("number", between(high, outside[outside > high].min())))
+
+
+def is_input(value: tuple[Columns, Expression]) -> bool:
+    """Whether a value is an input."""
+    _, told = value
+    return bool(told[0] == READ and told[1][0] == "input")
 
 
 def between(low: float, high: float) -> float:
     """The shortest number between two."""
-    middle = (low + high) / 2
-    return next((n for d in range(17) if low < (n := round(middle, d)) < high or low <= n == 0 <= high), middle)
+    middle = float(low + high) / 2
+    shorter = (n for d in range(17) if low < (n := round(middle, d)) < high or low <= n == 0 <= high)
+    return 0.0 if low < 0 < high else next(shorter, middle)
