@@ -168,9 +168,26 @@ def in_every_turn(edits: Iterable[Edit], position: int, scope: Scope) -> Iterato
             continue
         others = {turns[p]: p for p in same[edit.value[1]]}
         shift = turns[edit.value[1]] - turns[position]
-        pairs = [(p, others[turns[p] + shift]) for p in same[position] if turns[p] + shift in others]
-        mine, theirs = zip(*pairs, strict=True)
-        yield replace(edit, positions=mine, value=("steps", theirs))
+        pairs: list[tuple[int, Key]] = [
+            (p, ("step", others[turns[p] + shift])) for p in same[position] if turns[p] + shift in others
+        ]
+        if shift < 0:
+            first = carried(scope, position, scope.program.steps[edit.value[1]].index)
+            pairs += [(p, first) for p in same[position] if first and turns[p] + shift == -1]
+        mine, theirs = zip(*sorted(pairs), strict=True)
+        yield replace(edit, positions=mine, value=("each", theirs))
+
+
+def carried(scope: Scope, position: int, index: int) -> Key | None:
+    """What the first turn of a loop reads in the place of a value that is the last turn's; None if no step of the turn
+    of the step at `position` reads it."""
+    steps, same, turns = scope.program.steps, scope.same, scope.turns
+    for reader in (p for p in same if turns[p] == turns[position] and index in steps[p].refs):
+        first = next((p for p in same[reader] if turns[p] == 0), None)
+        if first is not None:
+            at = next(i for i, o in enumerate(steps[reader].operands) if isinstance(o, Ref) and o.index == index)
+            return scope.keys.get(steps[first].operands[at].index)
+    return None
 
 
 def output_edits(program: Program, output: str, scope: Scope) -> Iterator[Edit]:
@@ -380,7 +397,7 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
             yield from numbers(program, step, i, scope)
     for i in [*tensors, RESULT] if scope.is_shared(step.index) else tensors:
         yield from (("through", i, name) for name in THROUGH)
-        yield from joints(program, step.index if i == RESULT else step.operands[i].index, i, scope)
+        yield from joints(program, step, i, scope)
         yield from (("rounded", i, name) for name in FORMATS)
     yield from totals(step)
     for i in tensors:
@@ -466,14 +483,19 @@ def is_whole(operand: Any) -> bool:
     return bool(items) and all(type(item) is int for item in items)
 
 
-def joints(program: Program, index: int, operand: int, scope: Scope) -> Iterator[ChangeOf]:
-    """An option, or another input, added to a value, or multiplied with it, or dividing it."""
+def joints(program: Program, step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
+    """An option, another input or an earlier value with a name added to a value, or multiplied with it, or dividing
+    it."""
+    index = step.index if operand == RESULT else step.operands[operand].index
     shape = scope.of.get(index, ())
     if not shape:
         return
     keys: list[Key] = [("option", name) for name in program.options]
     keys += [("input", n) for n, i in program.inputs.items() if i != index and fits_into(scope.of[i], shape)]
-    yield from (("joined", operand, (name, key)) for key in keys for name in JOINED)
+    yield from (("joined", operand, (name, key)) for key in keys for name in JOINED if name != "subtract")
+    earlier = (i for i, other in scope.steps.items() if other.label and index != i < step.index)
+    named = [scope.keys[i] for i in earlier if scope.of[i] == shape]
+    yield from (("joined", operand, (name, key)) for key in named for name in ("subtract", "add", "multiply", "divide"))
 
 
 def fits_into(shape: Shape, other: Shape) -> bool:

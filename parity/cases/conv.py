@@ -140,8 +140,8 @@ def conv(
 
     `flipped` is the convolution as defined in mathematics. The padding `around` images is zeros, or one of `PADDINGS`;
     `less` zeros before them are behind them instead. `ignored` is a param with the value 1 (`stride`, `dilation`),
-    `centred`: around the same centre. `interleaved`: the channels of `x` or `y` take turns in the groups. `layout` are
-    two axes of weight that are exchanged.
+    `centred`: around the same centre. `interleaved`: the channels of `x` or `y` take turns in the groups, or those of
+    `y` with their rows of `weight`. `layout` are two axes of weight that are exchanged.
     """
     x, weight, bias = tensors["x"], tensors["weight"], tensors.get("bias")
     axes, groups = x.ndim - 2, params.groups
@@ -157,6 +157,8 @@ def conv(
     if flipped:
         weight = part(weight, (slice(None),) * 2 + (slice(None, None, -1),) * axes)
     x = in_turn(x, groups) if "x" in interleaved else x
+    if "weight" in interleaved:
+        weight, bias = (None if v is None else in_turn(v[None], groups)[0] for v in (weight, bias))
     seen = patches(x, kernel, stride, padding, dilation, size)
     n_out, k = weight.shape[0], prod(weight.shape[1:])
     if groups == 1:
@@ -253,7 +255,7 @@ def conv_variants(params: ConvParams, shapes: Mapping[str, Shape]) -> Iterable[V
             Variant("option-ignored", {"ignored": "dilation", "centred": centred}, shown_by="a kernel larger than 1")
             for centred in (False, True)
         )
-    yield from kernel_variants(params, shapes, shapes["weight"][0])
+    yield from kernel_variants(params, shapes, shapes["weight"][0], (*TURNS, ("weight", "y")))
 
 
 def conv_transpose_variants(params: ConvTransposeParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
@@ -274,7 +276,7 @@ TURNS = (("x",), ("y",), ("x", "y"))
 
 
 def kernel_variants(
-    params: Any, shapes: Mapping[str, Shape], n_out: int, turns: Iterable[tuple[str, ...]] = TURNS
+    params: Any, shapes: Mapping[str, Shape], n_out: int, turns: Iterable[tuple[str, ...]]
 ) -> Iterable[Variant]:
     """A stride or a bias left out, a flipped or a transposed kernel, groups whose channels take turns."""
     weight, kernel = shapes["weight"], shapes["weight"][2:]
@@ -288,7 +290,7 @@ def kernel_variants(
         if (one == 0 or len(kernel) > 1) and weight[one] == weight[other] > 1:
             yield Variant("transposed", {"layout": (one, other)}, shown_by="a weight that is not symmetric")
     for which in turns:
-        sides = {"x": shapes["x"][1], "weight": shapes["x"][1], "y": n_out}
+        sides = {"x": shapes["x"][1], "weight": weight[0], "y": n_out}
         if params.groups > 1 and all(sides[name] > params.groups for name in which):
             yield Variant("groups-interleaved", {"interleaved": which}, shown_by="channels that differ")
 

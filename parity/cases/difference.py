@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
-from dataclasses import replace
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
 
 from parity.cases.formula import INVENTED, Formulas, definitions, named_formulas
 from parity.cases.program import Program, Ref, Step
-from parity.cases.repeats import repeats
+from parity.cases.repeats import in_all_turns
 
 Contents = Mapping[int, Hashable]
 """The number of what a value computes, by the value: equal values of two programs have the same."""
@@ -28,7 +27,7 @@ def difference(reference: Program, variant: Program) -> str:
         if other is not None and ours[other] != theirs[index]:
             values = smallest((other, index), (reference, ours), (variant, theirs))
             names = {step.label for step in reference.steps}
-            return described((in_turns(reference, names), in_turns(variant, names)), values)
+            return described((in_all_turns(reference, names), in_all_turns(variant, names)), values)
     return ""
 
 
@@ -89,14 +88,6 @@ def is_alike(one: Step, other: Step) -> bool:
 def plain(step: Step) -> list[str]:
     """The operands of a step that are no values."""
     return [repr(operand) for operand in step.operands if not isinstance(operand, (Ref, tuple, list))]
-
-
-def in_turns(program: Program, names: Collection[str]) -> Program:
-    """The program with some of its names only, and those of a loop's last turn in all turns."""
-    labels, same = [step.label for step in program.steps], repeats(program)
-    found = [labels[same[position][-1]] if position in same else label for position, label in enumerate(labels)]
-    kept = [label if label in names else "" for label in found]
-    return replace(program, steps=tuple(replace(s, label=name) for s, name in zip(program.steps, kept, strict=True)))
 
 
 def described(programs: tuple[Program, Program], values: tuple[int, int]) -> str:

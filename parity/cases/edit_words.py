@@ -20,6 +20,7 @@ from parity.cases.edits import (
 )
 from parity.cases.formula import ATOM, INVENTED, WRITTEN, Formulas, definitions, named_formulas, written
 from parity.cases.program import Program, Step
+from parity.cases.repeats import in_all_turns
 
 
 def described(program: Program, edit: Edit) -> str:
@@ -46,14 +47,15 @@ def described(program: Program, edit: Edit) -> str:
     if edit.kind == STEPWISE:
         return f"every step{'' if edit.operand == EVERY else ' of the forward pass'} is rounded to {edit.value}"
     position = edit.value if edit.kind == MOVED else edit.positions[0]
+    program = in_all_turns(program)
     changed = spliced(program, delta(program, edit))
     before, after = Formulas(program), Formulas(changed)
     step = program.steps[position]
     new = next(s for s in changed.steps if s.index == step.index)
     ours = before.expression(step)
     theirs = f"{ours} {filled_up(program, edit)}" if edit.kind == "padded" else after.expression(new)
-    also = elsewhere(program, before, edit)
     name = before.name_of(step)
+    also = elsewhere(program, before, edit, name or named_after(program, before, step))
     inside = "" if name else within(program, before, step)
     told = f"{f'{name} = ' if name else ''}{theirs}, where the reference has {ours}{inside}{also}"
     if not INVENTED.search(told):
@@ -68,10 +70,11 @@ def filled_up(program: Program, edit: Edit) -> str:
     return f"over axis {axis} filled up to {whole} with {word_of(program, key)} = {number:g}"
 
 
-def elsewhere(program: Program, text: Formulas, edit: Edit) -> str:
-    """Where else the same edit applies, by the names of the results."""
+def elsewhere(program: Program, text: Formulas, edit: Edit, first: str) -> str:
+    """Where else the same edit applies, by the names of the results; in a loop it is in every turn."""
     steps = [program.steps[position] for position in edit.positions[1:]]
-    places = dict.fromkeys(filter(None, (text.name_of(s) or named_after(program, text, s) for s in steps)))
+    names = (text.name_of(s) or named_after(program, text, s) for s in steps)
+    places = dict.fromkeys(name for name in names if name not in ("", first))
     return f"; the same in {', '.join(places)}" if places else ""
 
 

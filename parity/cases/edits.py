@@ -150,11 +150,12 @@ FITTED: Mapping[str, tuple[Callable[..., Any], float]] = {
 """What is done to a value with a number that must be fitted, and the number that changes nothing."""
 JOINED: Mapping[str, Callable[..., Any]] = {
     "add": np.add,
+    "subtract": np.subtract,
     "multiply": np.multiply,
     "divide": np.true_divide,
     "maximum": np.maximum,
 }
-"""The functions that join an option, or another input, to a value."""
+"""The functions that join an option, another input or another value to a value."""
 
 
 # Changing a step.
@@ -389,10 +390,10 @@ def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
 
 
 def in_turn(edit: Edit, turn: int) -> Edit:
-    """The edit of a loop as it is in one turn, which has a value of its own (`steps`) in another one's place."""
-    if edit.kind not in OTHER or edit.value[0] != "steps":
+    """The edit of a loop as it is in one turn, which has a value of its own (`each`) in another one's place."""
+    if edit.kind not in OTHER or edit.value[0] != "each":
         return edit
-    return replace(edit, positions=(edit.positions[turn],), value=("step", edit.value[1][turn]))
+    return replace(edit, positions=(edit.positions[turn],), value=edit.value[1][turn])
 
 
 def read_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
@@ -621,6 +622,6 @@ def moved(edit: Edit, program: Program, other: Program) -> Edit:
         value = place(value)
     elif isinstance(value, tuple) and value[0] == "step":
         value = ("step", place(value[1]))
-    elif isinstance(value, tuple) and value[0] == "steps":
-        value = ("steps", tuple(map(place, value[1])))
+    elif isinstance(value, tuple) and value[0] == "each":
+        value = ("each", tuple((kind, place(key) if kind == "step" else key) for kind, key in value[1]))
     return replace(edit, positions=tuple(map(place, edit.positions)), value=value)

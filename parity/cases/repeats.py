@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from parity.cases.program import Program
@@ -66,3 +67,11 @@ def follows(program: Program, first: int, second: int) -> bool:
         if not reached.isdisjoint(step.refs):
             reached.add(step.index)
     return program.steps[second].index in reached
+
+
+def in_all_turns(program: Program, names: Collection[str] | None = None) -> Program:
+    """The program with the names of a loop's last turn in all turns, and without those that are not in `names`."""
+    labels, same = [step.label for step in program.steps], repeats(program)
+    found = [labels[same[position][-1]] if position in same else label for position, label in enumerate(labels)]
+    kept = [label if names is None or label in names else "" for label in found]
+    return replace(program, steps=tuple(replace(s, label=name) for s, name in zip(program.steps, kept, strict=True)))

@@ -313,17 +313,20 @@ def grid_sample(
     *,
     align: bool | None = None,
     padding: str = "",
+    mirror: bool | None = None,
     swapped: bool = False,
     a: float = CUBIC,
 ) -> dict[str, Any]:
     """torch.nn.functional.grid_sample.
 
-    `align` and `padding` replace align_corners and padding_mode; `swapped` takes the coordinates of grid in the order
-    of x's axes; `a` is that of `cubic_taps`.
+    `align` and `padding` replace align_corners and padding_mode, `mirror` align_corners in a reflection, which is about
+    the centres of the outermost elements, not about their outer edges; `swapped` takes the coordinates of grid in the
+    order of x's axes; `a` is that of `cubic_taps`.
     """
     x, grid = tensors["x"], tensors["grid"]
     axes, padding = x.shape[2:], padding or params.padding_mode
     aligned = params.align_corners if align is None else align
+    mirror = aligned if mirror is None else mirror
     samplers: Mapping[str, Callable[..., list[Tap]]] = {
         "bilinear": linear_taps,
         "nearest": partial(nearest_taps, rounding=anp.rint),
@@ -334,10 +337,10 @@ def grid_sample(
         along = coordinate(grid, axis if swapped else len(axes) - 1 - axis)
         place = (along + 1) * (n - 1) * 0.5 if aligned else ((along + 1) * n - 1) * 0.5
         if params.mode != "bicubic":
-            place = inside_of(place, n, padding, aligned)
+            place = inside_of(place, n, padding, mirror)
         found = samplers[params.mode](place, n)
         if params.mode == "bicubic":
-            found = [(whole(inside_of(at, n, padding, aligned), n), weight) for at, weight in found]
+            found = [(whole(inside_of(at, n, padding, mirror), n), weight) for at, weight in found]
         taps.append([(at, weight, n) for at, weight in found])
     rows = anp.reshape(anp.moveaxis(x, 1, -1), (x.shape[0] * prod(axes), x.shape[1]))
     y = None
@@ -378,12 +381,17 @@ def reflected(place: Any, low: float, length: int) -> Any:
     return anp.where(turns / 2 == anp.floor(turns / 2), rest, length - rest) + low
 
 
+FAR = "a grid that leaves [-1, 1]"
+
+
 def grid_sample_variants(params: GridSampleParams, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
     """Other corners, another padding, exchanged coordinates, another coefficient."""
     yield Variant("coordinate-transform", {"align": not params.align_corners}, shown_by="any grid")
     for padding in ("zeros", "border", "reflection"):
         if padding != params.padding_mode:
-            yield Variant("padding-mode", {"padding": padding}, shown_by="a grid that leaves [-1, 1]")
+            yield Variant("padding-mode", {"padding": padding}, shown_by=FAR)
+    if params.padding_mode == "reflection":
+        yield Variant("padding-mode", {"mirror": not params.align_corners}, shown_by=FAR)
     yield Variant("permuted-axes", {"swapped": True}, shown_by="a grid whose coordinates differ")
     if params.mode == "bicubic":
         yield Variant("cubic-coefficient", {"a": -0.5}, shown_by="any grid")

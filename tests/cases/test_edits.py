@@ -130,10 +130,18 @@ def test_what_a_turn_reads_may_be_that_of_the_turn_after():
         of = program_of(OPS["gru"], recurrence.params, given)
         stacked = next(step for step in of.steps if step.name == "stacked")
         edits = edits_of(of, Trial(of, given).shapes, "grad.weight_hh")
-        theirs = {
-            e.value[1] for e in edits if e.function == "reshape" and e.kind == "replaced" and len(e.positions) == 4
-        }
-        assert any({of.steps[p].index for p in some} == set(stacked.refs) for some in theirs if isinstance(some, tuple))
+        each = (e for e in edits if e.function == "reshape" and e.kind == "replaced" and e.value[0] == "each")
+        turns = [{of.steps[p].index for kind, p in e.value[1] if kind == "step"} for e in each if len(e.positions) == 4]
+        assert set(stacked.refs) in turns
+
+
+def test_the_first_turn_takes_what_is_carried_from_before_it():
+    recurrence = planned("lstm", x=(4, 2, 3), hidden_size=2)
+    given = inputs_of(recurrence)
+    of = program_of(OPS["lstm"], recurrence.params, given)
+    places = tuple(p for p, step in enumerate(of.steps) if step.name == "tanh" and not step.backward)[1::2]
+    edits = [e for e in edits_of(of, Trial(of, given).shapes, "y") if e.kind == "replaced" and e.positions == places]
+    assert any(e.value[0] == "each" and e.value[1][0] == ("input", "c0") for e in edits)
 
 
 def test_the_steps_of_one_place_have_their_own_numbers():

@@ -61,6 +61,17 @@ def test_the_backward_pass_may_compute_from_the_output():
     assert "functions of y" not in evidence(doubled).get("expression", "")
 
 
+def test_a_value_may_be_joined_with_an_earlier_one():
+    def centred(given, params, right):
+        share = params.betas[1]
+        second = share * given["exp_avg_sq"] + (1 - share) * (given["grad"] - right["exp_avg"]) ** 2
+        return {"exp_avg_sq": second}
+
+    adam = planned("adam", param=(6, 5), betas=(0.9, 0.99), step=4)
+    text = "square(grad - new exp_avg), where the reference has square(grad) (in new exp_avg_sq)"
+    assert evidence(judged(adam, Kernel(centred)))["expression"] == text
+
+
 def test_what_is_no_short_formula_stays_unexplained():
     odd = Kernel(lambda given, _params, right: {"y": right["y"] + 0.1 * np.sin(7 * given["x"]) ** 3})
     assert names(judged(TANH, odd), "float64") == ["unexplained"]
