@@ -2,8 +2,9 @@
 
     python benchmarks/dumps.py [--megabytes 500] [--repeats 5]
 
-Two folders of .npy files, float32: once all tensors agree to rounding, once an element of each differs (then all
-metrics are needed, and numba, if it is installed, is loaded for them; `assert_allclose` raises, and the loop goes on).
+Two folders of .npy files, float32: all tensors are equal; every element is an ulp off, up or down; one element of each
+tensor is wrong besides; every element is off by more than the tolerance (then all metrics are needed, and
+`assert_allclose` raises, and the loop goes on).
 Each contender is a process of its own; they take turns. Seconds are processor time, which others on the machine do not
 share: of the comparison, from opening the dumps to the stored results, with numba's import where it is loaded, and of
 the whole process. Memory is the largest `RssAnon` of the process, so without the pages of mapped files.
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,34 +44,63 @@ def main() -> None:
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
           f"Python {platform.python_version()}")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), max(1, round(options.megabytes * 1e6 / (4 * SIDE * SIDE))))
-        for what in ("agree", "differ"):
-            report(what, measured(Path(folder) / "left", Path(folder) / what, options.repeats))
+        n = max(1, round(options.megabytes * 1e6 / (4 * SIDE * SIDE)))
+        for what in options.only or RIGHT:
+            write(Path(folder), what, n)
+            report(what, measured(Path(folder) / "left", Path(folder) / "right", options.repeats))
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=500, help="of each dump")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", action="append", choices=RIGHT, help="what the right dump is (repeatable)")
     for name in ("child", "left", "right"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def write(folder: Path, n: int) -> None:
-    """The dumps: normal numbers, the same with relative errors of a roundoff, and those with a wrong element each."""
+def write(folder: Path, what: str, n: int) -> None:
+    """The dumps: normal numbers, and what the right one is."""
     import numpy as np
 
-    for name in ("left", "agree", "differ"):
-        (folder / name).mkdir()
+    for name in ("left", "right"):
+        (folder / name).mkdir(exist_ok=True)
     generator = np.random.default_rng(0)
     for i in range(n):
         values = generator.normal(size=(SIDE, SIDE)).astype(np.float32)
-        near = values * np.float32(1 + 2.0**-23)
         np.save(folder / "left" / f"layer{i}.npy", values)
-        np.save(folder / "agree" / f"layer{i}.npy", near)
-        near[i, i] += 1
-        np.save(folder / "differ" / f"layer{i}.npy", near)
+        np.save(folder / "right" / f"layer{i}.npy", RIGHT[what](values, generator))
+
+
+def rounded(values: Any, generator: Any) -> Any:
+    """Every element is the next number, above or below."""
+    import numpy as np
+
+    return np.nextafter(values, np.where(generator.random(values.shape) < 0.5, np.inf, -np.inf).astype(np.float32))
+
+
+def one_wrong(values: Any, generator: Any) -> Any:
+    """One element differs by more than rounding."""
+    near = rounded(values, generator)
+    near[tuple(generator.integers(SIDE, size=2))] += 1
+    return near
+
+
+def drifted(values: Any, generator: Any) -> Any:
+    """Every element differs by more than the tolerance."""
+    import numpy as np
+
+    return values + (1e-4 * generator.normal(size=values.shape)).astype(np.float32)
+
+
+RIGHT: dict[str, Callable[[Any, Any], Any]] = {
+    "equal": lambda values, _: values,
+    "rounded": rounded,
+    "one wrong": one_wrong,
+    "drifted": drifted,
+}
+"""What the right dump has for the values of the left one."""
 
 
 def child(contender: str, left: Path, right: Path) -> dict[str, float]:
@@ -145,7 +176,7 @@ def anonymous(pid: int) -> int:
 
 def report(what: str, found: dict[str, dict[str, list[float]]]) -> None:
     """A line for each contender, with ratios of medians."""
-    print(f"\ntensors {what}")
+    print(f"\n{what}")
     middle = {name: {key: statistics.median(values) for key, values in keys.items()} for name, keys in found.items()}
     base = middle[NUMPY]
     for name, m in middle.items():

@@ -83,7 +83,8 @@ plan_options = options(
     default=60.0,
     show_default=True,
     metavar="S",
-    help="Seconds per case, dtype and backend, or per training step; the first step gets 60 s more.",
+    help="Seconds per case, dtype and backend, or per training step (the first gets 60 s more); a model gets ten times "
+    "as many for each run.",
 )
 @click.option(
     "--cluster",

@@ -13,6 +13,7 @@ import numpy as np
 from parity.dumps.compare import Partners, Rules
 from parity.dumps.tensors import NARROW, Array, Stored
 from parity.library.arrays import Tensor
+from parity.library.distance import excess
 from parity.library.hints import EXPERIMENTS, Scene, coarse, rearranged, scaled, taken, zeros
 from parity.library.pairs import Pair
 from parity.library.report import Hint
@@ -21,6 +22,8 @@ MOST = 1 << 20
 """Elements of a tensor that is looked at as a whole: its experiments take half a second and 100 MB."""
 CORNER = 1 << 17
 """Elements of a larger one that are looked at."""
+SAMPLE = 1 << 12
+"""Elements of these by which experiments are refuted."""
 MAX_PEERS = 8
 """Other tensors that differ, whose values are looked for in a tensor."""
 GATES = (2, 3, 4)
@@ -53,12 +56,29 @@ def hint_of(pair: Partners, peers: Iterable[Partners], names: tuple[str, str], r
     scene = Scene(mine.path, mine.actual.values, mine.expected.values, limits, names, [mine, *others])
     with np.errstate(all="ignore"):
         if large:
-            found = next((hint for experiment in OF_A_CORNER for hint in experiment(scene)), None)
-            return None if found is None or found.diagnosis not in PARTIAL else found
+            return of_a_corner(scene)
         general = next((named(hint, experiment) for experiment in EXPERIMENTS for hint in experiment(scene)), None)
         if general is not None and general.diagnosis not in GENERAL:
             return general
         return next((hint for experiment in OWN for hint in experiment(scene)), general)
+
+
+def of_a_corner(scene: Scene) -> Hint | None:
+    """What explains a corner of a large tensor; first a few elements of it, which refute most experiments."""
+    if not (excess(scene.actual, scene.expected, scene.tolerance) > 1).any():
+        return None  # What differs is elsewhere.
+    few = sample(scene)
+    if few.tells(few.expected) and not any(hint for experiment in OF_A_CORNER for hint in experiment(few)):
+        return None
+    found = next((hint for experiment in OF_A_CORNER for hint in experiment(scene)), None)
+    return None if found is None or found.diagnosis not in PARTIAL else found
+
+
+def sample(scene: Scene) -> Scene:
+    """Every n-th element along every axis, so that the same holds for them, and for their transpose."""
+    step = max(1, math.ceil((scene.expected.size / SAMPLE) ** (1 / max(scene.expected.ndim, 1))))
+    every = tuple(slice(None, None, step) for _ in scene.expected.shape)
+    return replace(scene, actual=scene.actual[every], expected=scene.expected[every])
 
 
 OF_A_CORNER = (zeros, scaled, rearranged, coarse)

@@ -11,6 +11,12 @@ from pathlib import Path
 TAIL_BYTES = 64 * 1024
 FILE_BYTES = 1024 * 1024
 CHUNK = 64 * 1024
+NOISE = re.compile(
+    r"(?m)^\S*:\d+: \w*Warning: .*\n?(?:[ \t]+\S.*\n?)?"  # Python's warnings, with the line of source
+    r"|^[IW]\d{4,8} \d\d:\d\d:\d\d.*\n?|^WARNING: .*before (?:absl::)?InitializeLog.*\n?"  # glog, absl
+    r"|^\d{4}-\d\d-\d\d [\d:.]+: [IW] .*\n?"  # TensorFlow
+)
+"""What frameworks print that is no error."""
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -55,9 +61,9 @@ class LogDrain:
         self._thread.start()
 
     def tail(self, n_lines: int = 5, wait_s: float = 0.5) -> str:
-        """The last lines, without control characters, after the pipe has ended or `wait_s` has passed."""
+        """The last lines, without noise and control characters, after the pipe has ended or `wait_s` has passed."""
         self._thread.join(wait_s)
-        text = CONTROL.sub("", bytes(self._tail).decode("utf-8", "replace"))
+        text = NOISE.sub("", CONTROL.sub("", bytes(self._tail).decode("utf-8", "replace")))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return "\n".join(lines[-n_lines:])
 

@@ -26,7 +26,7 @@ ROOTS = ("mode", "dtypes", "weights")
 """The parts of a case that a sweep may set."""
 UNKNOWN = MemoryNeed(2**28, 2**28)
 """The size of a model is known once it is built; the host holds no more than its largest layer."""
-COMPARED = ("output", "output.*", "loss", "grad.*", "buffer.*", "layer.*", "metric.*")
+COMPARED = ("output", "output.*", "loss", "grad.*", "buffer.*", "layer.*", "metric.*", "weights.*")
 
 Function = Annotated[str, Field(description="the name of a function of each backend's `ops:` file")]
 FILE = "the path of a file"

@@ -32,7 +32,7 @@ from parity.models.spec import Model
 from parity.models.state import Move
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome, Output
-from parity.reporting.text.words import few
+from parity.reporting.text.words import few, plural
 
 MOST_MENDED = 12
 """Findings whose share is measured, each in a run of its own."""
@@ -114,7 +114,9 @@ class Pair:
                 self._undiagnosed(finding)
             self._count_calls(finding, run)
         state = self.states[self.other.name]
-        loaded = () if self.own is None else weights.differing(self.moves, self.base, self.other, state)
+        loaded = [] if self.own is None else list(weights.differing(self.moves, self.base, self.other, state))
+        for finding in loaded:
+            finding.comparisons = [self._weights(name) for name in finding.parameters]
         shared = weights.untied(self.moves, self.base, self.other) if self._differentiable else ()
         if not self.findings and any(self._gradients_off()):
             self.findings = self._backward() or self._called_otherwise(run) or ([] if off else self._parting())
@@ -496,7 +498,7 @@ class Pair:
 
     @property
     def _outputs(self) -> list[str]:
-        return [name for name in self.free.plain if name.partition(".")[0] == "output"]
+        return outputs_of(self.free.plain)
 
     def _metric(self, run: Recorded) -> dict[str, float]:
         """The user's metric of a run's outputs, as the baseline computes it."""
@@ -521,9 +523,12 @@ class Pair:
     def comparisons(self) -> Iterator[Comparison]:
         """The outputs, the loss, the gradients, and the tensors of layers that are off."""
         moved = {f"grad.{move.target}": move for move in self.moves} if self._differentiable else {}
-        for name in self.free.plain:
-            if name.partition(".")[0] == "output" or (name == "loss" and self.other.has_loss):
-                yield self._comparison(name, name, None)
+        otherwise = self._other_outputs()
+        for name in dict.fromkeys([*self._outputs, *outputs_of(self.run)]):
+            row = self._comparison(name, name, None)
+            yield replace(row, message=f"{row.message}: {otherwise}") if otherwise and row.message else row
+        if "loss" in self.free.plain and self.other.has_loss:
+            yield self._comparison("loss", "loss", None)
         yield from self._metrics()
         for at, distance in steps.distances(self.free, self.run, self.keys, self.axes, whole=True):
             if at.state:
@@ -535,6 +540,22 @@ class Pair:
                 yield self._gradient(theirs, ours, move)
         for finding in self.findings:
             yield from finding.comparisons or self._boundaries(finding)
+
+    def _weights(self, name: str) -> Comparison:
+        """A parameter's own values against those that the baseline's give."""
+        start = self._start(f"weights.{name}")
+        have, want = (Recorded(str(state)).load(name) for state in (self.other.state, self.states[self.other.name]))
+        if have.shape != want.shape:
+            return replace(start, message=f"{list(have.shape)}, not {list(want.shape)}", culprit=(self.other.name,))
+        metrics = compare(have, want, 0.0, 0.0)
+        scale = FLOOR[self.dtype] * metrics.expected_rms
+        ratio = quotient(metrics.rmse, scale)
+        off = ratio >= OFF or metrics.n_nonfinite_mismatched > 0
+        verdict = Verdict.NONFINITE if metrics.n_nonfinite_mismatched else Verdict.SEMANTIC if off else Verdict.CLOSE
+        return replace(
+            start, verdict=verdict, metrics=metrics, error_ratio=(ratio, None), envelope=(scale, scale),
+            culprit=(self.other.name,) if off else (),
+        )  # fmt: skip
 
     def _metrics(self) -> Iterator[Comparison]:
         """The metrics; their envelope is that of the perturbed runs."""
@@ -553,6 +574,16 @@ class Pair:
                 metrics=metrics, error_ratio=(ratio, 0.0), envelope=(spread, spread),
                 culprit=(self.other.name,) if ratio >= OFF else (),
             )  # fmt: skip
+
+    def _other_outputs(self) -> str:
+        """That the models return another number of tensors, or under other names, in words."""
+        theirs, ours = ([name.partition(".")[2] for name in outputs_of(run)] for run in (self.run, self.free.plain))
+        if len(theirs) != len(ours):
+            return f"{self.other.name} returns {plural(len(theirs), 'tensor')}, {self.base.name} {len(ours)}"
+        if sorted(theirs) != sorted(ours):
+            named = (", ".join(name or "a single tensor" for name in names) for names in (theirs, ours))
+            return f"{self.other.name} returns {next(named)}, {self.base.name} {next(named)}"
+        return ""
 
     def _start(self, tensor: str) -> Comparison:
         """A comparison that says nothing yet."""
@@ -616,7 +647,7 @@ class Pair:
     def diagnoses(self, comparisons: Sequence[Comparison]) -> Iterator[Diagnosis]:
         """One for each finding; of what is off without one, that it is unexplained."""
         cell = self.case.id, self.dtype, self.other.name
-        off = [c.tensor for c in comparisons if c.verdict.fails and not c.tensor.startswith("layer.")]
+        off = [c.tensor for c in comparisons if c.verdict.fails and not c.tensor.startswith(("layer.", "weights."))]
         main = [f for f in self.findings if (f.share or 0.0) >= MAIN] or self.findings
         for finding in self.findings:
             mine = [c.tensor for c in finding.comparisons or self._boundaries(finding)]
@@ -640,8 +671,13 @@ class Pair:
             title = f"{places(alike)}: {finding.title}"
             yield Diagnosis(*cell, finding.id, title, tensors, finding.explained, finding.ratio, None, evidence)
         left = list(self._buffers_left(off))
-        if left or (off and not self.findings):
-            yield Diagnosis(*cell, "unexplained", "no layer is off in step", tuple(left or off), False)
+        otherwise, lonely = self._other_outputs(), set(outputs_of(self.run)) ^ set(self._outputs)
+        if otherwise:
+            remedy = f"{otherwise}; return the same from a function of each file, `forward: NAME`"
+            yield Diagnosis(*cell, "missing-output", remedy, tuple(name for name in off if name in lonely), True)
+        left = [name for name in left or (off if not self.findings else ()) if name not in lonely]
+        if left:
+            yield Diagnosis(*cell, "unexplained", "no layer is off in step", tuple(left), False)
 
     def _buffers_left(self, off: Sequence[str] | None = None) -> Iterator[str]:
         """The buffers that are off and belong to no finding."""
@@ -659,7 +695,7 @@ class Pair:
         if layer != finding.layer:
             return False
         known = layout_of(self.other.spec.adapter, self.other.layers[layer], own).name
-        judged = {c.tensor.removeprefix(f"layer.{layer}.") for c in finding.comparisons}
+        judged = {c.tensor.removeprefix(f"layer.{layer}.") for c in finding.comparisons if finding.kind == LAYER}
         return not judged or known in judged
 
 
@@ -682,6 +718,11 @@ def outcome(
 
     differing = {n: a for n, a in again.items() if n in returned and not np.array_equal(a, returned[n], equal_nan=True)}
     return CellOutcome(case.id, dtype, backend, Outcome.OK, outputs=outputs(returned), again=outputs(differing))
+
+
+def outputs_of(run: Recorded) -> list[str]:
+    """The names of a run's outputs."""
+    return [name for name in run if name.partition(".")[0] == "output"]
 
 
 def places(findings: Sequence[Finding]) -> str:

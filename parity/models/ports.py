@@ -24,7 +24,7 @@ from parity.outcome import Outcome
 Array = NDArray[Any]
 
 LONGER = 10.0
-"""A model may take so many times as long as an op."""
+"""A request about a model may take so many times --timeout."""
 
 
 class ModelError(Exception):
@@ -200,13 +200,19 @@ class Port:
     def _ask(self, do: str, **request: Any) -> Message:
         if self._worker is None:
             raise ModelError("its worker has ended", Outcome.CRASH)
+        timeout_s = self._workers.options.timeout_s
         try:
-            reply, _ = self._worker.ask({"do": do, **request}, LONGER * self._workers.options.timeout_s)
+            reply, _ = self._worker.ask({"do": do, **request}, LONGER * timeout_s)
         except WorkerError as error:
             self._worker = None
-            raise ModelError(str(error), error.outcome) from error
+            times = (
+                f" (a model may take {LONGER:g} times its {timeout_s:g} s)" if error.outcome is Outcome.TIMEOUT else ""
+            )
+            raise ModelError(f"{error}{times}", error.outcome) from error
         if reply["outcome"] != Outcome.OK.value:
-            raise ModelError(str(reply["message"]), Outcome(reply["outcome"]))
+            at, key = self._case.source, reply.get("key")
+            place = f"{Path(at.file).name}:{at.line}, {key}: " if key else ""
+            raise ModelError(f"{place}{reply['message']}", Outcome(reply["outcome"]))
         self.seconds += float(reply["seconds"])
         return reply
 

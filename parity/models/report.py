@@ -24,6 +24,8 @@ UNMEASURED = ("not-compared", "nonfinite", "structure")
 """Verdicts without a distance."""
 LAYER = "layer."
 """The prefix of the tensors of a layer in step."""
+WEIGHTS = "weights."
+"""That of a port's own values."""
 
 
 class ModelReport(CaseReport):
@@ -57,6 +59,8 @@ class ModelReport(CaseReport):
         """How far a tensor is from the baseline's."""
         if row.verdict in UNMEASURED or not self.enveloped(row):
             return super().reason(row, rows)
+        if row.tensor.startswith(WEIGHTS):
+            return f"{row.actual}'s own values are {row.largest_ratio:.3g} roundings from those of {row.expected}"
         what = "given the same inputs" if row.tensor.startswith(LAYER) else "run on its own"
         if not row.fails:
             return f"{what}, {row.actual} is within {OFF:g} envelopes of {row.expected}: rounding"
@@ -67,7 +71,7 @@ class ModelReport(CaseReport):
 
     def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
         """Where to look next."""
-        if findings and not any(row.tensor.startswith(LAYER) for row in findings):
+        if findings and not any(row.tensor.startswith((LAYER, WEIGHTS)) for row in findings):
             yield "no layer is off in step: look at what comes before and after the model, and at the loss"
 
     def views(self, results: Results) -> Sequence[Told]:

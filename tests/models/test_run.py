@@ -85,6 +85,11 @@ def test_weights_of_their_own_that_were_not_moved(tmp_path):
     (row,) = results.diagnoses
     assert (row.id, row.title) == ("weights-differ", "attention.v.weight: ours's transposed")
     assert row.evidence["share"] == pytest.approx(1)
+    assert "weights.attention.v.weight" in row.tensors
+    (own,) = (one for one in results.comparisons if one.tensor.startswith("weights."))
+    assert (own.tensor, own.verdict, own.culprit) == ("weights.attention.v.weight", "semantic", ["theirs"])
+    assert own.n_mismatched == 56  # all but the diagonal of 8 by 8
+    assert own.max_abs_diff > 0.01
 
 
 def test_a_loss_with_another_option(tmp_path):

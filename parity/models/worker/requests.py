@@ -18,6 +18,7 @@ from parity.models.worker.crossing import Crossing, perturbed
 from parity.models.worker.ports import port_class
 from parity.models.worker.ports.base import Port, PortError
 from parity.models.worker.ports.layered import LayeredPort
+from parity.models.worker.returns import batch_of, metrics_of
 from parity.models.worker.tape import Recorded, Tape, regrouped
 from parity.models.worker.trace import UntracedError
 from parity.models.worker.traced import traced
@@ -45,7 +46,10 @@ class ModelRequests:
                 reply.update(REQUESTS[request["do"]](self, request))
         except (PortError, Unsupported) as error:
             outcome = "unsupported" if isinstance(error, Unsupported) else "error"
-            reply.update(outcome=outcome, message=f"{self.backend.user_ops.name}: {error}")
+            key = getattr(error, "key", "")
+            reply.update(
+                outcome=outcome, message=str(error) if key else f"{self.backend.user_ops.name}: {error}", key=key
+            )
         except BaseException as error:
             traceback.print_exc()
             unsupported = not self.backend.user_ops.raised(error) and self.backend.adapter.lacks_kernel(error)
@@ -94,15 +98,9 @@ class ModelRequests:
 
     def batch(self, request: Message) -> Any:
         """Draw the batch and store it; the names of its arrays."""
-        given = self.function(request["batch"])()
-        if not isinstance(given, Mapping) or not given:
-            raise PortError(f"{request['batch']} must return a mapping of arrays by name, not a {type(given).__name__}")
         tape = Tape(request["batch_at"])
-        for name, value in given.items():
-            array = np.asarray(value)
-            if array.dtype.kind not in "fiub":
-                raise PortError(f"{request['batch']}: {name} is no array of numbers")
-            tape.put(str(name), array)
+        for name, array in batch_of(self.function(request["batch"])).items():
+            tape.put(name, array)
         tape.close()
         return list(tape.entries)
 
@@ -165,9 +163,7 @@ class ModelRequests:
         metric = self.functions["metric"]
         if metric is None:
             raise PortError("there is no metric")
-        found = metric(whole, {name: batch.load(name) for name in batch})
-        named = found if isinstance(found, Mapping) else {metric.__name__: found}
-        return {"metrics": {str(name): float(value) for name, value in named.items()}}
+        return {"metrics": metrics_of(metric, whole, {name: batch.load(name) for name in batch})}
 
     def decode(self, request: Message) -> Message:
         """Run the model in one way; see `parity.models.decode.port.Decoder.decode`."""

@@ -14,7 +14,14 @@ from parity.models.worker.tape import Recorded
 
 
 class PortError(ValueError):
-    """A user's model cannot be used as it is; the message says what to change."""
+    """A user's model cannot be used as it is; the message says what to change.
+
+    `key` is the one by which the config names the function that is to blame, if one is.
+    """
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,14 @@ class Port:
     def tensors(self) -> Iterator[State]:
         """Parameters and buffers."""
         raise NotImplementedError
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether this is a tensor with values."""
+        raise NotImplementedError
+
+    def depends(self, tensor: Any) -> bool:  # noqa: ARG002 - where tensors do not say it
+        """Whether a tensor depends on a trained parameter."""
+        return True
 
     def to_array(self, tensor: Any) -> Any:
         """A tensor's values; bfloat16 as float32."""

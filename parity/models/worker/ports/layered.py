@@ -10,6 +10,7 @@ from parity.capture.frameworks import framework
 from parity.capture.frameworks.visit import visit
 from parity.models.worker.crossing import IN, LOSS, OUT, STATE, Crossing, key
 from parity.models.worker.ports.base import Port, PortError, State
+from parity.models.worker.returns import check_loss, refused, shown
 
 Place = Tuple[Any, str]
 """An object, and the name of its attribute that is called."""
@@ -48,7 +49,8 @@ class LayeredPort(Port):
     def built(self, build: Callable[[], Any]) -> Any:
         model = build()
         if not isinstance(model, self.source.base):
-            raise PortError(f"{build.__name__} must return a model with layers, not a {type(model).__name__}")
+            kind = f"{self.source.base.__module__.partition('.')[0]}'s {self.source.base.__name__}"
+            raise refused("build", build, shown(model), f"return the model, an instance of {kind}")
         return model
 
     # What it is made of
@@ -108,7 +110,6 @@ class LayeredPort(Port):
     # Tensors in nested arguments
 
     def is_tensor(self, value: Any) -> bool:
-        """Whether this is a tensor with values."""
         return bool(self.source.is_tensor(value))
 
     def tensors_in(self, value: Any) -> List[Any]:
@@ -169,8 +170,10 @@ class LayeredPort(Port):
             else:
                 output = self.called(*(tensor for name, tensor in given.items() if name not in targets))
             outputs = [(f"output.{name}".rstrip("."), tensor) for name, tensor in named(output, self.is_tensor)]
+            if not outputs and forward is not None:
+                raise refused("forward", forward, shown(output), "return what the model returns, one tensor at least")
             if not outputs:
-                raise PortError("the model returns no tensor")
+                raise PortError(f"the model's {self.entry} returned {shown(output)}; one tensor at least is compared")
             for name, tensor in outputs:
                 tape.put(name, self.to_array(tensor))
             if self.mode == "train":
@@ -180,6 +183,7 @@ class LayeredPort(Port):
                 return
             self.steps[LOSS] = Step(loss)
             value = watch.step(LOSS, loss, output, given)
+            check_loss(self, loss, value, differentiated=gradients)
             tape.put("loss", self.to_array(value).reshape(()))
         if gradients:
             for name, grad in self.backward(value).items():

@@ -30,6 +30,9 @@ class TorchStylePort(LayeredPort):
         """Whether a parameter is one."""
         return True
 
+    def depends(self, tensor: Any) -> bool:
+        return bool(tensor.requires_grad)
+
     def to_array(self, tensor: Any) -> Any:
         return super().to_array(tensor.detach())
 
@@ -87,6 +90,9 @@ class PaddlePort(TorchStylePort):
 
     def is_trained(self, parameter: Any) -> bool:
         return not parameter.stop_gradient
+
+    def depends(self, tensor: Any) -> bool:
+        return not tensor.stop_gradient
 
     def put(self, tensor: Any, value: Any) -> None:
         tensor.set_value(value)
