@@ -6,8 +6,7 @@ Two folders of .npy files, float32: all tensors are equal; every element is an u
 tensor is wrong besides; every element is off by more than the tolerance (then all metrics are needed, and
 `assert_allclose` raises, and the loop goes on).
 Each contender is a process of its own; they take turns. Seconds are processor time, which others on the machine do not
-share: of the comparison, from opening the dumps to the stored results, with numba's import where it is loaded, and of
-the whole process. Memory is the largest `RssAnon` of the process, so without the pages of mapped files.
+share: of the comparison, from opening the dumps to the stored results, and of the whole process. Memory is the largest `RssAnon` of the process, so without the pages of mapped files.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SIDE = 2048
 RTOL, ATOL = 1.3e-6, 1e-5
 GOAL, MOST_MEMORY = 5, 200
 NUMPY = "assert_allclose"
-CONTENDERS = (NUMPY, "parity", "parity without numba")
+CONTENDERS = (NUMPY, "parity")
 PASS_MS = 5
 
 
@@ -105,7 +104,7 @@ RIGHT: dict[str, Callable[[Any, Any], Any]] = {
 
 def child(contender: str, left: Path, right: Path) -> dict[str, float]:
     """The processor time and the wall time of the comparison alone."""
-    compare = by_numpy if contender == NUMPY else prepared(contender)
+    compare = by_numpy if contender == NUMPY else prepared()
     cpu, wall = time.process_time(), time.perf_counter()
     compare(left, right)
     return {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
@@ -121,18 +120,15 @@ def by_numpy(left: Path, right: Path) -> None:
             assert "Not equal to tolerance" in str(error)
 
 
-def prepared(contender: str) -> Any:
+def prepared() -> Any:
     """parity's comparison, imported."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    if "without" in contender:
-        sys.modules["numba"] = None  # type: ignore[assignment]
-    from parity.dumps.compare import Rules
     from parity.dumps.dump import open_dump
-    from parity.dumps.session import MANY, Asking, Session, prepared
+    from parity.dumps.session import Asking, Session, prepared
 
     def compare(left: Path, right: Path) -> None:
         dumps = open_dump(left), open_dump(right)
-        asking = Asking(Rules(many=sum(dump.nbytes for dump in dumps) >= MANY))
+        asking = Asking()
         with tempfile.TemporaryDirectory() as folder:
             results = Session(prepared(*dumps, None, asking), asking, Path(folder), []).run()
         assert len(results.comparisons) == len(dumps[0].tensors)

@@ -102,18 +102,14 @@ def opened(
     from parity.dumps.dump import open_dump
     from parity.dumps.mapping import read_mapping
     from parity.dumps.matching import MatchingError
-    from parity.dumps.session import MANY, Asking, names_of, parse_limits, prepared, read_known
+    from parity.dumps.session import Asking, names_of, parse_limits, prepared, read_known
     from parity.dumps.tensors import DumpError
 
     mapping, known = files
     try:
         left, right, truth = (None if path is None else open_dump(path) for path in paths)
         assert left is not None and right is not None  # noqa: S101 - both are arguments
-        rules = Rules(
-            parse_limits(*limits, [tensor.name for tensor in left.tensors]),
-            check_dtype,
-            left.nbytes + right.nbytes >= MANY,
-        )
+        rules = Rules(parse_limits(*limits, [tensor.name for tensor in left.tensors]), check_dtype)
         names = names_of(left.path, right.path)
         accepted = () if known is None else read_known(known, names)
         asking = Asking(rules, {} if mapping is None else read_mapping(mapping), accepted, fail_on)

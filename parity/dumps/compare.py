@@ -15,7 +15,8 @@ from parity.dumps.matching import Transform
 from parity.dumps.tensors import NARROW, WHOLE, Array, DumpError, Shape, Stored, numpy_dtype
 from parity.judge.bound.envelope import LOSSY, OFF, UNIT_ROUNDOFF
 from parity.judge.compare.cell import vacuous
-from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare, compare_parts, quotient
+from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare, quotient
+from parity.judge.compare.parts import Known, compare_parts
 from parity.judge.compare.screen import screened
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.library.arrays import Tensor
@@ -121,7 +122,6 @@ class Rules:
 
     limits: tuple[ToleranceRule, ...] = ()
     check_dtype: bool = True
-    many: bool = False
 
     def tolerance(self, name: str, dtypes: Sequence[str]) -> Tolerance:
         """The tolerance of a tensor, by the coarsest of its dtypes."""
@@ -158,7 +158,7 @@ def compared(names: Names, pair: Partners, rules: Rules) -> Comparison:
         remedy = "; --ignore-dtype compares the values" if rules.check_dtype else ""
         return structural(names, left, f"{names.left} has dtype {left}, {names.right} {right}{remedy}")
     limits = rules.tolerance(names.tensor, (left, right))
-    metrics = measured(pair, limits, many=rules.many)
+    metrics = measured(pair, limits)
     comparison = Comparison(
         names.case,
         left,
@@ -191,7 +191,7 @@ def fits(pair: Partners) -> bool:
     return not transform.reshape or pair.left.size == right.size
 
 
-def measured(pair: Partners, limits: Tolerance, *, many: bool) -> Metrics:
+def measured(pair: Partners, limits: Tolerance) -> Metrics:
     """The metrics of two tensors of one shape; those of narrow floats have their own ulps, complex numbers none."""
     left, right = pair.dtypes
     given = limits.rtol, limits.atol
@@ -200,8 +200,8 @@ def measured(pair: Partners, limits: Tolerance, *, many: bool) -> Metrics:
     if not pair.left.size:
         metrics = compare(np.empty(shape), np.empty(shape), *given)
     else:
-        few = screened(pair.parts(), shape, *given) if pair.left.size >= SCREENED else None
-        metrics = few or compare_parts(pair.parts(), shape, *given, many=many)
+        few = screened(pair.parts(), shape, *given) if pair.left.size >= SCREENED else Known()
+        metrics = compare_parts(pair.parts(), shape, *given, known=few) if isinstance(few, Known) else few
     if complex_:
         index = None if metrics.worst_index is None else metrics.worst_index[:-1]
         return replace(metrics, max_ulp_diff=None, n_elements=pair.left.size, worst_index=index)

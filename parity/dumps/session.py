@@ -39,8 +39,6 @@ from parity.reporting.text.words import grouped
 
 KIND = "dump"
 """The op of the rows' cases."""
-MANY = 1 << 28
-"""From this many bytes of both dumps on, numba, if installed, replaces NumPy: its import takes 0.3 s."""
 MAX_HINTS = 64
 """Tensors that are looked at for what explains their difference, the first in order; together they may have a few
 large ones' elements, since those take half a second each."""

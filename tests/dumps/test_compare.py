@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from parity.judge.compare.metrics import compare
+from parity.judge.compare.metrics import Metrics, compare
+from parity.judge.compare.parts import Known
 from parity.judge.compare.screen import screened
 from tests.conftest import call, parity_command
 
@@ -217,15 +218,30 @@ def test_the_screen_says_what_all_metrics_say(tmp_path):
     whole = compare(values, near, 1.3e-6, 1e-5)
     parts = [(values[i : i + 70_000], near[i : i + 70_000]) for i in range(0, 200_000, 70_000)]
     found = screened(parts, (200, 1000), 1.3e-6, 1e-5)
-    assert found is not None
+    assert isinstance(found, Metrics)
     assert (found.max_abs_diff, found.n_mismatched, found.equal) == (whole.max_abs_diff, 0, False)
     assert found.worst_index == tuple(map(int, np.unravel_index(np.abs(values - near).argmax(), (200, 1000))))
     np.testing.assert_allclose((found.rmse, found.cosine), (whole.rmse, whole.cosine), rtol=1e-4)
     for wrong in (np.nan, np.inf, 1.0, 1e30):
         spoiled = near.copy()
         spoiled[123_456] += wrong
-        assert screened([(values, spoiled)], (200_000,), 1.3e-6, 1e-5) is None
-    assert screened([(values * np.float32(1e-30),) * 2], (200_000,), 0, 0) is None
+        assert isinstance(screened([(values, spoiled)], (200_000,), 1.3e-6, 1e-5), Known)
+    assert isinstance(screened([(values * np.float32(1e-30),) * 2], (200_000,), 0, 0), Known)
+
+
+def test_a_corner_of_a_large_tensor_explains_what_differs_in_it(tmp_path):
+    values = normal(1100, 1100)
+    wrong = values.copy()
+    wrong[-1, -1] += 1
+    left = {"wrong": wrong, "scaled": 2 * values, "turned": values.T.copy(), "half": values.astype(np.float16)}
+    left["half"] = left["half"].astype(np.float32)
+    left["wrong"][0] = np.nextafter(left["wrong"][0], np.float32(9))
+    code, results = compared(tmp_path, left, dict.fromkeys(left, values))
+    assert code == 1
+    assert set(verdicts(results).values()) == {"semantic"}
+    assert {name: diagnosis for name, (diagnosis, _) in titles(results).items()} == {
+        "scaled": "scaled", "turned": "transposed", "half": "reduced-precision",
+    }  # fmt: skip
 
 
 STREAM = """

@@ -137,7 +137,8 @@ def test_how_long_a_model_may_take(tmp_path):
 
 def test_a_crash_is_told_without_warnings(tmp_path):
     text = TWO.replace("import torch\n", "import torch\nimport warnings\n").replace(
-        "    return Net()\n", "    warnings.warn('no ccache found')\n    print('the end', file=__import__('sys').stderr)\n    __import__('os')._exit(3)\n"
+        "    return Net()\n",
+        "    warnings.warn('no ccache found')\n    print('the end', file=__import__('sys').stderr)\n    __import__('os')._exit(3)\n",
     )
     done, _ = run_case(tmp_path, {"ours": TWO, "theirs": text})
     assert "exited with status 3 before it replied; last output: the end" in done.stdout

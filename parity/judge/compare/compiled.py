@@ -33,6 +33,8 @@ _SLACK = 4
 _UNDERFLOW = 2.0**-1021
 """Larger than the loss of `mag * rtol` outside the normal range of float64."""
 
+_NO_ULPS: Any = np.uint64(0)
+
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
@@ -202,7 +204,7 @@ def _masked(actual: Array, expected: Array, a: Array, e: Array) -> _Outside:
 
 
 def _block(actual: Array, expected: Array, actual_bits: Array, expected_bits: Array, rtol: float, atol: float) -> Block:
-    found, largest, equal = _Extremes(0.0, 0.0, 0.0, -math.inf, 0), np.uint64(0), True
+    found, largest, equal = _Extremes(0.0, 0.0, 0.0, -math.inf, 0), _NO_ULPS, True
     aa = ee = ae = dd = 0.0
     n_outside, n_mismatched, n_differ, first_differ = 0, 0, 0, -1
     spare = np.empty(_CHUNK, actual.dtype), np.empty(_CHUNK, actual.dtype)

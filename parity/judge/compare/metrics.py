@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -130,49 +130,6 @@ def compare(actual: ArrayLike, expected: ArrayLike, rtol: float, atol: float, *,
     with np.errstate(all="ignore"):
         total = _whole(x, y, tol, threads, x.nbytes + y.nbytes >= COMPILED_FROM)
         return _metrics(total, (x[total.worst], y[total.worst]), x.size, a.shape)
-
-
-def compare_parts(
-    parts: Iterable[tuple[Array, Array]],
-    shape: tuple[int, ...],
-    rtol: float,
-    atol: float,
-    *,
-    threads: int = 2,
-    many: bool = False,
-) -> Metrics:
-    """The same of tensors of `shape` that arrive in flat parts, all of one length but the last, which may be shorter.
-
-    Each part is read once. `many`: there is so much to compare in all that numba is worth its import. Raises ValueError
-    if the parts are not those of a tensor of this shape.
-    """
-    tol, totals, values, length, n = _Tolerance(rtol, atol), [], [], 0, 0
-    with np.errstate(all="ignore"):
-        for actual, expected in parts:
-            _check(actual, expected, rtol, atol)
-            x, y = _flat(actual), _flat(expected)
-            total = _same(x, y) or _whole(x, y, tol, threads, many)
-            totals.append(total)
-            values.append((x[total.worst], y[total.worst]))
-            length, n = length or x.size, n + x.size
-        if n != math.prod(shape) or not totals:
-            raise ValueError(f"{n} elements are not those of a tensor of shape {list(shape)}")
-        joined_total = _joined(totals, length)
-        return _metrics(joined_total, values[joined_total.worst // length], n, shape)
-
-
-def _same(actual: Array, expected: Array) -> _Partial | None:
-    """The metrics of a part whose bits are equal, which needs one look at them; None if they are not, or not finite."""
-    if actual.dtype != expected.dtype or actual.dtype not in _BITS or not actual.size:
-        return None
-    bits = _BITS[actual.dtype]
-    x, y = actual.view(bits), expected.view(bits)
-    if not np.array_equal(x[:_SHORT], y[:_SHORT]) or not np.array_equal(x, y):
-        return None
-    square = float(_dot(actual, actual)) if actual.itemsize > 2 else float(_dot(*[actual.astype(np.float32)] * 2))
-    if not _LOWEST < square < _HIGHEST:
-        return None
-    return _Partial(_Sums(square, square, square, 0.0), actual.size, 0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0, True, ())
 
 
 def _whole(actual: Array, expected: Array, tol: _Tolerance, threads: int, many: bool) -> _Partial:

@@ -7,23 +7,22 @@ below the tolerance by more than rounding; any other, and NaN, infinities, overf
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.judge.compare import metrics
 from parity.judge.compare.metrics import Metrics
+from parity.judge.compare.parts import LOWEST, PIECE, Known
 from parity.judge.compare.workspace import run_blocks, workspace
 
 Array = NDArray[Any]
 
-PIECE = 1 << 16
-"""Elements of a piece: 256 KiB of float32."""
 SLACK = 1e-5
 """A tolerance is lowered by this part of it: float32 rounds a difference and its limit to 2^-24, four times at most."""
-LOWEST = 1e-25
-"""Sums of squares below lose digits in float32, as does a difference below the root of it."""
 
 
 class Piece(NamedTuple):
@@ -37,8 +36,9 @@ class Piece(NamedTuple):
 
 def screened(
     parts: Iterable[tuple[Array, Array]], shape: tuple[int, ...], rtol: float, atol: float, *, threads: int = 2
-) -> Metrics | None:
-    """Metrics of two float tensors that agree, which arrive in flat parts; None where all metrics have to be taken.
+) -> Metrics | Known:
+    """Metrics of two float tensors that agree, which arrive in flat parts; where all metrics have to be taken, what the
+    first piece shows that does not agree.
 
     `max_rel_diff` and `required_rtol` are nan, `max_ulp_diff` and `frontier` None: they are not measured. `worst_index`
     is where the difference is largest. Sums are those of float32, right to five digits.
@@ -49,18 +49,19 @@ def screened(
         for actual, expected in parts:
             x, y = (part.astype(np.float32) if part.dtype == np.float16 else part for part in (actual, expected))
             if x.dtype != y.dtype or x.dtype not in (np.float32, np.float64) or x.size != y.size:
-                return None
-            found = run_blocks(lambda i, x=x, y=y: piece(x, y, i, rtol, atol), -(-x.size // PIECE), threads)  # type: ignore[misc]
-            for i, one in enumerate(found):
+                return Known()
+            for i, one in enumerate(pieces_of(x, y, rtol, atol, threads)):
                 if one is None:
-                    return None
+                    wrong = slice(i * PIECE, (i + 1) * PIECE)
+                    tol = metrics._Tolerance(rtol, atol)
+                    return Known().joined([metrics._whole(x[wrong], y[wrong], tol, 1, many=False)])
                 if one.top > best:
                     best, place = one.top, i * PIECE + one.at
                     values, worst = (float(actual[place]), float(expected[place])), n + place
                 pieces.append(one)
             n += x.size
     if n != math.prod(shape) or not n:
-        return None
+        return Known()
     xx, yy, xy, dd = (math.fsum(column) for column in zip(*(one.squares for one in pieces), strict=True))
     both = math.sqrt(xx) * math.sqrt(yy)
     return Metrics(
@@ -80,6 +81,19 @@ def screened(
         frontier=None if best else (),
         expected_rms=math.sqrt(yy / n),
     )
+
+
+def pieces_of(actual: Array, expected: Array, rtol: float, atol: float, threads: int) -> list[Piece | None]:
+    """The pieces of two flat arrays; after the first one that does not agree, some are left out."""
+    ended = threading.Event()
+
+    def work(index: int) -> Piece | None:
+        found = None if ended.is_set() else piece(actual, expected, index, rtol, atol)
+        if found is None:
+            ended.set()
+        return found
+
+    return run_blocks(work, -(-actual.size // PIECE), threads)
 
 
 def piece(actual: Array, expected: Array, index: int, rtol: float, atol: float) -> Piece | None:
