@@ -104,7 +104,7 @@ def loss(output, batch):
         path.write_text(path.read_text().replace("adapter: torch", "adapter: paddle"))
         done = call("run", path, "--out", folder / "out")
         assert done.returncode == 3
-        assert f"models.yaml:4, loss: theirs.py:16: {said}" in done.stdout
+        assert f"models.yaml:4, loss: theirs.py:15: {said}" in done.stdout
 
 
 def test_another_number_of_outputs(tmp_path):

@@ -144,6 +144,7 @@ def test_a_cause_that_explains_a_part_or_nothing(tmp_path):
     text = shown(stored(tmp_path, finding(), rows))
     assert "explains a part of it" in text
     assert "not explained: error ratio 8.12e+04" in text
+    assert "not explained" not in shown(stored(tmp_path, finding(), [diagnosis(residual_after=None)]))
     rows = [diagnosis("rounding", residual_after=0.5), diagnosis("not-identifiable", explained=False)]
     text = shown(stored(tmp_path, finding(), rows))
     assert "error ratio 0.5, within the error bound" in text

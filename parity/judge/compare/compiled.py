@@ -22,7 +22,7 @@ Sums: TypeAlias = tuple[float, float, float, float]
 Block: TypeAlias = tuple[Sums, int, int, int, float, float, int, float, float, int, bool]
 """The fields of `metrics._Partial`, in its order."""
 Kernel: TypeAlias = Callable[[Array, Array, Array, Array, float, float], Block]
-"""Arguments: actual and expected, their bits as unsigned integers, rtol and atol."""
+"""Arguments: actual and expected, their bits as signed integers, rtol and atol."""
 
 _CHUNK = 1024
 """Elements screened at a time: they stay in the first-level cache until their sums are taken."""
@@ -46,7 +46,7 @@ def compiled(dtype: np.dtype[Any]) -> Kernel:
     if numba.config.DISABLE_JIT:
         raise RuntimeError("NUMBA_DISABLE_JIT keeps numba from compiling")
     floats, bits = (
-        types.Array(numba.from_dtype(np.dtype(f"{kind}{dtype.itemsize}")), 1, "C", readonly=True) for kind in "fu"
+        types.Array(numba.from_dtype(np.dtype(f"{kind}{dtype.itemsize}")), 1, "C", readonly=True) for kind in "fi"
     )
     signature = (floats, floats, bits, bits, types.float64, types.float64)
     try:
@@ -116,27 +116,30 @@ def _smaller(bound: Any, other: Any) -> Any:
 
 
 @_inlined
-def _screened(actual: Array, expected: Array, found: _Extremes, rtol: float, atol: float) -> tuple[bool, bool]:
-    """Whether an element may raise a maximum, and whether one may exceed its tolerance.
+def _screened(
+    actual: Array, expected: Array, actual_bits: Array, expected_bits: Array, found: _Extremes, rtol: float, atol: float
+) -> tuple[bool, Any]:
+    """Whether an element may raise a maximum; and the largest distance in ulps, valid if no pair has opposite signs.
 
     A quotient rounds to more than a maximum only if the difference is at least the product of maximum and divisor, and
     rounding keeps that order. Where a sum is rounded too, and where float32 stands for float64, `_SLACK` is more than
     the roundings. NaN, in the data or in a bound of inf * 0, raises nothing.
     """
-    kind = actual.dtype.type
+    kind, near_kind = actual.dtype.type, actual_bits.dtype.type
     max_abs, max_rel = _lowered(found.max_abs, 1, actual), _lowered(found.max_rel, 1, actual)
     per_rtol, per_atol = _lowered(found.excess, rtol, actual), _lowered(found.excess, atol, actual)
     per_atol = kind(per_atol - kind(found.excess * _UNDERFLOW))
-    required, free, part = _lowered(found.required, 1, actual), _lowered(atol, 1, actual), _lowered(rtol, 1, actual)
-    limits, may_raise, may_exceed = np.finfo(actual.dtype), False, False
+    required, free = _lowered(found.required, 1, actual), _lowered(atol, 1, actual)
+    limits, may_raise, near = np.finfo(actual.dtype), False, near_kind(0)
     smallest = kind(limits.tiny * limits.eps)
     for i in range(actual.size):
         diff, mag = abs(actual[i] - expected[i]), abs(expected[i])
         bound = _smaller(max_abs, max_rel * mag)
         bound = _smaller(_smaller(bound, per_rtol * mag + per_atol), required * mag + free)
         may_raise |= diff >= (bound if bound > smallest else smallest)
-        may_exceed |= diff >= max(part * mag + free, smallest)
-    return may_raise, may_exceed
+        distance = near_kind(abs(near_kind(actual_bits[i] - expected_bits[i])))
+        near = distance if distance > near else near
+    return may_raise, np.int64(near)
 
 
 @_inlined
@@ -173,16 +176,15 @@ def _count(actual: Array, expected: Array, rtol: float, atol: float) -> int:
 @_inlined
 def _ulps(actual_bits: Array, expected_bits: Array) -> tuple[Any, bool]:
     """The largest distance on the line that runs through zero, both zeros being one; and whether all bits are equal."""
-    kind = actual_bits.dtype.type
-    magnitude, largest, different = kind(np.iinfo(actual_bits.dtype).max >> 1), kind(0), kind(0)
+    magnitude = np.iinfo(actual_bits.dtype).max
+    largest, different = _NO_ULPS, np.int64(0)
     for i in range(actual_bits.size):
-        x, y = actual_bits[i], expected_bits[i]
-        apart = kind(x ^ y)
-        different = kind(different | apart)
-        across, along = kind((x & magnitude) + (y & magnitude)), kind(max(x, y) - min(x, y))
-        distance = across if apart > magnitude else along
+        x, y = np.int64(actual_bits[i]), np.int64(expected_bits[i])
+        different |= x ^ y
+        across = np.uint64(x & magnitude) + np.uint64(y & magnitude)
+        distance: Any = across if (x ^ y) < 0 else np.uint64(abs(x - y))
         largest = distance if distance > largest else largest
-    return np.uint64(largest), different == 0
+    return largest, different == 0
 
 
 @_inlined
@@ -211,26 +213,29 @@ def _block(actual: Array, expected: Array, actual_bits: Array, expected_bits: Ar
     for start in range(0, actual.size, _CHUNK):
         part = slice(start, start + _CHUNK)
         a, e, a_bits, e_bits = actual[part], expected[part], actual_bits[part], expected_bits[part]
-        may_raise, may_exceed = _screened(a, e, found, rtol, atol)
+        may_raise, near = _screened(a, e, a_bits, e_bits, found, rtol, atol)
         sums, first_inside = _sums(a, e), 0
-        if not math.isfinite(sums[0] + sums[1]):
+        finite = math.isfinite(sums[0] + sums[1])
+        if not finite:
             outside = _masked(a, e, spare[0], spare[1])
             a, e = spare[0][: a.size], spare[1][: a.size]
             a_bits, e_bits = a.view(a_bits.dtype), e.view(a_bits.dtype)
             sums, first_inside = _sums(a, e), outside.first_inside
-            may_raise = may_exceed = True
             n_outside, n_differ = n_outside + outside.n, n_differ + outside.n_differ
             if first_differ < 0 and outside.n_differ:
                 first_differ = start + outside.first_differ
         aa, ee, ae, dd = aa + sums[0], ee + sums[1], ae + sums[2], dd + sums[3]
         if found.excess < 0 and first_inside >= 0:
             found, may_raise = _Extremes(0.0, 0.0, 0.0, 0.0, start + first_inside), True
-        if may_raise:
+        if may_raise or not finite:
             found = _raised(a, e, start, found, rtol, atol)
-        if found.excess >= 1 and may_exceed:
+        if found.excess >= 1:
             n_mismatched += _count(a, e, rtol, atol)
-        far, same = _ulps(a_bits, e_bits)
-        largest, equal = max(largest, far), equal and same
+        if finite and found.max_abs > 0 and found.max_rel < 1:
+            largest = max(largest, np.uint64(near))
+        else:
+            far, same = _ulps(a_bits, e_bits)
+            largest, equal = max(largest, far), equal and same
     equal = equal and found.max_abs == 0 and not n_differ
     sums = (aa, ee, ae, dd)
     n_finite = actual.size - n_outside

@@ -197,7 +197,7 @@ def _compiled(actual: Array, expected: Array) -> Callable[[Array, Array, _Tolera
     aligned = actual.flags.aligned and expected.flags.aligned
     if not (same and aligned):
         return None
-    kernel, bits = _kernel(actual.dtype), f"u{actual.itemsize}"
+    kernel, bits = _kernel(actual.dtype), _BITS[actual.dtype]
     if kernel is None:
         return None
 

@@ -57,6 +57,8 @@ def residual_text(row: Diagnosis) -> str:
         return f"fits {row.evidence[FITS]}" if FITS in row.evidence else "a finding of its own, beside the op's results"
     if row.id in HARMLESS:
         return f"error ratio {number(after)}, within the error bound"
+    if after is None and row.explained:
+        return f"error ratio {number(before)}"
     if after is None or row.id == "unexplained" or (not row.explained and after == before):
         return f"not explained: error ratio {number(before)}"
     if row.id == "not-identifiable":
