@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from parity.cases.options import in_words_of_pytorch
 from parity.config.nodes import printable
 from parity.dumps import arrays, checkpoints
 from parity.dumps.tensors import Dump, DumpError, Stored
@@ -73,11 +74,19 @@ def of_folder(path: Path) -> Dump:
 
 
 def options_of(index: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The options of a capture's layers by name, as far as they can be read."""
-    layers = index.get("layers")
-    rows = [row for row in layers if isinstance(row, dict)] if isinstance(layers, list) else []
-    named = [(row.get("name"), row.get("options")) for row in rows]
-    return {name: options for name, options in named if isinstance(name, str) and isinstance(options, dict)}
+    """The options of a capture's layers by name, in PyTorch's words, as far as they can be read."""
+    frameworks, layers = index.get("frameworks"), index.get("layers")
+    named = list(frameworks) if isinstance(frameworks, dict) else []
+    framework = "keras" if "keras" in named else next(iter(named), "")
+    found = {}
+    for row in layers if isinstance(layers, list) else ():
+        options = row.get("options") if isinstance(row, dict) else None
+        if isinstance(options, dict) and isinstance(row.get("name"), str):
+            try:
+                found[row["name"]] = in_words_of_pytorch(framework, str(row.get("class")), options)
+            except (TypeError, ValueError, KeyError):
+                found[row["name"]] = options
+    return found
 
 
 TRANSPOSED = {"paddle": "Linear"}

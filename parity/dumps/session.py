@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from parity import __version__
+from parity.cases.options import differing
 from parity.config.errors import ConfigError
 from parity.config.known import parse_known
 from parity.config.nodes import Problems, printable
@@ -402,8 +403,8 @@ def backend(dump: Dump, name: str) -> BackendRow:
 def differing_options(job: Job) -> Iterator[str]:
     """The options in which a layer of both captures differs: `norm1: eps 1e-05, 0.001`."""
     for layer, mine in job.left.options.items():
-        theirs = job.right.options.get(layer, {})
-        apart = [f"{key} {mine[key]}, {theirs[key]}" for key in mine if key in theirs and mine[key] != theirs[key]]
+        found = differing(mine, job.right.options.get(layer, {}))
+        apart = [f"{key} {ours}, {theirs}" for key, (ours, theirs) in found.items()]
         if apart:
             yield printable(f"{layer or 'the model'}: {'; '.join(apart)}"[:MAX_TEXT])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from parity.cases import OPS
 from parity.cases.draw import File, TensorPlan, generator
 from parity.cases.dtypes import as_dtype
 from parity.cases.op import CaseError, Op
+from parity.cases.options import in_words_of_pytorch
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan
 from parity.engine.inputs import save_array
 from parity.models.layouts import Layout, layout_of
@@ -40,109 +41,10 @@ ALIASES = {
 """Classes whose name is not that of an op without underscores."""
 BY_CLASS = {**{name.replace("_", ""): name for name in OPS}, **ALIASES}
 
-Renamed = tuple[str, Callable[[Any], Any]]
-
-
-def same(value: Any) -> Any:
-    """The value."""
-    return value
-
-
-def tanh_or_none(approximate: Any) -> Any:
-    """PyTorch's word for an approximation that is on or off."""
-    return "tanh" if approximate else "none"
-
-
-def kept(momentum: float) -> float:
-    """PyTorch's momentum, which weighs the new statistics, from one that weighs the old."""
-    return 1.0 - momentum
-
-
-RENAMED: Mapping[str, Mapping[str, Renamed]] = {
-    "paddle": {
-        "epsilon": ("eps", same),
-        "ksize": ("kernel_size", same),
-        "axis": ("dim", same),
-        "start_axis": ("start_dim", same),
-        "stop_axis": ("end_dim", same),
-        "min": ("min_val", same),
-        "max": ("max_val", same),
-        "momentum": ("momentum", kept),
-        "exclusive": ("count_include_pad", lambda exclusive: not exclusive),
-        "divisor": ("divisor_override", same),
-        "approximate": ("approximate", tanh_or_none),
-        "return_mask": ("return_indices", same),
-    },
-    "keras": {
-        "epsilon": ("eps", same),
-        "momentum": ("momentum", kept),
-        "approximate": ("approximate", tanh_or_none),
-        "pool_size": ("kernel_size", same),
-        "strides": ("stride", same),
-        "dilation_rate": ("dilation", same),
-        "rate": ("p", same),
-        "groups": ("groups", same),
-        "size": ("scale_factor", same),
-        "interpolation": ("mode", same),
-    },
-}
-"""Attributes that PyTorch calls otherwise, and what PyTorch's value is. Source: the classes' documentation; BatchNorm's
-momentum is the weight of the old statistics in Paddle and Keras."""
-INTERNAL = frozenset(("name", "inplace", "in_place", "device", "data_format", "sparse", "is_distributed", "op_type"))
-"""Attributes that do not change what a layer computes."""
-
 
 def options_of(port: Port, layer: LayerInfo) -> dict[str, Any]:
-    """A layer's options in PyTorch's names; lists of one number, repeated, are that number."""
-    names, found = RENAMED.get(port.spec.adapter, {}), {}
-    for attribute, value in layer.options.items():
-        own = attribute.removeprefix("_")
-        name, change = names.get(own, (own, same))
-        if name not in INTERNAL and value is not None:
-            found[name] = single(change(value))
-    if port.spec.adapter == "keras":
-        found |= of_keras(found, layer)
-    if "kernel_size" in found and "pool" in layer.kind.lower():
-        found.setdefault("stride", found["kernel_size"])
-    return found
-
-
-def of_keras(options: Mapping[str, Any], layer: LayerInfo) -> dict[str, Any]:
-    """What PyTorch tells otherwise than by one attribute: padding in numbers where that is possible, groups of a norm,
-    the axis of a softmax."""
-    found: dict[str, Any] = {}
-    kernel, stride, dilation = (options.get(name, 1) for name in ("kernel_size", "stride", "dilation"))
-    if options.get("padding") == "valid":
-        found["padding"] = 0
-    elif options.get("padding") == "same" and stride == 1:
-        lengths = kernel if isinstance(kernel, list) else [kernel]
-        if isinstance(dilation, int) and all(dilation * (n - 1) % 2 == 0 for n in lengths):
-            found["padding"] = single([dilation * (n - 1) // 2 for n in lengths])
-    if layer.kind == "AveragePooling2D":
-        found["count_include_pad"] = options.get("padding") == "valid"
-    if layer.kind == "GroupNormalization":
-        found["num_groups"] = options["groups"]
-    if layer.kind.lower() in ("softmax", "log_softmax"):
-        found["dim"] = options["axis"]
-    return found
-
-
-def single(value: Any) -> Any:
-    """`[2, 2]` as 2."""
-    return value[0] if isinstance(value, list) and value and all(item == value[0] for item in value) else value
-
-
-def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The options of both that have different values; equal up to the rounding of a number."""
-    shared = [name for name in ours if name in theirs]
-    return {name: (ours[name], theirs[name]) for name in shared if not alike(ours[name], theirs[name])}
-
-
-def alike(a: Any, b: Any) -> bool:
-    """Whether two values are equal; numbers up to the rounding of 1 - x."""
-    if isinstance(a, float) and isinstance(b, (int, float)):
-        return bool(np.isclose(a, b, rtol=1e-12, atol=0.0))
-    return bool(a == b)
+    """A layer's options in PyTorch's names."""
+    return in_words_of_pytorch(port.spec.adapter, layer.kind, layer.options)
 
 
 def op_of(layer: LayerInfo) -> Op | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases.options import differing
 from parity.config.plan import ORACLE, CasePlan
 from parity.engine.inputs import slug
 from parity.judge.bound.envelope import FLOOR, OFF
@@ -199,7 +200,7 @@ class Pair:
     def _diagnose(self, finding: Finding) -> None:
         """The cause of a finding: by the options of the two layers, or by the search that ops have."""
         ours, theirs = self.base.layers[finding.partner], self.other.layers[finding.layer]
-        options = leaves.differing(leaves.options_of(self.base, ours), leaves.options_of(self.other, theirs))
+        options = differing(leaves.options_of(self.base, ours), leaves.options_of(self.other, theirs))
         if finding.kind == LAYER and leaves.op_of(ours) is not leaves.op_of(theirs):
             options = {CLASS: (ours.kind, theirs.kind), **options}
         if finding.kind == LAYER:

@@ -135,6 +135,25 @@ def test_captures_know_how_a_framework_stores_a_weight(tmp_path):
     assert "net.fc.weight = net.fc.weight (name, transpose)" in done.stdout
 
 
+def test_the_options_of_captures_are_compared_in_the_same_words(tmp_path):
+    given = {
+        "torch": {"norm": ("LayerNorm", {"eps": 1e-5}), "act": ("GELU", {"approximate": "none"}),
+                  "bn": ("BatchNorm2d", {"momentum": 0.1})},
+        "paddle": {"norm": ("LayerNorm", {"epsilon": 1e-3}), "act": ("GELU", {"approximate": False}),
+                   "bn": ("BatchNorm2D", {"momentum": 0.9}), "odd": ("BatchNorm2D", {"momentum": "none"})},
+    }  # fmt: skip
+    for framework, layers in given.items():
+        folder = tmp_path / framework
+        folder.mkdir()
+        save_file({"norm.weight": np.ones(4, np.float32)}, folder / "tensors-00000.safetensors")
+        rows = [{"name": name, "class": kind, "options": options} for name, (kind, options) in layers.items()]
+        index = {"format": "parity.capture/1", "complete": True, "frameworks": {framework: "1"}, "layers": rows}
+        (folder / "index.json").write_text(json.dumps(index))
+    done = call("compare", "torch", "paddle", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "1 layer has other options\n  norm: eps 1e-05, 0.001\n" in done.stdout
+
+
 def test_a_third_dump_says_who_is_off(tmp_path):
     exact = {f"{i}.h": RANDOM.normal(size=(40, 8)) for i in range(4)}
     near = {name: (values * (1 + 1e-7)).astype(np.float32) for name, values in exact.items()}
