@@ -43,8 +43,11 @@ def run_script(script: str, taken: Capture) -> None:
     with taken:
         sys.meta_path.insert(0, Watch(WATCHED, functools.partial(begin, taken)))
         runpy.run_path(script, run_name="__main__")
-    if not taken.dump.index["layers"]:
+    index = taken.dump.index
+    if not index["layers"]:
         say(f"{script} called no model of {', '.join(WATCHED)}: nothing is stored.")
+    elif index["complete"]:
+        say(f"{len(index['tensors'])} tensors of {len(index['layers'])} layers are in {taken.dump.folder}.")
 
 
 def begin(taken: Capture, name: str) -> None:

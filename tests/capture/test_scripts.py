@@ -141,9 +141,13 @@ def of_script(folder, framework):
 @pytest.mark.process
 @pytest.mark.frameworks
 @pytest.mark.parametrize("framework", SCRIPTS)
-def test_an_unchanged_script(folder, framework):
+def test_an_unchanged_script(folder, framework, capfd):
     index, tensors = of_script(folder, framework)
     assert index["complete"]
+    assert (
+        f"{len(tensors)} tensors of {len(index['layers'])} layers are in {folder / framework}."
+        in capfd.readouterr().err
+    )
     assert list(index["frameworks"]) == [framework]
     assert [call["layer"] for call in index["calls"]] == ["Net", "Net.norm", "Net.head"]
     x = np.arange(12).reshape(3, 4) * 0.25 - 1
