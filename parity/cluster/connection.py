@@ -150,6 +150,8 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
         "distributed.worker.profile.enabled": False,
         "distributed.admin.tick.interval": "1s",
         "distributed.admin.system-monitor.interval": "10s",
+        # The scheduler, which runs in this process, remembers so many of its messages, with the shards in them.
+        "distributed.admin.low-level-log-length": 10,
     }
     scratch = Scratch(Path(tempfile.gettempdir()))
     stack = contextlib.ExitStack()
