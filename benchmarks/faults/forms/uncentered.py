@@ -59,7 +59,9 @@ TABLE: Mapping[str, Sequence[str]] = {
             slope = np.sign(x)
         else:
             norm = np.max(np.abs(x), axis=dim, keepdims=True)
-            slope = np.where(np.abs(x) == norm, np.sign(x), 0)
+            first = np.argmax(np.abs(x), axis=dim, keepdims=True)
+            slope = np.zeros_like(x)
+            np.put_along_axis(slope, first, np.sign(np.take_along_axis(x, first, dim)), dim)
         scale = 1 / np.where(norm < eps, eps, norm)
         y = x * scale
         grad_norm = -np.sum(grad_y * x, axis=dim, keepdims=True) * scale * scale
