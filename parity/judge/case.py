@@ -551,8 +551,11 @@ class CaseJudge:
         narrow, wide = errors.get(dtype), errors.get(self._widest)
         if dtype == self._widest or narrow is None or wide is None:
             return False
+        error, apart = size(wide).rms, size(narrow - wide).rms
+        if apart >= error:  # the envelope, which takes long, is not asked
+            return False
         limit = SAME_ENVELOPES * self.cells[dtype].envelope_at(backend, tensor).rms
-        return size(wide).rms > limit and size(narrow - wide).rms <= max(SAME * size(wide).rms, limit)
+        return error > limit and apart <= max(SAME * error, limit)
 
 
 def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array], observed: Observed = NOTHING) -> Evaluator:
