@@ -200,7 +200,7 @@ def at_all(edit: Edit, positions: Sequence[int], places: Mapping[int, Sequence[i
         others = places[edit.value[1]]
     if len(others) != len(positions) or edit.value[1] != others[0]:
         return replace(edit, positions=tuple(positions))
-    return replace(edit, positions=tuple(positions), value=("steps", tuple(others)))
+    return replace(edit, positions=tuple(positions), value=("each", tuple(("step", other) for other in others)))
 
 
 WHOLESALE = ("rounded", ACCUMULATED, "function", "number", "constant")
