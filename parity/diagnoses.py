@@ -18,6 +18,7 @@ DIAGNOSES = (
     "reduced-precision",
     "narrow-accumulation",
     "narrow-overflow",
+    "approximated-function",
     "degenerate-gradient",
     "gradient-choice",
     "index-choice",

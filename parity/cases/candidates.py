@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, permutations, product
+from itertools import combinations, islice, permutations, product
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,15 @@ from parity.cases.draw import Shape
 from parity.cases.edit_functions import NUMBERS, RUNNING, THROUGH
 from parity.cases.edits import (
     ACCUMULATED,
+    BASE,
     COSTS,
+    DETACHED,
     EVERY,
+    EXPONENTIAL,
     FITTED,
     JOINED,
     MOVED,
+    NORM,
     OTHER,
     PARTS,
     READ,
@@ -31,6 +35,7 @@ from parity.cases.edits import (
     STEPWISE,
     Edit,
     Key,
+    of_squares,
     states,
 )
 from parity.cases.exact.formats import FORMATS
@@ -44,6 +49,7 @@ MAX_STEPS = 400
 FILLS = (0.0, 1.0)
 """What a kernel writes behind the end of an axis; it may not be neutral in a reduction."""
 MOST_GROUPS = 32
+MOST_NUMBERS = 64
 MOST_AXES = 4
 """The most axes of a value that is tried with every other order of them."""
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
@@ -76,6 +82,12 @@ COMMUTE = frozenset(("add", "multiply", "maximum", "minimum"))
 PRODUCTS = frozenset(("matmul", "dot", "einsum"))
 """Functions that kernels compute in a lower precision, operands and result."""
 UNARY = frozenset(("absolute", "sqrt", "square", "exp", "log", "negative", "tanh"))
+APPROXIMABLE: Mapping[str, int] = {
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log1p", "log2", "sqrt", "tanh", "erf", "sin", "cos", "power"), 0),
+    **dict.fromkeys(("arctan", "sinh", "cosh", "reciprocal"), 0),
+    **dict.fromkeys(("divide", "true_divide"), 1),
+}
+"""What kernels approximate, and the operand of which it is a function: the others are numbers."""
 MOVABLE = ARITHMETIC | UNARY | {"maximum", "minimum"}
 CHAIN = 3
 """An operation is tried after this many of the steps that read its result, and at every later value with a name."""
@@ -104,32 +116,98 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
         yield from (Edit(chain, "sum", "function", RESULT, name) for name in FUNCTIONS["sum"])
     yield from output_edits(program, output, scope)
     yield from read_edits(program, scope)
+    yield from listed_edits(program, scope, single)
     yield from partly_read_edits(program, scope, {p for p in reach if p not in same})
     if any(program.steps[p].backward for p in reach):
         yield from saved_edits(program, scope)
     yield from group_edits(program, scope, groups.values(), reach)
+    yield from whole_edits(program, reach)
+
+
+ORDERS = ("1", "inf")
+
+
+def whole_edits(program: Program, reach: set[int]) -> Iterator[Edit]:
+    """Norms of another order, each and all of them; exponentials and logarithms with base 2."""
+    roots = [p for p, s in enumerate(program.steps) if s.name == "sqrt" and s.refs and of_squares(program, s)]
+    for positions in dict.fromkeys([*((p,) for p in roots), tuple(roots)]):
+        if not reach.isdisjoint(positions):
+            yield from (Edit(positions, "sqrt", NORM, RESULT, order) for order in ORDERS)
+    powers = tuple(p for p, s in enumerate(program.steps) if s.name in EXPONENTIAL and not s.backward)
+    if len(powers) > 1 and not reach.isdisjoint(powers):
+        yield Edit(powers, "", BASE, RESULT, 2)
+
+
+MOST_NAMED = 6
+
+
+def detachments(program: Program, shapes: Mapping[int, Shape], gradient: str) -> Iterator[Edit]:
+    """The edits that let no gradient through a value on the way to an input: wherever it is read, or where one of
+    several steps reads it; in a loop in every turn, or from the second on; through two values with names."""
+    same = repeats(program)
+    scope = Scope(program, shapes, same)
+    way = between(program, gradient.removeprefix("grad."))
+    reads = Counter(ref for position in way for ref in program.steps[position].refs)
+    on_way = {program.steps[position].index for position in way} | {program.inputs[gradient.removeprefix("grad.")]}
+    ends = {index for name, index in program.outputs.items() if not name.startswith("grad.")}
+    named = []
+    for position in representatives(way, same):
+        step, places = program.steps[position], same.get(position, (position,))
+        if step.label or position in scope.named or reads[step.index] > 1:
+            yield Edit(places, step.name, DETACHED, RESULT)
+        if step.label and step.index not in ends and position not in same:
+            named.append(position)
+        for i, operand in enumerate(step.operands):
+            if isinstance(operand, Ref) and operand.index in on_way and reads[operand.index] > 1:
+                yield Edit(places, step.name, DETACHED, i)
+                later = tuple(p for p in places if program.steps[p].operands[i].index in scope.steps)
+                if 0 < len(later) < len(places):
+                    yield Edit(later, step.name, DETACHED, i)
+    yield from (Edit(pair, "", DETACHED, RESULT) for pair in combinations(named[-MOST_NAMED:], 2))
+
+
+def between(program: Program, name: str) -> set[int]:
+    """The positions of the steps of the forward pass that depend on an input, and on which an output depends."""
+    reach = program.reach([output for output in program.outputs if not output.startswith("grad.")])
+    reached, found = {program.inputs[name]}, set[int]()
+    for position in sorted(reach):
+        if not reached.isdisjoint(program.steps[position].refs):
+            reached.add(program.steps[position].index)
+            found.add(position)
+    return found
 
 
 def group_edits(
     program: Program, scope: Scope, groups: Collection[list[int]], reach: Collection[int]
 ) -> Iterator[Edit]:
     """The edits of all steps of a kind together, and of those of one place of the source, if any is in `reach`."""
-    known = {*map(tuple, groups), *scope.same.values()}
+    known, placed = {*map(tuple, groups), *scope.same.values()}, by_place(program).values()
+    places = {position: some for some in placed for position in some}
     kinds: tuple[tuple[Iterable[list[int]], Collection[str]], ...] = (
         (groups, WHOLESALE if scope.same else COSTS),
-        ((some for some in by_place(program).values() if tuple(some) not in known), EVERYWHERE),
+        ((some for some in placed if tuple(some) not in known), EVERYWHERE),
     )
     for some, tried in kinds:
         for positions in (each for each in some if len(each) > 1 and not set(each).isdisjoint(reach)):
             edits = step_edits(program, positions[0], scope)
-            yield from (replace(e, positions=tuple(positions)) for e in edits if e.kind in tried)
+            yield from (at_all(e, positions, places) for e in edits if e.kind in tried)
+
+
+def at_all(edit: Edit, positions: Sequence[int], places: Mapping[int, Sequence[int]]) -> Edit:
+    """An edit of the first of some positions at all of them, with what each has in the place of another value."""
+    others: Sequence[int] = ()
+    if edit.kind in OTHER and edit.value[0] == "step":
+        others = places[edit.value[1]]
+    if len(others) != len(positions) or edit.value[1] != others[0]:
+        return replace(edit, positions=tuple(positions))
+    return replace(edit, positions=tuple(positions), value=("each", tuple(("step", other) for other in others)))
 
 
 WHOLESALE = ("rounded", ACCUMULATED, "function", "number", "constant")
 """What a kernel with loops does otherwise in all steps of a kind, not in those of one place only."""
 
 
-EVERYWHERE = ("kept", "exchanged", "function", "number", "through", "index")
+EVERYWHERE = ("kept", "exchanged", "function", "number", "through", "index", "replaced")
 """What a kernel does otherwise at one place of its source, for each axis or each corner with its own numbers."""
 
 
@@ -220,6 +298,21 @@ def read_edits(program: Program, scope: Scope) -> Iterator[Edit]:
         yield from (Edit((), "", READ, value=(key, *change)) for change in changes)
         others = [k for k, other in keys.items() if k != key and k[0] == key[0] and scope.of[other] == scope.of[index]]
         yield from (Edit((), "", READ, value=(key, "replaced", other)) for other in others)
+
+
+def listed_edits(program: Program, scope: Scope, positions: Iterable[int]) -> Iterator[Edit]:
+    """The edits of values that a step reads in a list, as a concatenation does, and their reverse order."""
+    for position in positions:
+        step = program.steps[position]
+        for i, operand in enumerate(step.operands):
+            listed = [o.index for o in operand if isinstance(o, Ref)] if isinstance(operand, (tuple, list)) else []
+            if len(listed) > 1:
+                yield Edit((position,), step.name, "constant", i, type(operand)(reversed(operand)))
+            for index in dict.fromkeys(listed):
+                changes = [("through", name) for name in THROUGH]
+                others = [("replaced", key) for key in scope.alike(index, position)]
+                key = scope.keys[index]
+                yield from (Edit((position,), "", READ, value=(key, *change)) for change in (*changes, *others))
 
 
 MOST_READERS = 5
@@ -357,8 +450,12 @@ def step_edits(program: Program, position: int, scope: Scope) -> Iterator[Edit]:
         yield Edit((position,), step.name, kind, operand, value)
 
 
+COMPARISONS = frozenset(("greater", "greater_equal", "less", "less_equal"))
+
+
 def fits_of(program: Program, output: str) -> Iterator[Edit]:
-    """The edits that change a number of the reference, or multiply a value, each with the current value."""
+    """The edits that change a number of the reference, or multiply a value, each with the current value: an option with
+    which a value is compared may be another number, or a multiple."""
     same = repeats(program)
     for position in representatives(program.reach([output]), same)[-MAX_STEPS:]:
         step, places = program.steps[position], same.get(position, (position,))
@@ -366,6 +463,8 @@ def fits_of(program: Program, output: str) -> Iterator[Edit]:
             if is_number(program, operand):
                 value = dict(program.options.values())[operand.index] if isinstance(operand, Ref) else operand
                 yield Edit(places, step.name, "fitted", i, float(value))
+                if step.name in COMPARISONS and isinstance(operand, Ref) and value:
+                    yield Edit(places, step.name, "times", i, 1.0)
             elif isinstance(operand, Ref):
                 yield from (Edit(places, step.name, kind, i, start) for kind, (_, start) in FITTED.items())
     reads = Counter(ref for step in program.steps for ref in step.refs)
@@ -392,6 +491,8 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
         yield from ((MOVED, i, later) for later in scope.later(position) for i in tensors)
     yield from swaps(step)
     yield from in_one_axis(step)
+    yield from other_ends(step)
+    yield from block_means(step, scope)
     for i in range(len(step.operands)):
         if i not in tensors and is_number(program, step.operands[i]):
             yield from numbers(program, step, i, scope)
@@ -399,7 +500,8 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
         yield from (("through", i, name) for name in THROUGH)
         yield from joints(program, step, i, scope)
         yield from (("rounded", i, name) for name in FORMATS)
-    yield from totals(step)
+    yield from totals(step, scope)
+    yield from of_constants(step)
     for i in tensors:
         shape = scope.of.get(step.operands[i].index, ())
         yield from orders(step, i, scope)
@@ -418,11 +520,14 @@ def other_functions(step: Step) -> Iterator[ChangeOf]:
         yield from (("index", INDEXED[step.name], name) for name in INDEXES)
 
 
-def totals(step: Step) -> Iterator[ChangeOf]:
-    """Sums and products of matrices in a lower precision, and the largest term of a product instead of the sum."""
+def totals(step: Step, scope: Scope) -> Iterator[ChangeOf]:
+    """Sums and products of matrices in a lower precision, the products of a batch in reverse order, and the largest
+    term of a product instead of the sum."""
     yield from (("accumulated", RESULT, name) for name in FORMATS if step.name in RUNNING)
     yield from (("rounded", EVERY, name) for name in FORMATS if step.name in PRODUCTS)
     if step.name == "matmul":
+        batch = range(len(scope.of[step.index]) - 2)
+        yield from (("along", RESULT, ("flipped", axis)) for axis in batch if scope.of[step.index][axis] > 1)
         yield "function", PARTS, "max"
         yield from (("rounded", PARTS, name) for name in FORMATS)
 
@@ -436,6 +541,19 @@ def other_values(step: Step, position: int, operands: Sequence[int], scope: Scop
         if index in scope.steps and scope.of[index] == ():
             options: list[Key] = [("option", name) for name in scope.program.options]
             yield from (("derived", i, (number, key)) for key in options for number in NUMBERS)
+
+
+CONSTANT = ("negative", "absolute", "double", "half", "zero", "one")
+
+
+def of_constants(step: Step) -> Iterator[ChangeOf]:
+    """The edits of a few numbers of the reference, such as the signs of a pair."""
+    for i, operand in enumerate(step.operands):
+        if isinstance(operand, np.ndarray) and operand.dtype.kind in "fi" and 1 < operand.size <= MOST_NUMBERS:
+            yield from (("through", i, name) for name in CONSTANT)
+            axes = [axis for axis, n in enumerate(operand.shape) if n > 1]
+            kinds = product(("flipped", "first for all", "last for all"), axes)
+            yield from (("along", i, kind) for kind in kinds)
 
 
 def numbers(program: Program, step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
@@ -457,7 +575,9 @@ def rounded_up(number: float) -> list[int]:
 
 
 def swaps(step: Step) -> Iterator[ChangeOf]:
-    """Two integers of a step, such as a stride and a dilation, exchanged; or one of them twice."""
+    """Two integers of a step, such as a stride and a dilation, exchanged; or one of them twice; or two branches."""
+    if step.name == "where" and all(isinstance(operand, Ref) for operand in step.operands):
+        yield "swapped", 1, 2
     whole = [i for i, operand in enumerate(step.operands) if is_whole(operand)]
     for i, j in permutations(whole, 2):
         if step.operands[i] != step.operands[j]:
@@ -475,6 +595,29 @@ def in_one_axis(step: Step) -> Iterator[ChangeOf]:
         each = operand if isinstance(operand, tuple) else (operand,) * n_axes
         for axis, more in product(range(n_axes), (-1, 1)):
             yield "constant", i, (*each[:axis], each[axis] + more, *each[axis + 1 :])
+
+
+def other_ends(step: Step) -> Iterator[ChangeOf]:
+    """A padding with as many elements in all, but more of them at one end, so that windows begin elsewhere."""
+    pads = step.operands[1] if step.name == "pad" else ()
+    for axis, (before, behind) in enumerate(pads):
+        whole = before + behind
+        for first in dict.fromkeys(n for n in (0, whole, before - 1, before + 1) if 0 <= n <= whole and n != before):
+            yield "constant", 1, [*pads[:axis], (first, whole - first), *pads[axis + 1 :]]
+
+
+def block_means(step: Step, scope: Scope) -> Iterator[ChangeOf]:
+    """A value less its mean along an axis, less the mean of each block or half of it."""
+    if step.name != "subtract" or not all(isinstance(operand, Ref) for operand in step.operands):
+        return
+    shape, mean = (scope.of[operand.index] for operand in step.operands)
+    if len(mean) != len(shape) or not fits_into(mean, shape):
+        return
+    axes = tuple(a for a, (m, n) in enumerate(zip(mean, shape, strict=True)) if m == 1 and n > 1)
+    for axis in (a for a in axes if shape[a] > 2):
+        n, others = shape[axis], axes if len(axes) > 1 else ()
+        yield from (("along", RESULT, ("centred in blocks", axis, block, *others)) for block in BLOCKS if block < n)
+        yield from (("along", RESULT, ("centred in halves", axis, more, *others)) for more in range(1 + n % 2))
 
 
 def is_whole(operand: Any) -> bool:

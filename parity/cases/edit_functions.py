@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -46,6 +47,11 @@ def first_for_all(values: Any, axis: int) -> Any:
     axis %= len(anp.shape(values))
     first = part(values, (slice(None),) * axis + (slice(0, 1),))
     return first * np.ones(anp.shape(values), np.int8)
+
+
+def last_for_all(values: Any, axis: int) -> Any:
+    """The last value along an axis, repeated along it."""
+    return first_for_all(flipped(values, axis), axis)
 
 
 def mean_for_all(values: Any, axis: int) -> Any:
@@ -119,6 +125,25 @@ def only(values: Any, axis: int, index: int) -> Any:
         weights[index] = kept
 
     return weighted(values, axis, weight)
+
+
+def centred_in_blocks(values: Any, axis: int, block: int, *axes: int) -> Any:
+    """`values` less the mean of each block along an axis; the means may be over other axes too."""
+    return centred(values, axis, range(0, anp.shape(values)[axis], block), axes)
+
+
+def centred_in_halves(values: Any, axis: int, more: int, *axes: int) -> Any:
+    """The same of either half; the first may have one `more` of an odd number."""
+    return centred(values, axis, (0, anp.shape(values)[axis] // 2 + more), axes)
+
+
+def centred(values: Any, axis: int, starts: Sequence[int], axes: Sequence[int]) -> Any:
+    """`values` less the mean of each part along an axis."""
+    parts = [*pairwise((*starts, anp.shape(values)[axis]))]
+    if any(start >= end for start, end in parts):
+        raise IncompatibleError("a part is empty")
+    blocks = [part(values, (slice(None),) * axis + (slice(*ends),)) for ends in parts]
+    return anp.concatenate([b - anp.mean(b, axis=tuple(axes) or axis, keepdims=True) for b in blocks], axis)
 
 
 def lane_of(values: Any, axis: int, number: float) -> Any:
@@ -247,6 +272,7 @@ THROUGH: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 ALONG: Mapping[str, Callable[..., Any]] = {
     "flipped": flipped,
     "first for all": first_for_all,
+    "last for all": last_for_all,
     "mean for all": mean_for_all,
     "largest for all": largest_for_all,
     "axes": with_axes,
@@ -259,6 +285,8 @@ ALONG: Mapping[str, Callable[..., Any]] = {
     "only one": only,
     "without tail": tail_dropped,
     "only block": only_block,
+    "centred in blocks": centred_in_blocks,
+    "centred in halves": centred_in_halves,
 }
 """The functions along an axis, or two."""
 NUMBERS: Mapping[str, Callable[[float], float]] = {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from parity.cases.edits import (
+    BASE,
     COMPUTED,
+    DETACHED,
     EVERY,
     MOVED,
     READ,
     RECOMPUTED,
+    RESULT,
     RETURNED,
     SAVED,
     STEPWISE,
@@ -19,33 +22,49 @@ from parity.cases.edits import (
     states,
 )
 from parity.cases.formula import ATOM, INVENTED, WRITTEN, Formulas, definitions, named_formulas, written
-from parity.cases.program import Program, Step
-from parity.cases.repeats import in_all_turns
+from parity.cases.program import Program, Ref, Step
+from parity.cases.repeats import in_all_turns, repeats
 
 
 def described(program: Program, edit: Edit) -> str:
     """The expression of an edited step in the reference's names: `var = a / 7, where the reference has a / 8`."""
     if edit.kind == RETURNED:
-        how, key = edit.value
-        if how == COMPUTED:
-            changed = returning(program, edit)
-            told = Formulas(changed).expression(changed.steps[-1])
-            return f"{edit.function} = {told}{definitions(told, dict(named_formulas(changed)))}"
-        if how == "after":
-            read = [str(key[1])] if key[1] else [name for name in states(program) if name != edit.function]
-            return f"{edit.function} is computed from the new {', '.join(read)}"
-        other = word_of(program, key)
-        if how == "instead":
-            own = next((step for step in program.steps if step.index == program.outputs[edit.function]), None)
-            if own is None or edit.function.startswith("grad."):
-                return f"{edit.function} is {other}"
-            reference = f", where the reference has {Formulas(program).expression(own)}"
-            return f"{edit.function} is {other}{reference}"
-        return f"{other} is added to {edit.function}"
+        return returned_as(program, edit)
     if edit.kind in (READ, SAVED):
         return read_as(program, edit)
     if edit.kind == STEPWISE:
         return f"every step{'' if edit.operand == EVERY else ' of the forward pass'} is rounded to {edit.value}"
+    if edit.kind == DETACHED:
+        return detached(program, edit)
+    if edit.kind == BASE:
+        text, steps = Formulas(program), (program.steps[position] for position in edit.positions)
+        places = " and in ".join(dict.fromkeys(map(text.expression, steps)))
+        return f"base 2, where the reference has base e, in {places}"
+    return step_as(program, edit)
+
+
+def returned_as(program: Program, edit: Edit) -> str:
+    """What is returned as an output."""
+    how, key = edit.value
+    if how == COMPUTED:
+        changed = returning(program, edit)
+        told = Formulas(changed).expression(changed.steps[-1])
+        return f"{edit.function} = {told}{definitions(told, dict(named_formulas(changed)))}"
+    if how == "after":
+        read = [str(key[1])] if key[1] else [name for name in states(program) if name != edit.function]
+        return f"{edit.function} is computed from the new {', '.join(read)}"
+    other = word_of(program, key)
+    if how == "instead":
+        own = next((step for step in program.steps if step.index == program.outputs[edit.function]), None)
+        if own is None or edit.function.startswith("grad."):
+            return f"{edit.function} is {other}"
+        reference = f", where the reference has {Formulas(program).expression(own)}"
+        return f"{edit.function} is {other}{reference}"
+    return f"{other} is added to {edit.function}"
+
+
+def step_as(program: Program, edit: Edit) -> str:
+    """What a step computes, and what the reference has."""
     position = edit.value if edit.kind == MOVED else edit.positions[0]
     program = in_all_turns(program)
     changed = spliced(program, delta(program, edit))
@@ -61,6 +80,19 @@ def described(program: Program, edit: Edit) -> str:
     if not INVENTED.search(told):
         return told
     return told + definitions(told, dict(named_formulas(program)) | dict(named_formulas(changed)))
+
+
+def detached(program: Program, edit: Edit) -> str:
+    """Through which values no gradient flows, and where if only in one of several places."""
+    turns = " in any turn" if not repeats(program).keys().isdisjoint(edit.positions) else ""
+    named = in_all_turns(program)
+    text, steps = Formulas(named), [named.steps[position] for position in edit.positions]
+    if edit.operand == RESULT:
+        told = dict.fromkeys(text.value(step.index)[0] for step in (steps[:1] if turns else steps))
+        return f"no gradient through {' and '.join(told)}{turns}"
+    operand = steps[-1].operands[edit.operand]
+    value = text.value(operand.index)[0] if isinstance(operand, Ref) else str(operand)
+    return f"no gradient through {value} in {text.expression(steps[-1])}{within(named, text, steps[-1])}{turns}"
 
 
 def filled_up(program: Program, edit: Edit) -> str:

@@ -31,6 +31,7 @@ from parity.cases.edit_functions import (
 )
 from parity.cases.formula import Formulas
 from parity.cases.op import IncompatibleError
+from parity.cases.primitives import stopped
 from parity.cases.program import LIFTED, Program, Ref, Step, Tensors, filled, in_dtype, trace
 from parity.cases.substitutes import INDEXES, substitute
 
@@ -57,7 +58,7 @@ class Edit:
             COSTS[self.kind]
             + UNLIKELY.get(self.value if isinstance(self.value, str) else "", 0.0)
             + 0.1 * (len(self.positions) > 1)
-            + (0.1 if self.operand == RESULT else 0.0)
+            + 0.1 * ((self.operand == RESULT) != (self.kind == DETACHED))
             + (PER_PART * parts(self.value[1]) if self.kind == RETURNED and self.value[0] == COMPUTED else 0.0)
             + (STORED_TF32 if self.value == "tf32" and self.operand in (RESULT, EVERY) else 0.0)
         )
@@ -97,6 +98,11 @@ def format_of(edit: Edit) -> str:
 
 MOVED = "moved"
 """The kind of an edit of an operation that is done to the result of a later step instead, whose position is `value`."""
+NORM, BASE = "norm", "base"
+"""The kinds of edits of a root of a sum of squares, a norm of another order (`value`), and of exponentials and
+logarithms, all with base 2."""
+DETACHED = "detached"
+"""The kind of an edit that lets no gradient through the result of a step (`RESULT`), or through what it reads."""
 ACCUMULATED = "accumulated"
 """The kind of an edit whose sums have running totals in a lower precision."""
 STEPWISE = "stepwise"
@@ -111,6 +117,9 @@ COSTS: Mapping[str, float] = {
     "exchanged": 1.0,
     "reordered": 1.2,
     MOVED: 1.3,
+    DETACHED: 0.8,
+    NORM: 1.3,
+    BASE: 1.3,
     "swapped": 1.3,
     "reshaped": 1.3,
     "joined": 1.6,
@@ -206,6 +215,12 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
             return [replace(step, function=function, keywords={**step.keywords, **keywords})]
         case "padded":
             return padded(step, edit, new)
+        case "detached":
+            return inserted(step, i, new, PASSED)
+        case "norm":
+            return other_norm(step, value, new)
+        case "base":
+            return in_base_2(step, new)
         case "index":
             return inserted(step, i, new, *INDEXES[value])
         case "constant" | "fitted":
@@ -238,6 +253,9 @@ def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901
     raise ValueError(f"unknown kind of edit: {edit.kind}")
 
 
+PASSED: Callable[..., Any] = stopped.raw  # type: ignore[attr-defined]  # set by `primitive`
+
+
 def is_by_element(step: Step) -> bool:
     """Whether a step computes each element from those in its place."""
     return (isinstance(step.function, np.ufunc) and step.function.signature is None) or step.function is np.where
@@ -260,6 +278,65 @@ def padded(step: Step, edit: Edit, new: NewValues) -> list[Step]:
         new(), filled_to_blocks, (operand, Ref(renamed[operand.index]), axis, block), {}, "", step.backward
     )
     return [*steps, filled_up, with_operand(step, edit.operand, Ref(filled_up.index))]
+
+
+THROUGH_SUMS = frozenset(("add", "divide", "true_divide", "multiply", "ravel", "reshape", "concatenate"))
+"""What may lie between the root and the squares of a norm, besides the sum."""
+
+
+def of_squares(program: Program, root: Step) -> list[Step]:
+    """The steps from the squares, which come first, to the operand of a root: a sum of squares, or a mean of them;
+    none if it is something else."""
+    steps = {step.index: step for step in program.steps}
+    found: dict[int, Step] = {}
+
+    def follow(index: int, summed: bool) -> bool:
+        step = steps.get(index)
+        if step is None or step.name not in (*THROUGH_SUMS, "sum", "square"):
+            return False
+        square = step.name == "square" or (step.name == "multiply" and step.operands[0] == step.operands[1])
+        below = [] if square else [follow(ref, summed or step.name == "sum") for ref in step.refs]
+        if any(below) or (square and summed):
+            found[index] = step
+        return index in found
+
+    follow(root.refs[0], summed=False)
+    return [found[index] for index in sorted(found)]
+
+
+def other_norm(step: Step, order: str, new: NewValues) -> list[Step]:
+    """The norm of order 1 or inf in the place of a root of a sum of squares."""
+    chain, renamed = of_squares(new.program, step), dict[int, int]()
+    if not chain:
+        raise IncompatibleError("it is no root of a sum of squares")
+    steps = []
+    for inner in chain:
+        changed = with_refs(inner, renamed)
+        if renamed.keys().isdisjoint(inner.refs):
+            changed = replace(changed, function=np.absolute, operands=inner.operands[:1])
+        elif order == "inf" and inner.name in LARGEST:
+            changed = replace(changed, function=LARGEST[inner.name])
+        renamed[inner.index] = new()
+        steps.append(replace(changed, index=renamed[inner.index], label=""))
+    return [*steps, replace(step, function=first_of, operands=(Ref(steps[-1].index),))]
+
+
+LARGEST: Mapping[str, Callable[..., Any]] = {"sum": np.max, "add": np.maximum}
+
+
+def in_base_2(step: Step, new: NewValues) -> list[Step]:
+    """An exponential or a logarithm with base 2."""
+    if step.name == "log1p":
+        inner = replace(step, index=new(), function=np.add, operands=(*step.operands, 1.0), label="")
+        return [inner, replace(step, function=np.log2, operands=(Ref(inner.index),))]
+    if step.name == "expm1":
+        inner = replace(step, index=new(), function=np.exp2, label="")
+        return [inner, replace(step, function=np.subtract, operands=(Ref(inner.index), 1.0))]
+    return [replace(step, function=BASE_2[step.name])]
+
+
+BASE_2: Mapping[str, Callable[..., Any]] = {"exp": np.exp2, "log": np.log2, "logaddexp": np.logaddexp2}
+EXPONENTIAL = frozenset((*BASE_2, "expm1", "log1p"))
 
 
 def reordered(step: Step, edit: Edit, new: NewValues) -> list[Step]:
@@ -376,7 +453,7 @@ def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
         return {p: inserted(step, RESULT, new, rounded_floats, (edit.value,)) for p, step in steps}
     changed = {}
     for turn, position in enumerate(edit.positions):
-        if position >= len(program.steps) or program.steps[position].name != edit.function:
+        if position >= len(program.steps) or edit.function not in ("", program.steps[position].name):
             raise IncompatibleError(f"step {position} is not {edit.function}")
         step = program.steps[position]
         if edit.operand >= len(step.operands):

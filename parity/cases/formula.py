@@ -38,7 +38,7 @@ WRITTEN: Mapping[str, tuple[str, int, int]] = {
     "negative inverse": ("-1 / {}", 2, 3),
 }
 """How functions of one value are written, the precedence of that, and the least of the value in it."""
-UNSEEN = frozenset(("in_dtype_of", "broadcast_to", "first_of"))
+UNSEEN = frozenset(("in_dtype_of", "broadcast_to", "first_of", "stopped"))
 """Steps that change neither numbers nor their order; their operand is shown instead."""
 INVENTED = re.compile(r"\bt\d+\b")
 """The name of a value that has none in the source."""

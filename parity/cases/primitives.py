@@ -33,6 +33,12 @@ LIFTED[in_dtype_of.raw] = scalar  # type: ignore[attr-defined]  # set by `primit
 
 
 @primitive
+def stopped(value: Any) -> Any:
+    """`value`, through which no gradient flows."""
+    return value
+
+
+@primitive
 def narrow(value: Any, dtype: str) -> Any:
     """`value`, a number or an array, rounded to `dtype`; its own dtype stays."""
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):

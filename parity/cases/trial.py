@@ -84,6 +84,10 @@ class Trial:
         except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError, MemoryError, IncompatibleError):
             return None
 
+    def with_steps(self, changed: Mapping[int, Sequence[Step]], name: str) -> Array | None:
+        """An output with other steps at some positions; None if they do not change it."""
+        return self._output(changed, name)
+
     def overflows(self, edit: Edit) -> bool:
         """Whether a value that an edit changes becomes infinite."""
         values, changed = self._values.copy(), delta(self.program, edit)

@@ -32,6 +32,7 @@ from parity.judge.bound.envelope import (
 )
 from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
 from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.diagnose.approximation import APPROXIMATED
 from parity.judge.diagnose.asking import Ask, Kernel, kernel_of
 from parity.judge.diagnose.behaviour import (
     UNREPEATABLE,
@@ -456,6 +457,11 @@ class CaseJudge:
         for (dtype, name), wider in results.items():
             if name == backend and (same := confirm(evaluator, observed, wider, dtype)) is not None:
                 return same
+        for (_, name), wider in results.items():
+            if name == backend and any(found == APPROXIMATED for found, _ in wider.behaviours):
+                start = unaltered(evaluator, observed)
+                if set(start.wrong) <= set(wider.start.wrong):
+                    return SearchResult(start, behaviours=wider.behaviours)
         earlier = recalled(evaluator, observed, self._memory.recall(evaluator, backend), plain=cell.fails(backend))
         if earlier is not None:
             return earlier

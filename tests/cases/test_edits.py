@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parity.cases import OPS
-from parity.cases.candidates import edits_of, fits_of
+from parity.cases.candidates import detachments, edits_of, fits_of
 from parity.cases.edit_functions import running_matmul, running_sum
 from parity.cases.edit_words import described
 from parity.cases.edits import COSTS, FITTED, READ, RETURNED, Edit, edited, moved, with_number
@@ -160,10 +160,13 @@ def test_every_kind_of_edit_is_tried_somewhere():
     kinds = {"fitted", *FITTED}
     windows = planned("conv2d", x=(1, 2, 6, 6), out_channels=2, kernel_size=3, stride=2, padding=1)
     rows = planned("adaptive_max_pool1d", x=(1, 2, 7), output_size=3)
-    for case in (*CASES.values(), windows, rows):
+    others = planned("lamb", param=(4, 6)), planned("mish", x=(4, 6))
+    for case in (*CASES.values(), windows, rows, *others):
         of = program(case)
         shapes = Trial(of, inputs_of(case)).shapes
         kinds |= {edit.kind for output in of.outputs for edit in edits_of(of, shapes, output)}
+    of = program(NORM)
+    kinds |= {edit.kind for edit in detachments(of, Trial(of, inputs_of(NORM)).shapes, "grad.x")}
     assert kinds == set(COSTS)
 
 

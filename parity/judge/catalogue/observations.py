@@ -218,6 +218,20 @@ OBSERVATIONS = (
         source="P. Micikevicius et al., Mixed Precision Training, 2018 (https://arxiv.org/abs/1710.03740).",
     ),
     Entry(
+        id="approximated-function",
+        title="a function is approximated",
+        what=(
+            "A step computes another function of its operand than the reference: a polynomial or a quotient of two for "
+            "exp, tanh or erf, a fast reciprocal root, a table with interpolation. The error is small and smooth, the "
+            "same for the same operand everywhere, and does not shrink in a wider dtype."
+        ),
+        shows=(
+            "One spline of the step's operand, as its error, explains at least 85 % of the error (root mean square) in "
+            "the results for several inputs and options, and 75 % in the elements from which no number was taken."
+        ),
+        source="Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.25 to 7.1.28 (1964).",
+    ),
+    Entry(
         id="degenerate-gradient",
         title="the exact gradient is zero: the backends differ by rounding only",
         what=(

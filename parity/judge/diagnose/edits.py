@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases.candidates import edits_of, fits_of
+from parity.cases.candidates import COMPARISONS, detachments, edits_of, fits_of, is_number
 from parity.cases.edit_words import described
 from parity.cases.edits import ACCUMULATED, READ, RESULT, RETURNED, Edit, format_of, option_of, with_number
 from parity.cases.op import IncompatibleError
+from parity.cases.program import Ref
 from parity.cases.substitutes import OVERWRITING
 from parity.cases.trial import Trial
 from parity.judge.bound.envelope import OFF, Array, size
@@ -26,8 +27,12 @@ MAX_ELEMENTS = 1 << 14
 """Elements of all inputs that wrong tensors are computed from; thousands of edits of larger ones take minutes."""
 MAX_KEPT = 24
 MAX_TARGETS = 2
+OF_A_PART = ("without one", "without tail")
+"""The changes of a result that leave a part of it out."""
 FIT_STEPS = 6
 FIT_STEP = 2.0**-20
+GAPS, FEW_COMPARED = 9, 4
+"""How many places a threshold is tried at in a round, and the fewest values that tell where it is."""
 OF_ANY_SIZE = ("plus", "floor", "cap")
 DECADES = (1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 1.0, -1e-2, -1.0, -100.0)
 """Where the search for an added number begins."""
@@ -35,6 +40,8 @@ LIMITS = ("floor", "cap")
 QUANTILES = (0.02, 0.1, 0.25, 0.4, 0.6, 0.75, 0.9, 0.98)
 """Of the values that are limited: where the search for the limit begins, which outside of them would change nothing."""
 GRADIENT = "grad."
+FEW_CHARACTERS = 150
+"""Edits of the backward pass that take more words may be those of a value without a gradient."""
 PER_CHARACTER = 1e-3
 """Of two forms that explain as much, the one with the shorter expression comes first."""
 BELIEF = 0.3
@@ -78,6 +85,10 @@ OF_A_PASS: Mapping[str, int] = {"left": 300_000, "most": 60_000}
 """The budget of what only the tolerance hides."""
 
 
+TRACED = 12
+"""What a step costs that is differentiated, in steps that are computed."""
+
+
 @dataclass(frozen=True)
 class Match:
     """An edit, and the wrong tensors that it explains; `overflows`: it makes a value infinite."""
@@ -110,7 +121,7 @@ class Match:
             return "stale", {"equals": {edit.function: edit.value[1][1]}}
         if edit.kind == "function" and edit.value in OVERWRITING:
             return "repeated-rows", {"kept": edit.value}
-        if edit.kind == "along" and edit.operand == RESULT:
+        if edit.kind == "along" and edit.operand == RESULT and edit.value[0] in OF_A_PART:
             return "localized", {
                 "where": dict.fromkeys(sorted(self.tensors), f"{edit.value[0]} of axis {edit.value[1]}")
             }
@@ -130,6 +141,8 @@ def edit_causes(origin: KernelExplanation, budget: Budget | None = None, *, roun
         scans = [Scan(origin, form, rounding=rounding) for form in some(origin)]
         for target in scans[0].targets[:MAX_TARGETS] if scans else ():
             found = [(scan, match) for scan in scans for match in scan.matches(target, budget)]
+            if some is forms and not any(scan.says_all(match) for scan, match in found):
+                found += [(scans[0], match) for match in scans[0].detached(target, budget)]
             if found:
                 most = max(len(match.tensors) for _, match in found)
                 best = [(scan.effort(match), match.cause) for scan, match in found if len(match.tensors) == most]
@@ -221,6 +234,11 @@ class Scan:
         """The cost of an edit, and the length of its expression."""
         return match.cost + PER_CHARACTER * len(described(self._program, match.edit))
 
+    def says_all(self, match: Match) -> bool:
+        """Whether an edit explains all wrong tensors, and in few words."""
+        whole = match.tensors >= self._wrong.keys()
+        return whole and len(described(self._program, match.edit)) <= FEW_CHARACTERS
+
     def _limit(self, name: str) -> float:
         """Roughly how much a prediction may differ from the observed tensor."""
         values = np.abs(self._wrong[name], dtype=np.float64)
@@ -255,6 +273,18 @@ class Scan:
         for edit in budget.spent_on(edits, self._trial, self._trial.costs[target], self._right):
             yield from self._matched(edit, target)
 
+    def detached(self, target: str, budget: Budget) -> Iterator[Match]:
+        """The values through which no gradient flows, if outputs are right and a gradient is not."""
+        if self._forward or target.removeprefix(GRADIENT) not in self._program.inputs:
+            return
+        work = TRACED * len(self._program.steps)
+        for edit in detachments(self._program, self._trial.shapes, target):
+            if budget.left < work:
+                budget.untried += 1
+                continue
+            budget.left -= work
+            yield from (match for match in self._again(edit) if target in match.tensors)
+
     def _is_tried(self, edit: Edit) -> bool:
         """Whether an edit changes the formula, or rounds to a format in which digits are lost."""
         name = format_of(edit)
@@ -286,6 +316,8 @@ class Scan:
     def _fitted(self, edit: Edit, target: str) -> float | None:
         """The number with which an edit comes closest to the target (Gauss-Newton); None if it has no effect."""
         value = float(edit.value[-1] if edit.kind == READ else edit.value)
+        if edit.function in COMPARISONS and self._is_of_number(edit):
+            return self._threshold(edit, target)
         if edit.kind in OF_ANY_SIZE:
             return self._fitted_from_decades(edit, target)
         for _ in range(FIT_STEPS):
@@ -301,6 +333,55 @@ class Scan:
                 return None
             value += float(np.sum(slope * rest)) / square
         return value
+
+    def _threshold(self, edit: Edit, target: str) -> float | None:
+        """The number with which a value is compared that comes closest to the target; None if none has an effect.
+
+        The result changes only where the number passes one of the compared values: the best of some of these gaps, then
+        of those around it.
+        """
+        observed, unit = self._wrong[target], self._compared_with(edit)
+        gaps = self._gaps(edit) / unit if unit else np.zeros(0)
+        if not gaps.size or not np.isfinite(observed).all():
+            return None
+        known: dict[int, float] = {}
+
+        def error(at: int) -> float:
+            if at not in known:
+                predicted = self._trial.output(with_number(edit, float(gaps[at])), target)
+                predicted = self._trial.base[target] if predicted is None else predicted
+                fits = predicted.shape == observed.shape
+                known[at] = float(np.linalg.norm(np.ravel(observed - predicted))) if fits else math.inf
+            return known[at]
+
+        low, high = 0, gaps.size - 1
+        while True:
+            tried = np.unique(np.linspace(low, high, GAPS).astype(int)).tolist()
+            best = min(range(len(tried)), key=lambda i: error(tried[i]))
+            if high - low < GAPS:
+                return float(gaps[tried[best]])
+            low, high = tried[max(0, best - 1)], tried[min(len(tried) - 1, best + 1)]
+
+    def _is_of_number(self, edit: Edit) -> bool:
+        """Whether an edit changes an operand that is a number."""
+        step = self._program.steps[edit.positions[0]]
+        return edit.operand != RESULT and is_number(self._program, step.operands[edit.operand])
+
+    def _compared_with(self, edit: Edit) -> float:
+        """The number that a factor multiplies; 1 where the number itself is replaced."""
+        operand = self._program.steps[edit.positions[0]].operands[edit.operand]
+        return float(self._trial.value(operand.index)) if edit.kind == "times" and isinstance(operand, Ref) else 1.0
+
+    def _gaps(self, edit: Edit) -> Array:
+        """Numbers between the different values that are compared, and one beyond either end."""
+        steps = [self._program.steps[position] for position in edit.positions]
+        others = [step.operands[1 - edit.operand] for step in steps]
+        given = [np.ravel(self._trial.value(other.index)) for other in others if isinstance(other, Ref)]
+        values = np.unique(np.concatenate(given).astype(np.float64)) if given else np.zeros(0)
+        values = values[np.isfinite(values)]
+        if values.size < FEW_COMPARED:
+            return np.zeros(0)
+        return np.concatenate([values[:1] - 1, (values[:-1] + values[1:]) / 2, values[-1:] + 1])
 
     def _fitted_from_decades(self, edit: Edit, target: str) -> float | None:
         """The same for a number of any size, such as an epsilon: a search over decades, then in its logarithm."""

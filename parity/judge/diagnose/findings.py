@@ -12,6 +12,7 @@ from parity.judge.bound.choices import IN_ORDER, OTHER_EQUALS, Chosen, Mask
 from parity.judge.bound.envelope import OFF, size
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.diagnose.approximation import APPROXIMATED
 from parity.judge.diagnose.causes import Cause, Result
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import WIDE, Alteration, Evaluator, worst
@@ -37,8 +38,9 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
     named = {tensor for row in rows for tensor in row.tensors}
     rest = {n: best.left[n] for n in start.left if best.left[n] >= OFF or (start.left[n] >= OFF and n not in named)}
     for name, behaviour in result.behaviours:
-        # A sum that grows is that of some tensors; the other behaviours show in all.
-        tensors = tuple(n for n in start.wrong if "slope" not in behaviour or n in behaviour["tensors"])
+        # A sum that grows, or a function, is that of some tensors; the other behaviours show in all.
+        some = "slope" in behaviour or name == APPROXIMATED
+        tensors = tuple(n for n in start.wrong if not some or n in behaviour["tensors"])
         before = worst(start.left[n] for n in tensors)
         behaviour = {**behaviour, **computed_narrow(name, tensors, start.evaluator)}
         rows.append(Diagnosis(*cell, name, CATALOGUE[name].title, tensors, False, before, before, behaviour))

@@ -19,6 +19,7 @@ from parity.cases.dtypes import COMPUTED_IN, as_dtype
 from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Array, size
+from parity.judge.diagnose.approximation import APPROXIMATED, approximated
 from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.behaviour import BY_ROW, behaviours, part_off
 from parity.judge.diagnose.causes import Cause, standing_causes
@@ -56,8 +57,12 @@ FINER = 2.0**8
 """The least by which an error shrinks in float32 that comes from rounding to float16 (13 digits fewer) or bfloat16."""
 STORED = "attribute-precision"
 """The id of options that are stored in float32: they differ where float32 does not hold them, as the user's."""
+MOST_SAMPLED = 4096
+"""The most elements of inputs for which a function is sampled."""
 N_COPIES = 6
 """Results that tell one element of a tensor from another."""
+FEW_STEPS, MOST_TWO = 80, 8
+"""The longest program in which two mistakes are looked for of which neither alone helps, and how many first ones."""
 N_ORIGINS = 3
 """The number of partial explanations to which edits are added."""
 
@@ -138,6 +143,8 @@ class Inquiry:
             return result
         if lost := self._lost_when_narrow():
             return replace(result, best=result.start, behaviours=lost)
+        if found := self._approximated(small):
+            return replace(result, best=result.start, behaviours=found)
         same = set(result.start.wrong) <= set(exact)
         return (None if same else self._milder()) or replace(result, behaviours=self._behaviours(small, result.best))
 
@@ -174,13 +181,27 @@ class Inquiry:
             kept = self.confirmed(complete(first)) or self.confirmed(several)
             kept = kept or self.confirmed_here([*complete(first), *several])
             if not kept and self.can_ask:
-                origins = [first.start, *origins]
-                fits = [e for origin in origins for e in extended(origin, self._fits(origin))]
-                kept = self.confirmed(fits) or self.confirmed_here(fits)
+                fits = [e for origin in (first.start, *origins) for e in extended(origin, self._fits(origin))]
+                kept = self.confirmed(fits) or self.confirmed_here(fits) or self._two_mistakes(first, origins)
             for found in (self._formulas, self._measured):
                 here = [] if kept else self.confirmed_here(extended(first.start, found(first.start)))
                 kept = kept or [e for e in here if all(holds(e, question) for question in self._far)]
         return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
+
+    def _two_mistakes(self, first: SearchResult, origins: Sequence[KernelExplanation]) -> list[KernelExplanation]:
+        """An edit together with a named cause that alone leaves no less than nothing does: two mistakes in one formula
+        may hide each other. Not tried where a search of edits is expensive."""
+        start, tried = first.start, [origin.ids for origin in origins]
+        if self._kernel is None or not self.can_ask or len(structure(start.evaluator)) > FEW_STEPS:
+            return []
+        standing = standing_causes(start.evaluator)
+        found = (start.extended(cause) for cause in standing if not cause.weight and cause.id != STORED)
+        changed = [e for e in found if e is not None and any(e.left[n] != start.left[n] for n in start.wrong)]
+        for origin in sorted((e for e in changed if e.ids not in tried), key=lambda e: e.score)[:MOST_TWO]:
+            both = extended(origin, self._edits(origin))
+            if kept := self.confirmed(both) or self.confirmed_here(both):
+                return kept
+        return []
 
     def _overflowing(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
         """Those by an overflow in float16, the best first: a kernel that is narrow throughout has other errors where
@@ -321,6 +342,16 @@ class Inquiry:
         found = behaviours(kernel, case, evaluator.dtype, inputs, observed, bound)
         formula = any(cause.alteration is not None for cause in best.causes)
         return tuple((name, evidence) for name, evidence in found if not (formula and name == BY_ROW))
+
+    def _approximated(self, small: Question | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """The functions that a backend approximates, if they explain all wrong tensors."""
+        question = self._question if self._question.evaluator.n_elements <= MOST_SAMPLED else small
+        if self._kernel is None or question is None:
+            return ()
+        evaluator = question.evaluator
+        wrong = unaltered(evaluator, question.observed).wrong
+        evidence = approximated(self._kernel, evaluator.case, evaluator.dtype, evaluator.inputs, wrong)
+        return () if evidence is None else ((APPROXIMATED, evidence),)
 
     def _grown(self, small: Question | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """Sums in a narrow dtype whose error grows with the number of terms."""

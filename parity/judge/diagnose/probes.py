@@ -69,6 +69,22 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
     return replace(case, params=params), inputs
 
 
+def within(
+    case: CasePlan, inputs: Mapping[str, Array], given: Mapping[str, Array], even: int
+) -> tuple[CasePlan, dict[str, Array]]:
+    """Inputs with no value beyond those `given`; if `even`, any value between them is as likely."""
+
+    def limited(name: str, values: Array) -> Array:
+        finite = given[name][np.isfinite(given[name])]
+        if values.dtype.kind != "f" or not finite.size:
+            return values
+        low, high = float(finite.min()), float(finite.max())
+        spread = generator(even, "even", name, str(values.flat[0])).uniform(low, high, values.shape) if even else values
+        return np.clip(spread, low, high).astype(np.float32).astype(values.dtype)
+
+    return case, {name: limited(name, values) for name, values in inputs.items()}
+
+
 def varied(case: CasePlan, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Inputs whose elements have other sizes: zeros, signs, integers and what is not finite stay."""
     plans = {plan.name: plan for plan in case.tensors}

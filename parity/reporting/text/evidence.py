@@ -18,7 +18,14 @@ CHOICES: Mapping[str, str] = {"gradient-choice": "gradients", "index-choice": "i
 """Diagnoses of results of which several are right, and what these are."""
 HARMLESS = frozenset(("rounding", "degenerate-gradient", *CHOICES))
 """Diagnoses of differences in which no backend exceeds the error bound."""
-BEHAVIOURS = ("nondeterministic", "stateful", "input-mutated", "batch-variant", "layout-dependent")
+BEHAVIOURS = (
+    "nondeterministic",
+    "stateful",
+    "input-mutated",
+    "batch-variant",
+    "layout-dependent",
+    "approximated-function",
+)
 NO_FORMULA = frozenset(("unexplained", "not-identifiable", *BEHAVIOURS))
 """Diagnoses that explain no tensor as a formula would."""
 
