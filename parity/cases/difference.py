@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,21 @@ Contents = Mapping[int, Hashable]
 def difference(reference: Program, variant: Program) -> str:
     """`sqrt(var) + eps, where the reference has sqrt(var + eps) (in deviation)`; "" if both compute the same.
 
-    It is the first one behind the first output that differs, in its first turn if the programs have a loop.
+    It is the first one behind the first output that differs, in its first turn if the programs have a loop; in a
+    tensor, unless its text is the same in both.
     """
     known: dict[Hashable, int] = {}
     ours, theirs = contents(reference, known), contents(variant, known)
+    names = {step.label for step in reference.steps}
+    programs = in_all_turns(reference, names), in_all_turns(variant, names)
+    tensors = of_tensors(reference), of_tensors(variant)
     for name, index in variant.outputs.items():
         other = reference.outputs.get(name)
         if other is not None and ours[other] != theirs[index]:
-            values = smallest((other, index), (reference, ours), (variant, theirs))
-            names = {step.label for step in reference.steps}
-            return described((in_all_turns(reference, names), in_all_turns(variant, names)), values)
+            way = list(parted((other, index), (reference, ours), (variant, theirs)))
+            n = sum(one in tensors[0] and two in tensors[1] for one, two in way)
+            texts = [described(programs, values) for values in (way[n - 1], *way[n:])]
+            return next(filter(None, texts), "")
     return ""
 
 
@@ -54,20 +59,20 @@ def contents(program: Program, known: dict[Hashable, int]) -> dict[int, int]:
     return found
 
 
-def smallest(
+def parted(
     values: tuple[int, int], reference: tuple[Program, Contents], variant: tuple[Program, Contents]
-) -> tuple[int, int]:
-    """The values of both programs behind two that differ, back to those whose functions or plain operands do."""
+) -> Iterator[tuple[int, int]]:
+    """Two values of both programs that differ, and those behind them, to the first whose steps differ themselves."""
     (before, ours), (after, theirs) = reference, variant
     steps, others = ({step.index: step for step in program.steps} for program in (before, after))
-    tensors = of_tensors(before), of_tensors(after)
-    while values[0] in steps and values[1] in others and is_alike(steps[values[0]], others[values[1]]):
-        pairs = zip(steps[values[0]].refs, others[values[1]].refs, strict=True)
-        parted = next(((i, j) for i, j in pairs if ours[i] != theirs[j]), None)
-        if parted is None or parted[0] not in tensors[0] or parted[1] not in tensors[1]:
-            break
-        values = parted
-    return values
+    following: tuple[int, int] | None = values
+    while following is not None:
+        one, other = following
+        yield one, other
+        if one not in steps or other not in others or not is_alike(steps[one], others[other]):
+            return
+        pairs = zip(steps[one].refs, others[other].refs, strict=True)
+        following = next(((i, j) for i, j in pairs if ours[i] != theirs[j]), None)
 
 
 def of_tensors(program: Program) -> set[int]:
@@ -91,12 +96,15 @@ def plain(step: Step) -> list[str]:
 
 
 def described(programs: tuple[Program, Program], values: tuple[int, int]) -> str:
-    """The expressions of a value in both programs, and the name of the first result that they are in."""
+    """The expressions of a value in both programs, and the name of the first result that they are in; "" if they are
+    the same."""
     texts = []
     for program, index in zip(programs, values, strict=True):
         step = next((step for step in program.steps if step.index == index), None)
         text = Formulas(program)
         texts.append(text.value(index)[0] if step is None else text.expression(step))
+    if texts[0] == texts[1]:
+        return ""
     told = f"{texts[1]}, where the reference has {texts[0]}"
     name, is_whole = enclosing(programs[1], values[1])
     told = f"{name} = {told}" if is_whole else f"{told} (in {name})"
