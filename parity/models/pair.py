@@ -20,7 +20,7 @@ from parity.judge.compare.metrics import Metrics, compare, quotient
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
-from parity.models import backward, leaves, orders, repro, steps, weights
+from parity.models import backward, beside, leaves, orders, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
 from parity.models.converted import Fold, FoldedKernel
 from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
@@ -239,7 +239,10 @@ class Pair:
         idle = {name for name in children if evaluates and plain(self.other.layers[name].kind) == "dropout"}
         apart = [name for name in children if theirs[name] != ours[name] and name not in idle]
         if apart:
-            finding.id, finding.explained, finding.called_otherwise = "layer-code", True, apart
+            finding.called_otherwise = apart
+            if finding.explained and finding.id == "layer-code":
+                return
+            finding.id, finding.explained = "layer-code", True
             told = (f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}" for name in apart)
             finding.title = "; ".join(told)
             finding.evidence.pop("expression", None)
@@ -307,8 +310,36 @@ class Pair:
         Of a large batch a few rows are judged, if they show it.
         """
         few = self._few_rows(finding)
+        told, n_calls = self._parted(finding, few)
+        if told and n_calls > 1:
+            return None
         judged = self._judged_rows(finding, few) if few else None
-        return judged or self._judged_rows(finding, None)
+        judged = judged or self._judged_rows(finding, None)
+        if told and not finding.explained:
+            self._tell(finding, told)
+        return judged
+
+    def _parted(self, finding: Finding, rows: int | None) -> tuple[Sequence[str], int]:
+        """Where the code of both ports parts, and how many calls the baseline's makes; told if that are several."""
+        place = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
+        try:
+            pair = beside.sides(
+                (self.base, self.other), self.states, self.partners, finding.layer, finding.call, self.free.plain,
+                self.sight, self.keys, rows,
+            )  # fmt: skip
+            told, n_calls = beside.parted(*pair, self.keys, self.dtype, place)
+        except (ModelError, ValueError, TypeError, KeyError) as error:
+            finding.evidence["unrecorded"] = str(error)
+            return [], 0
+        if told and n_calls > 1:
+            self._tell(finding, told)
+        return told, n_calls
+
+    def _tell(self, finding: Finding, told: Sequence[str]) -> None:
+        """The cause of a finding is where the code of both ports parts."""
+        steps = "one step differs" if len(told) == 1 else f"{len(told)} steps differ"
+        finding.id, finding.title, finding.explained = "layer-code", steps, True
+        finding.evidence["expression"] = "; ".join(told)
 
     def _few_rows(self, finding: Finding) -> int | None:
         """As many rows of the batch as can be searched; None if that is all."""

@@ -67,6 +67,8 @@ model.extract {"do": "model.extract", "layer": "...", "call": 0, "path": "/run/.
                                                          -> {..., "inputs": ["add_2"], "outputs": ["layer_norm_1"]}
 model.trace {"do": "model.trace", ...}                as model.layer
         -> {..., "lines": [...], "inputs": {...}, "outputs": {...}, "returned": {...}}    its own code as NumPy
+model.calls {"do": "model.calls", ...}                as model.layer
+        -> {..., "steps": [...], "inputs": {...}, "outputs": {...}, "names": {...}}    what its own code calls
 model.metric {"do": "model.metric", "record": "...", "batch": "..."}    -> {..., "metrics": {"accuracy": 0.5}}
 model.prompts {"do": "model.prompts", "prompts": "prompts"}    -> {..., "prompts": [[7, 21, 4], [18, 3]]}
 model.decode {"do": "model.decode", "state": "...", "record": "...", "dtype": "float32", "seed": 0,
@@ -109,7 +111,10 @@ CLIENTS = {
         ("train", "steps", "record", "restore", "state"), "parity.training.worker.requests:TrainingRequests"
     ),
     **dict.fromkeys(
-        tuple(f"model.{do}" for do in ("build", "run", "layer", "extract", "trace", "metric", "decode", "prompts")),
+        tuple(
+            f"model.{do}"
+            for do in ("build", "run", "layer", "extract", "trace", "calls", "metric", "decode", "prompts")
+        ),
         "parity.models.worker.requests:ModelRequests",
     ),
 }

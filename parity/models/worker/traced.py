@@ -6,6 +6,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Callable, Collection, Dict, List, Mapping
 
+from parity.models.worker.calls import Calls
 from parity.models.worker.crossing import IN, OUT, Crossing, key
 from parity.models.worker.ports.base import Port
 from parity.models.worker.ports.layered import LayeredPort, Watch, filled, slots_in
@@ -29,7 +30,7 @@ class Program:
 class Closed(Watch):
     """Children that are not entered: what they get are outputs of the program, what they return is given."""
 
-    def __init__(self, port: LayeredPort, layers: Collection[str], values: Mapping[str, Any], tracer: Tracer) -> None:
+    def __init__(self, port: LayeredPort, layers: Collection[str], values: Mapping[str, Any], tracer: Any) -> None:
         super().__init__(port, Crossing(Tape.nowhere(), layers))
         self.values, self.tracer = values, tracer
         self.inputs: Dict[str, str] = {}
@@ -53,7 +54,7 @@ class Closed(Watch):
 
     def note(self, tensor: Any, wanted: str, name: str) -> None:
         """An output of the program, if it holds floats."""
-        if not tensor.dtype.is_floating_point:
+        if "float" not in self.port.dtype_of(tensor):
             return
         output = self.tracer.free(f"{wanted}_out" if wanted in self.outputs else wanted)
         self.outputs[output] = name
@@ -67,12 +68,49 @@ def traced(
 
     Raises UntracedError where it calls what has no translation.
     """
-    torch = port.framework
     if not port.traced or not isinstance(port, LayeredPort):
-        raise UntracedError(f"{torch.__name__} does not tell what it calls")
+        raise UntracedError(f"{port.framework.__name__} does not tell what it calls")
+    tracer = Tracer(port.framework)
+    return program_of(port, tracer, closed_run(port, layer, call, inputs, values, children, tracer))
+
+
+def calls_of(
+    port: Port,
+    layer: str,
+    call: int,
+    inputs: Mapping[int, Any],
+    values: Mapping[str, Any],
+    children: Collection[str],
+    tape: Tape,
+    others: Mapping[int, Any],
+) -> Dict[str, Any]:
+    """The calls of a layer's call with their values, which go to the tape; `others` take the place of results.
+
+    `steps`, and the marks of `inputs` and `outputs` with their places. Raises UntracedError.
+    """
+    if not isinstance(port, LayeredPort):
+        raise UntracedError(f"{port.framework.__name__} does not tell what it calls")
+    calls = Calls(port, tape, others)
+    closed = closed_run(port, layer, call, inputs, values, children, calls)
+    steps = calls.named()
+    outputs = {closed.outputs[name]: mark for name, mark in closed.named.items()}
+    constants = {mark: f"constant:{name}" for mark, name in calls.names.items() if name in calls.constants}
+    return {"steps": steps, "names": calls.names, "inputs": {**closed.inputs, **constants}, "outputs": outputs}
+
+
+def closed_run(
+    port: LayeredPort,
+    layer: str,
+    call: int,
+    inputs: Mapping[int, Any],
+    values: Mapping[str, Any],
+    children: Collection[str],
+    tracer: Any,
+) -> Closed:
+    """Call a layer with its children closed, while the tracer sees what its code calls. Raises UntracedError."""
     if (layer, call) not in port.calls:
         raise UntracedError(f"{layer or 'the model'} was not called {call + 1} times")
-    tracer, module = Tracer(torch), port.module(layer)
+    module = port.module(layer)
     closed = Closed(port, [name for name in children if name != layer], values, tracer)
     leaves = {i: port.to_tensor(array, port.held(array)) for i, array in inputs.items()}
     words = words_of(port.entered(module), port.calls[layer, call])
@@ -81,11 +119,12 @@ def traced(
     for name, (tensor, _) in port.parts(module).items():
         closed.inputs[repr(tracer.know(tensor, name))] = f"param:{name}"
     args, kwargs = filled(port.calls[layer, call], leaves)
-    with torch.no_grad(), closed, tracer.watching():
+    port.seeded()
+    with port.no_gradients(), closed, port.intercepted(tracer.called):
         result = port.entered(module)(*args, **kwargs)
     for i, tensor in enumerate(port.tensors_in(result)):
         closed.note(tensor, f"y{i or ''}", key(layer, call, OUT, i))
-    return program_of(port, tracer, closed)
+    return closed
 
 
 def word_of(layer: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping, Tuple
+import contextlib
+from typing import Any, Callable, Collection, Dict, Iterator, Mapping, Tuple
 
 from parity.models.worker.ports.layered import LayeredPort
 
@@ -66,12 +67,30 @@ class TorchStylePort(LayeredPort):
         """Forget a parameter's gradient."""
         tensor.grad = None
 
+    def functions(self) -> Tuple[Collection[str], Collection[Any], Collection[Any]]:
+        here = self.framework
+        return (here.__name__,), (here, here.nn.functional), (here.Tensor,)
+
 
 class TorchPort(TorchStylePort):
     """PyTorch; the only one that tells which functions are called between layers."""
 
     shown = "torch"
     traced = True
+
+    @contextlib.contextmanager
+    def intercepted(self, record: Callable[..., Any]) -> Iterator[None]:
+        from torch.overrides import TorchFunctionMode
+
+        class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
+            """Hands every call on."""
+
+            def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+                result = function(*args, **(kwargs or {}))
+                return record(function, args, kwargs or {}, result)
+
+        with Mode():
+            yield
 
 
 class OneflowPort(TorchStylePort):

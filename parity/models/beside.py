@@ -1,0 +1,103 @@
+"""What two ports' code of a layer calls, for the same tensors: where it parts (`trails.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parity.models.code import Cut, children_of, given_to, inverted, own_inputs, placed
+from parity.models.findings import Boundary
+from parity.models.measure import TRUTH
+from parity.models.orders import Sight
+from parity.models.ports import Array, ModelError, Port
+from parity.models.trails import Parting, Trail
+from parity.models.worker.tape import Recorded
+
+
+@dataclass
+class Side:
+    """A port's layer, called with its children closed: `given` are the tensors by place, `seen` the outputs as the
+    baseline has them."""
+
+    port: Port
+    state: Path
+    layer: str
+    call: int
+    children: Sequence[str]
+    given: Mapping[str, Array]
+    sight: Sight
+    dtype: str = ""
+    places: dict[str, str] = field(default_factory=dict)
+
+    def trail(self, dtype: str) -> Trail:
+        """What it calls. Raises ModelError."""
+        self.dtype = dtype
+        reply, values = self.port.calls(self.state, self.layer, self.call, self.given, self.children, dtype)
+        trail = Trail.of(reply, values)
+        self.places = dict(trail.inputs)
+        numbers = {step.mark: f"step:{i}" for i, step in enumerate(trail.steps)}
+        self.places |= numbers
+        return trail
+
+    def again(self, others: Mapping[str, Array]) -> dict[str, Array]:
+        """Its outputs by boundary with other values in the place of some, by mark."""
+        given = {**self.given, **{self.places[mark]: array for mark, array in others.items()}}
+        try:
+            reply, values = self.port.calls(self.state, self.layer, self.call, given, self.children, self.dtype)
+        except ModelError:
+            return {}
+        return {key: values[mark] for key, mark in reply["outputs"].items()}
+
+
+def sides(
+    ports: tuple[Port, Port],
+    states: Mapping[str, Path],
+    partners: Mapping[str, str],
+    layer: str,
+    call: int,
+    plain: Recorded,
+    sight: Sight,
+    keys: Mapping[str, str],
+    rows: int | None,
+) -> tuple[Side, Side]:
+    """The baseline's layer and the other port's, with the tensors of the baseline's run (`rows` of the batch)."""
+    base, other = ports
+    ours = partners[layer]
+    theirs = {there: here for here, there in partners.items()}
+    children = children_of(ours, list(partners.values()))
+    cut = Cut(rows)
+    given = cut.all(given_to(ours, call, children, [name for name in plain if Boundary.of(name) is not None], plain))
+    names = inverted(keys)
+    closed = [theirs[child] for child in children if child in theirs]
+    found = cut.all(dict(own_inputs(sight.run, layer, call)))
+    for place, array in given.items():
+        for mine in placed(place, layer, (ours, call), names, {}):
+            kind, _, own = mine.partition(":")
+            found[mine] = sight.own(own if kind == "child" else f"{layer}|{call}|in|{own}", array)
+    return (
+        Side(base, states[base.name], ours, call, children, given, Sight(plain)),
+        Side(other, states[other.name], layer, call, closed, found, sight),
+    )
+
+
+def parted(one: Side, other: Side, keys: Mapping[str, str], dtype: str, folder: Path) -> tuple[list[str], int]:
+    """Where the code of two layers parts, in words, and how many calls the first one makes; both lists of calls are
+    stored in `folder`. Raises ModelError."""
+    wide = TRUTH.get(dtype, dtype)
+    try:
+        ours, theirs = one.trail(wide), other.trail(wide)
+    except ModelError:
+        ours, theirs = one.trail(dtype), other.trail(dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    for side, trail in ((one, ours), (other, theirs)):
+        (folder / f"calls-{side.port.name}.txt").write_text(trail.text, encoding="utf-8")
+
+    def based(outputs: Mapping[str, Array]) -> dict[str, Array]:
+        return {key: other.sight.base(key, array) for key, array in outputs.items()}
+
+    values = dict(theirs.values)
+    values |= {mark: other.sight.base(key, theirs.values[mark]) for key, mark in theirs.outputs.items()}
+    theirs = Trail(theirs.steps, values, theirs.names, theirs.inputs, theirs.outputs)
+    parting = Parting(ours, theirs, keys, lambda others: based(other.again(others)), one.port.name)
+    return parting.told(), len(ours.steps)

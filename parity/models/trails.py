@@ -1,0 +1,345 @@
+"""The code of a layer in two ports, call beside call: where it parts, in the words of both.
+
+Both are called with the same tensors, in a wide dtype, and every call's value is noted. Values that both have are the
+same place. A value of one port is then put into the other: the first one that makes its outputs right is where the code
+parts, and what leads to it from the places that both have is what each computes there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from parity.models.orders import MOST_AXES, fitting, nearest, permuted
+from parity.models.ports import Array
+from parity.models.worker.calls import PART, WHOLE
+from parity.models.worker.tape import regrouped
+
+MARK = re.compile(r"_v\d+_")
+NEAR = 1e-6
+"""Two values are the same if no element is further apart, relative to its size and to that of small elements."""
+SMALL = 0.2
+"""The quantile of the elements' sizes that counts as small: a mask's -10000 says nothing of the others."""
+MENDED = 1e-3
+"""What a value in the place of another one may leave of the difference at an output."""
+MOST_TRIED = 160
+SHORT = 48
+"""An expression of at most so many characters is told in full, where its value has no name of its own."""
+LONGEST = 200
+"""A longer expression tells nothing."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call: its expression with marks for values, how tightly that holds together, and whether the source names it."""
+
+    mark: str
+    name: str
+    text: str
+    level: int
+    labelled: bool
+
+    @property
+    def reads(self) -> list[str]:
+        """The marks of the values that it gets."""
+        return MARK.findall(self.text)
+
+
+@dataclass(frozen=True)
+class Trail:
+    """What a layer's code calls, in order. `inputs` are places (`in:0`, `child:<tensor>`, `param:weight`, `constant:`)
+    by mark, `outputs` marks by boundary."""
+
+    steps: Sequence[Step]
+    values: Mapping[str, Array]
+    names: Mapping[str, str]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any], values: Mapping[str, Array]) -> Trail:
+        """From a worker's reply."""
+        steps = [Step(**row) for row in reply["steps"]]
+        return cls(steps, values, reply["names"], reply["inputs"], reply["outputs"])
+
+    @cached_property
+    def by_mark(self) -> dict[str, Step]:
+        """The steps by the mark of their result."""
+        return {step.mark: step for step in self.steps}
+
+    def behind(self, mark: str) -> list[str]:
+        """A value and all that it follows from, in the order of the calls, inputs first."""
+        found, waiting = set[str](), [mark]
+        while waiting:
+            one = waiting.pop()
+            if one not in found:
+                found.add(one)
+                waiting += self.by_mark[one].reads if one in self.by_mark else ()
+        return [mark for mark in (*self.inputs, *self.by_mark) if mark in found]
+
+    def number(self, mark: str) -> int | None:
+        """The number of a value's step; None of an input."""
+        return next((i for i, step in enumerate(self.steps) if step.mark == mark), None)
+
+    @property
+    def text(self) -> str:
+        """All calls, a line each."""
+        return "".join(f"{s.name} = {MARK.sub(lambda m: self.names[m[0]], s.text)}\n" for s in self.steps)
+
+
+Rerun = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+"""From values by mark, which take the place of others, to outputs by boundary."""
+
+
+@dataclass
+class Parting:
+    """Two trails: `keys` are our boundaries by their boundaries."""
+
+    ours: Trail
+    theirs: Trail
+    keys: Mapping[str, str]
+    rerun: Rerun
+    base: str
+    tried: int = 0
+    _twins: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ours = [(mark, self.ours.values[mark]) for mark in (*self.ours.inputs, *self.ours.by_mark)]
+        for mark in (*self.theirs.inputs, *self.theirs.by_mark):
+            value = self.theirs.values[mark]
+            twin = next((there for there, other in ours if same(value, other)), None)
+            if twin is not None:
+                self._twins[mark] = twin
+
+    @cached_property
+    def known(self) -> set[str]:
+        """Our values that they have, too."""
+        return set(self._twins.values())
+
+    @property
+    def off(self) -> list[str]:
+        """Their outputs that are others than ours."""
+        return [
+            key for key, mark in self.theirs.outputs.items()
+            if (ours := self.keys.get(key)) in self.ours.outputs
+            and not is_place(self.theirs.values[mark], self.ours.values[self.ours.outputs[ours]])
+        ]  # fmt: skip
+
+    def told(self) -> list[str]:
+        """Where the code parts, a text for each place; none if that is not found."""
+        found: dict[str, None] = {}
+        for key in self.off:
+            text = self._explained(key)
+            if text is None:
+                return []
+            found.setdefault(text)
+        return list(found)
+
+    def _explained(self, key: str) -> str | None:
+        """Where the code behind one output parts."""
+        single = next(self._single(key), None)
+        if single is not None and len(single) <= LONGEST:
+            return single
+        return self._everywhere(key) or single
+
+    # Values that take the place of others
+
+    def _single(self, key: str) -> Iterator[str]:
+        """A value of ours in the place of one of theirs that makes an output right."""
+        root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
+        ours = self.ours.behind(goal)
+        for mark in self._places(root):
+            value = self.theirs.values[mark]
+            for other in ours:
+                candidate = self.ours.values[other]
+                if not permuted(value.shape, candidate.shape) or self._twins.get(mark) == other:
+                    continue
+                if mark == root or self._mends(key, {mark: other}):
+                    text = self._both(mark, goal if mark == root else other)
+                    if text is not None:
+                        yield text
+
+    def _places(self, root: str) -> list[str]:
+        """The values behind an output, first those through which all goes that is not ours, in the order of the calls."""
+        behind = self.theirs.behind(root)
+        other = [mark for mark in behind if mark not in self._twins]
+        read = {one for mark in other if mark in self.theirs.by_mark for one in self.theirs.by_mark[mark].reads}
+        usable = [mark for mark in behind if (mark in read or mark not in self._twins) and self._is_open(mark)]
+        return sorted(usable, key=lambda mark: not self._leads(root, mark))
+
+    def _is_open(self, mark: str) -> bool:
+        """Whether another value can take a value's place."""
+        place = self.theirs.inputs.get(mark, "in:")
+        return place.partition(":")[0] in ("in", "child") and self.theirs.values[mark].dtype.kind == "f"
+
+    def _leads(self, root: str, through: str) -> bool:
+        """Whether all that is not ours behind an output goes through one value."""
+        waiting, seen = [root], set[str]()
+        while waiting:
+            mark = waiting.pop()
+            if mark == through or mark in seen or mark in self._twins:
+                continue
+            seen.add(mark)
+            reads = self.theirs.by_mark[mark].reads if mark in self.theirs.by_mark else []
+            others = [one for one in reads if one not in self._twins]
+            if not others and through not in reads:
+                return False
+            waiting += others
+        return True
+
+    def _mends(self, key: str, places: Mapping[str, str]) -> bool:
+        """Whether an output is right with values of ours in the place of some of theirs."""
+        if self.tried >= MOST_TRIED:
+            return False
+        self.tried += 1
+        given = {mark: fitted(self.ours.values[other], self.theirs.values[mark]) for mark, other in places.items()}
+        if any(array is None for array in given.values()):
+            return False
+        outputs = self.rerun({mark: array for mark, array in given.items() if array is not None})
+        goal = self.ours.values[self.ours.outputs[self.keys[key]]]
+        before, after = self.theirs.values[self.theirs.outputs[key]], outputs.get(key)
+        if after is None or after.size != goal.size:
+            return False
+        return is_place(after, goal) or apart(after, goal) <= MENDED * apart(before, goal)
+
+    def _everywhere(self, key: str) -> str | None:
+        """The first values on each way that are not ours, all replaced by those of ours that follow from the same."""
+        root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
+        theirs = self._first(self.theirs, self.theirs.behind(root), self._twins)
+        ours = self._first(self.ours, self.ours.behind(goal), dict.fromkeys(self.known))
+        pairs: dict[str, str] = {}
+        for mark in theirs:
+            reads = {self._twins[one] for one in self.theirs.by_mark[mark].reads}
+            fits = (
+                other for other in ours
+                if other not in pairs.values() and reads == set(self.ours.by_mark[other].reads)
+                and permuted(self.ours.values[other].shape, self.theirs.values[mark].shape)
+            )  # fmt: skip
+            other = next(fits, None)
+            if other is not None:
+                pairs[mark] = other
+        if not pairs or not self._mends(key, pairs):
+            return None
+        texts = dict.fromkeys(filter(None, (self._both(mark, other) for mark, other in pairs.items())))
+        first, *rest = texts or [""]
+        also = [text.partition(" = ")[0] for text in rest]
+        return f"{first}; the same in {', '.join(also)}" if also else first or None
+
+    @staticmethod
+    def _first(trail: Trail, behind: Sequence[str], shared: Mapping[str, Any]) -> list[str]:
+        """The steps whose results the other trail has not, but all that they follow from."""
+        steps = [trail.by_mark[mark] for mark in behind if mark in trail.by_mark and mark not in shared]
+        return [step.mark for step in steps if all(one in shared for one in step.reads)]
+
+    # Words
+
+    def _both(self, mark: str, other: str) -> str | None:
+        """`scores = q @ k, where torch has q @ k / 2.83`; None if that is too long, or says the same twice."""
+        theirs, ours = self._theirs(mark, top=True)[0], self._ours(other)[0]
+        step = self.theirs.by_mark.get(mark)
+        named = step if step is not None and step.labelled and mark not in self._twins else self.ours.by_mark.get(other)
+        name = f"{named.name} = " if named is not None and named.labelled else ""
+        if max(len(theirs), len(ours)) > LONGEST or theirs == ours:
+            return None
+        return f"{name}{theirs}, where {self.base} has {ours}"
+
+    def _theirs(self, mark: str, *, top: bool = False) -> tuple[str, int]:
+        """Their expression of a value, and how tightly it holds together: up to what both have."""
+        twin = self._twins.get(mark)
+        if twin is not None and (top or mark not in self.theirs.by_mark or in_order(self, mark, twin)):
+            return self._named(self.ours, twin)
+        return self._spelled(self.theirs, mark, self._theirs)
+
+    def _ours(self, mark: str) -> tuple[str, int]:
+        """Our expression of a value."""
+        if mark in self.known:
+            return self._named(self.ours, mark)
+        return self._spelled(self.ours, mark, self._ours)
+
+    def _spelled(self, trail: Trail, mark: str, inner: Callable[[str], tuple[str, int]]) -> tuple[str, int]:
+        step = trail.by_mark.get(mark)
+        return (trail.names[mark], WHOLE) if step is None else (joined(step, inner), step.level)
+
+    def _named(self, trail: Trail, mark: str) -> tuple[str, int]:
+        """A value that both have: by its name, or by a short expression."""
+        step = trail.by_mark.get(mark)
+        if step is None or step.labelled:
+            return trail.names[mark], WHOLE
+        text = joined(step, lambda one: self._named(trail, one))
+        return (text, step.level) if len(text) <= SHORT else (trail.names[mark], WHOLE)
+
+
+def joined(step: Step, inner: Callable[[str], tuple[str, int]]) -> str:
+    """A step's expression with those of the values that it reads, in parentheses where they need them."""
+    first = next(iter(step.reads), None)
+
+    def put(found: re.Match[str]) -> str:
+        text, level = inner(found[0])
+        is_first = found[0] == first and found.start() == 0
+        tight = level > step.level or (level == step.level and is_first)
+        return text if step.level == WHOLE or tight or (step.level == PART and level >= PART) else f"({text})"
+
+    return MARK.sub(put, step.text)
+
+
+def in_order(parting: Parting, mark: str, twin: str) -> bool:
+    """Whether two values that are the same have their elements in the same order."""
+    return regrouped(parting.theirs.values[mark].shape, parting.ours.values[twin].shape) and is_place(
+        parting.theirs.values[mark], parting.ours.values[twin]
+    )
+
+
+def same(one: Array, other: Array) -> bool:
+    """Whether two values are the same, up to the order of their axes."""
+    if one.size != other.size or (one.dtype.kind == "f") != (other.dtype.kind == "f"):
+        return False
+    if regrouped(one.shape, other.shape) and is_place(one, other):
+        return True
+    if not 1 < other.ndim <= MOST_AXES or not permuted(one.shape, other.shape):
+        return False
+    orders = islice(fitting(squeezed(other).shape, squeezed(one).shape), 1, None)
+    return any(is_place(squeezed(one), squeezed(other).transpose(order)) for order in orders)
+
+
+def squeezed(array: Array) -> Array:
+    """Without axes of length 1."""
+    return array.reshape(tuple(n for n in array.shape if n != 1))
+
+
+def is_place(one: Array, other: Array) -> bool:
+    """Whether two values have the same numbers in the same order."""
+    if one.size != other.size:
+        return False
+    a, b = one.ravel(), other.ravel()
+    if a.dtype.kind != "f" or b.dtype.kind != "f":
+        return np.array_equal(a, b)
+    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return False
+    finite = np.isfinite(a)
+    a, b = a[finite].astype(np.float64), b[finite].astype(np.float64)
+    sizes = np.abs(b[b != 0])
+    small = float(np.quantile(sizes, SMALL)) if sizes.size else 0.0
+    return bool(np.all(np.abs(a - b) <= NEAR * (np.abs(b) + small)))
+
+
+def apart(one: Array, other: Array) -> float:
+    """The root mean square of a difference; infinite where only one of them is finite."""
+    a, b = one.ravel().astype(np.float64), other.ravel().astype(np.float64)
+    with np.errstate(all="ignore"):
+        return float(np.nan_to_num(np.sqrt(np.mean((a - b) ** 2)), nan=np.inf)) if a.size == b.size else float("inf")
+
+
+def fitted(value: Array, like: Array) -> Array | None:
+    """A value in the shape of another one, its axes in the order in which they are nearest."""
+    if regrouped(value.shape, like.shape):
+        return value.reshape(like.shape)
+    orders = list(fitting(squeezed(value).shape, squeezed(like).shape))
+    if not orders:
+        return None
+    return squeezed(value).transpose(nearest(squeezed(value), squeezed(like), orders)).reshape(like.shape)
