@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from parity.models.code import Cut, children_of, given_to, inverted, own_inputs, placed
@@ -40,14 +40,19 @@ class Side:
         self.places |= numbers
         return trail
 
-    def again(self, others: Mapping[str, Array]) -> dict[str, Array]:
-        """Its outputs by boundary with other values in the place of some, by mark."""
+    def again(self, others: Mapping[str, Array]) -> Trail | None:
+        """What it calls with other values in the place of some, by mark; None if that fails."""
         given = {**self.given, **{self.places[mark]: array for mark, array in others.items()}}
         try:
             reply, values = self.port.calls(self.state, self.layer, self.call, given, self.children, self.dtype)
         except ModelError:
-            return {}
-        return {key: values[mark] for key, mark in reply["outputs"].items()}
+            return None
+        return self.seen(Trail.of(reply, values))
+
+    def seen(self, trail: Trail) -> Trail:
+        """A trail with its outputs as the baseline has them."""
+        outputs = {mark: self.sight.base(key, trail.values[mark]) for key, mark in trail.outputs.items()}
+        return replace(trail, values={**trail.values, **outputs})
 
 
 def sides(
@@ -93,11 +98,5 @@ def parted(one: Side, other: Side, keys: Mapping[str, str], dtype: str, folder: 
     for side, trail in ((one, ours), (other, theirs)):
         (folder / f"calls-{side.port.name}.txt").write_text(trail.text, encoding="utf-8")
 
-    def based(outputs: Mapping[str, Array]) -> dict[str, Array]:
-        return {key: other.sight.base(key, array) for key, array in outputs.items()}
-
-    values = dict(theirs.values)
-    values |= {mark: other.sight.base(key, theirs.values[mark]) for key, mark in theirs.outputs.items()}
-    theirs = Trail(theirs.steps, values, theirs.names, theirs.inputs, theirs.outputs)
-    parting = Parting(ours, theirs, keys, lambda others: based(other.again(others)), one.port.name)
+    parting = Parting(ours, other.seen(theirs), keys, other.again, one.port.name)
     return parting.told(), len(ours.steps)

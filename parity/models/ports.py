@@ -185,8 +185,8 @@ class Port:
     def calls(
         self, state: Path, layer: str, call: int, given: Mapping[str, Array], children: Sequence[str], dtype: str
     ) -> tuple[Message, dict[str, Array]]:
-        """What the code of a layer calls between its children (`parity.models.worker.traced.calls_of`), and the values by
-        mark; `step:3` of `given` takes the place of what step 3 returns. Raises ModelError.
+        """What the code of a layer calls between its children (`parity.models.worker.traced.calls_of`), and the values
+        by mark; `step:3` of `given` takes the place of what step 3 returns. Raises ModelError.
         """
         how = {"state": str(state), "layer": layer, "call": call, "children": list(children)}
         return self._recorded("model.calls", "calls", given, dtype=dtype, **how)

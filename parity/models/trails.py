@@ -8,7 +8,8 @@ parts, and what leads to it from the places that both have is what each computes
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -20,24 +21,37 @@ from parity.models.orders import MOST_AXES, fitting, nearest, permuted
 from parity.models.ports import Array
 from parity.models.worker.calls import PART, WHOLE
 from parity.models.worker.tape import regrouped
+from parity.reporting.text.words import few
 
 MARK = re.compile(r"_v\d+_")
 NEAR = 1e-6
 """Two values are the same if no element is further apart, relative to its size and to that of small elements."""
 SMALL = 0.2
 """The quantile of the elements' sizes that counts as small: a mask's -10000 says nothing of the others."""
+NOTHING = 1e-15
+"""A difference that is no larger, as a part of the largest element, is none."""
 MENDED = 1e-3
 """What a value in the place of another one may leave of the difference at an output."""
 MOST_TRIED = 160
 SHORT = 48
 """An expression of at most so many characters is told in full, where its value has no name of its own."""
-LONGEST = 200
-"""A longer expression tells nothing."""
+LONGEST, FAIR = 200, 120
+"""A longer expression tells nothing; what is told in more is first told otherwise."""
+
+
+KINDS = {
+    **dict.fromkeys(("view", "flatten", "squeeze", "unsqueeze", "contiguous", "expand", "unflatten"), "reshape"),
+    **dict.fromkeys(("permute", "swapaxes", "movedim"), "transpose"),
+    **dict.fromkeys(("cat", "concatenate"), "concat"),
+    **dict.fromkeys(("masked_fill",), "where"),
+    **dict.fromkeys(("to", "type", "cast", "float", "double", "half", "bool", "bfloat16"), "astype"),
+}
+"""Functions that do the same kind of thing."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A call: its expression with marks for values, how tightly that holds together, and whether the source names it."""
+    """A call: its expression with marks for values, how tightly that holds together, whether the source names it."""
 
     mark: str
     name: str
@@ -49,6 +63,13 @@ class Step:
     def reads(self) -> list[str]:
         """The marks of the values that it gets."""
         return MARK.findall(self.text)
+
+    @property
+    def kind(self) -> str:
+        """What it does, in a word that frameworks share."""
+        word = re.split(r"[([]", self.text)[0] if self.level == WHOLE else MARK.sub("", self.text)
+        word = re.sub(r"[\d.\s]+", "", word)
+        return KINDS.get(word, word)
 
 
 @dataclass(frozen=True)
@@ -83,18 +104,14 @@ class Trail:
                 waiting += self.by_mark[one].reads if one in self.by_mark else ()
         return [mark for mark in (*self.inputs, *self.by_mark) if mark in found]
 
-    def number(self, mark: str) -> int | None:
-        """The number of a value's step; None of an input."""
-        return next((i for i, step in enumerate(self.steps) if step.mark == mark), None)
-
     @property
     def text(self) -> str:
         """All calls, a line each."""
         return "".join(f"{s.name} = {MARK.sub(lambda m: self.names[m[0]], s.text)}\n" for s in self.steps)
 
 
-Rerun = Callable[[Mapping[str, Array]], Mapping[str, Array]]
-"""From values by mark, which take the place of others, to outputs by boundary."""
+Rerun = Callable[[Mapping[str, Array]], "Trail | None"]
+"""From values by mark, which take the place of others, to what is called then; None if that fails."""
 
 
 @dataclass
@@ -108,65 +125,100 @@ class Parting:
     base: str
     tried: int = 0
     _twins: dict[str, str] = field(default_factory=dict)
+    _firsts: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ours = [(mark, self.ours.values[mark]) for mark in (*self.ours.inputs, *self.ours.by_mark)]
         for mark in (*self.theirs.inputs, *self.theirs.by_mark):
             value = self.theirs.values[mark]
-            twin = next((there for there, other in ours if same(value, other)), None)
-            if twin is not None:
-                self._twins[mark] = twin
+            twins = [there for there, other in ours if same(value, other)]
+            alike = [there for there in twins if self.ours.values[there].shape == value.shape]
+            if twins:
+                self._twins[mark] = [*alike, *twins][0]
+        for mark, value in ours:
+            self._firsts[mark] = next(there for there, other in ours if other is value or same(value, other))
 
     @cached_property
     def known(self) -> set[str]:
         """Our values that they have, too."""
-        return set(self._twins.values())
+        firsts = {self._firsts[twin] for twin in self._twins.values()}
+        return {mark for mark, first in self._firsts.items() if first in firsts}
 
     @property
     def off(self) -> list[str]:
-        """Their outputs that are others than ours."""
-        return [
+        """Their outputs that are others than ours; what layers get that are called as often, if there are such."""
+        off = [
             key for key, mark in self.theirs.outputs.items()
-            if (ours := self.keys.get(key)) in self.ours.outputs
+            if (ours := self.keys.get(key, "")) in self.ours.outputs
             and not is_place(self.theirs.values[mark], self.ours.values[self.ours.outputs[ours]])
         ]  # fmt: skip
+        calls = [Counter(map(layer_of, trail.outputs)) for trail in (self.ours, self.theirs)]
+        as_often = [key for key in off if calls[0][layer_of(self.keys[key])] == calls[1][layer_of(key)]]
+        return as_often or off
 
     def told(self) -> list[str]:
         """Where the code parts, a text for each place; none if that is not found."""
         found: dict[str, None] = {}
         for key in self.off:
-            text = self._explained(key)
-            if text is None:
-                return []
-            found.setdefault(text)
-        return list(found)
+            self.tried = 0
+            found |= dict.fromkeys(self._explained(key))
+        return self._joined(list(found))
 
-    def _explained(self, key: str) -> str | None:
+    def _explained(self, key: str) -> list[str]:
         """Where the code behind one output parts."""
+        root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
         single = next(self._single(key), None)
-        if single is not None and len(single) <= LONGEST:
-            return single
-        return self._everywhere(key) or single
+        if single is not None and len(single) <= FAIR:
+            return [single]
+        every = [self._everywhere(key), self._texts(self.pairs(root, goal)), self._texts([(root, goal)])]
+        known = [texts for texts in ([single] if single else [], *every) if texts]
+        return min(known, key=lambda texts: sum(map(len, texts)), default=[])
+
+    def _joined(self, texts: Sequence[str]) -> list[str]:
+        """The texts, and where several are the same but for an input, what the others are of."""
+        inputs = "|".join(sorted({re.escape(self.ours.names[mark]) for mark in self.ours.inputs}, key=len)[::-1])
+        word = re.compile(rf"\b(?:{inputs})\b" if inputs else r"$^")
+        groups: dict[str, list[str]] = {}
+        for text in texts:
+            groups.setdefault(word.sub("_", re.sub(r"^\w+ = ", "", text)), []).append(text)
+        found = []
+        for first, *rest in groups.values():
+            names = dict.fromkeys(name for text in rest for name in word.findall(text))
+            found.append(f"{first}; the same for {few(list(names))}" if names else first)
+        return found
 
     # Values that take the place of others
 
     def _single(self, key: str) -> Iterator[str]:
         """A value of ours in the place of one of theirs that makes an output right."""
         root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
-        ours = self.ours.behind(goal)
+        late = []
         for mark in self._places(root):
             value = self.theirs.values[mark]
-            for other in ours:
-                candidate = self.ours.values[other]
-                if not permuted(value.shape, candidate.shape) or self._twins.get(mark) == other:
+            fits = [other for other in self.ours.behind(goal) if permuted(self.ours.values[other].shape, value.shape)]
+            for other in sorted(fits, key=lambda one: self.ours.values[one].shape != value.shape):
+                if self._twins.get(mark) == other or mark == root:
                     continue
-                if mark == root or self._mends(key, {mark: other}):
-                    text = self._both(mark, goal if mark == root else other)
-                    if text is not None:
-                        yield text
+                mended = self._mends(key, {mark: other})
+                if mended is None:
+                    continue
+                texts = self._texts([(mark, other)])
+                if texts and not self._is_more(mended, mark, root):
+                    yield texts[0]
+                late += texts
+        yield from late
+
+    def _is_more(self, mended: Trail, mark: str, root: str) -> bool:
+        """Whether a step behind a mended value does nothing any more, but did before: it was a part of what parts."""
+        after = [step for step in self.theirs.steps if mark in self.theirs.behind(step.mark) and step.mark != mark]
+        needed = set(self.theirs.behind(root))
+        return any(
+            idle(step, mended) and not idle(step, self.theirs)
+            for step in after if step.mark in needed and step.mark in mended.by_mark
+        )  # fmt: skip
 
     def _places(self, root: str) -> list[str]:
-        """The values behind an output, first those through which all goes that is not ours, in the order of the calls."""
+        """The values behind an output, first those through which all goes that is not ours; in the order of calls."""
         behind = self.theirs.behind(root)
         other = [mark for mark in behind if mark not in self._twins]
         read = {one for mark in other if mark in self.theirs.by_mark for one in self.theirs.by_mark[mark].reads}
@@ -176,7 +228,7 @@ class Parting:
     def _is_open(self, mark: str) -> bool:
         """Whether another value can take a value's place."""
         place = self.theirs.inputs.get(mark, "in:")
-        return place.partition(":")[0] in ("in", "child") and self.theirs.values[mark].dtype.kind == "f"
+        return place.partition(":")[0] in ("in", "child")
 
     def _leads(self, root: str, through: str) -> bool:
         """Whether all that is not ours behind an output goes through one value."""
@@ -193,55 +245,73 @@ class Parting:
             waiting += others
         return True
 
-    def _mends(self, key: str, places: Mapping[str, str]) -> bool:
-        """Whether an output is right with values of ours in the place of some of theirs."""
+    def _mends(self, key: str, places: Mapping[str, str]) -> Trail | None:
+        """What is called with values of ours in the place of some of theirs, if an output is right then."""
         if self.tried >= MOST_TRIED:
-            return False
+            return None
         self.tried += 1
         given = {mark: fitted(self.ours.values[other], self.theirs.values[mark]) for mark, other in places.items()}
         if any(array is None for array in given.values()):
-            return False
-        outputs = self.rerun({mark: array for mark, array in given.items() if array is not None})
-        goal = self.ours.values[self.ours.outputs[self.keys[key]]]
-        before, after = self.theirs.values[self.theirs.outputs[key]], outputs.get(key)
-        if after is None or after.size != goal.size:
-            return False
-        return is_place(after, goal) or apart(after, goal) <= MENDED * apart(before, goal)
+            return None
+        mended = self.rerun({mark: array for mark, array in given.items() if array is not None})
+        goal, before = self.ours.values[self.ours.outputs[self.keys[key]]], self.theirs.values[self.theirs.outputs[key]]
+        if mended is None or key not in mended.outputs:
+            return None
+        after = mended.values[mended.outputs[key]]
+        if after.size != goal.size:
+            return None
+        return mended if is_place(after, goal) or apart(after, goal) <= MENDED * apart(before, goal) else None
 
-    def _everywhere(self, key: str) -> str | None:
+    def _everywhere(self, key: str) -> list[str]:
         """The first values on each way that are not ours, all replaced by those of ours that follow from the same."""
         root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
         theirs = self._first(self.theirs, self.theirs.behind(root), self._twins)
-        ours = self._first(self.ours, self.ours.behind(goal), dict.fromkeys(self.known))
+        ours = self._first(self.ours, self.ours.behind(goal), self.known)
         pairs: dict[str, str] = {}
         for mark in theirs:
-            reads = {self._twins[one] for one in self.theirs.by_mark[mark].reads}
+            reads = {self._firsts[self._twins[one]] for one in self.theirs.by_mark[mark].reads}
             fits = (
                 other for other in ours
-                if other not in pairs.values() and reads == set(self.ours.by_mark[other].reads)
+                if other not in pairs.values()
+                and reads == {self._firsts[one] for one in self.ours.by_mark[other].reads}
                 and permuted(self.ours.values[other].shape, self.theirs.values[mark].shape)
             )  # fmt: skip
             other = next(fits, None)
             if other is not None:
                 pairs[mark] = other
-        if not pairs or not self._mends(key, pairs):
-            return None
-        texts = dict.fromkeys(filter(None, (self._both(mark, other) for mark, other in pairs.items())))
-        first, *rest = texts or [""]
-        also = [text.partition(" = ")[0] for text in rest]
-        return f"{first}; the same in {', '.join(also)}" if also else first or None
+        return self._texts(pairs.items()) if pairs and self._mends(key, pairs) is not None else []
 
     @staticmethod
-    def _first(trail: Trail, behind: Sequence[str], shared: Mapping[str, Any]) -> list[str]:
+    def _first(trail: Trail, behind: Sequence[str], shared: Container[str]) -> list[str]:
         """The steps whose results the other trail has not, but all that they follow from."""
         steps = [trail.by_mark[mark] for mark in behind if mark in trail.by_mark and mark not in shared]
         return [step.mark for step in steps if all(one in shared for one in step.reads)]
 
+    def pairs(self, mark: str, other: str) -> list[tuple[str, str]]:
+        """Where two values that are not the same part, as far as the same functions lead to both."""
+        one, two = self.theirs.by_mark.get(mark), self.ours.by_mark.get(other)
+        if self._is_same(mark, other):
+            return []
+        if one is None or two is None or one.kind != two.kind or len(one.reads) != len(two.reads):
+            return [(mark, other)]
+        inner = [pair for both in zip(one.reads, two.reads, strict=True) for pair in self.pairs(*both)]
+        return list(dict.fromkeys(inner)) or [(mark, other)]
+
+    def _is_same(self, mark: str, other: str) -> bool:
+        return self._twins.get(mark) == other or same(self.theirs.values[mark], self.ours.values[other])
+
     # Words
+
+    def _texts(self, pairs: Iterable[tuple[str, str]]) -> list[str]:
+        """What parts in some places; nothing if the expressions of one are too long."""
+        texts = [self._both(*pair) for pair in pairs]
+        return [] if None in texts else list(dict.fromkeys(text for text in texts if text is not None))
 
     def _both(self, mark: str, other: str) -> str | None:
         """`scores = q @ k, where torch has q @ k / 2.83`; None if that is too long, or says the same twice."""
-        theirs, ours = self._theirs(mark, top=True)[0], self._ours(other)[0]
+        if mark in self._twins and other in self.known:
+            mark, other = self._wired(mark, other)
+        theirs, ours = self._theirs(mark)[0], self._ours(other)[0]
         step = self.theirs.by_mark.get(mark)
         named = step if step is not None and step.labelled and mark not in self._twins else self.ours.by_mark.get(other)
         name = f"{named.name} = " if named is not None and named.labelled else ""
@@ -249,10 +319,17 @@ class Parting:
             return None
         return f"{name}{theirs}, where {self.base} has {ours}"
 
-    def _theirs(self, mark: str, *, top: bool = False) -> tuple[str, int]:
+    def _wired(self, mark: str, other: str) -> tuple[str, str]:
+        """What reads a value, and what reads the one that should be there: a wrong operand is told with the others."""
+        users = [step for step in self.theirs.steps if mark in step.reads and step.mark not in self._twins]
+        rights = [step for step in self.ours.steps if other in step.reads and step.mark not in self.known]
+        same_kind = [(a.mark, b.mark) for a in users for b in rights if a.kind == b.kind]
+        return same_kind[0] if len(same_kind) == 1 else (mark, other)
+
+    def _theirs(self, mark: str) -> tuple[str, int]:
         """Their expression of a value, and how tightly it holds together: up to what both have."""
         twin = self._twins.get(mark)
-        if twin is not None and (top or mark not in self.theirs.by_mark or in_order(self, mark, twin)):
+        if twin is not None and (mark not in self.theirs.by_mark or self._in_order(mark, twin)):
             return self._named(self.ours, twin)
         return self._spelled(self.theirs, mark, self._theirs)
 
@@ -261,6 +338,11 @@ class Parting:
         if mark in self.known:
             return self._named(self.ours, mark)
         return self._spelled(self.ours, mark, self._ours)
+
+    def _in_order(self, mark: str, twin: str) -> bool:
+        """Whether two values that are the same have one shape but for lengths of 1, and their elements in one order."""
+        theirs, ours = self.theirs.values[mark], self.ours.values[twin]
+        return squeezed(theirs).shape == squeezed(ours).shape and is_place(theirs, ours)
 
     def _spelled(self, trail: Trail, mark: str, inner: Callable[[str], tuple[str, int]]) -> tuple[str, int]:
         step = trail.by_mark.get(mark)
@@ -288,16 +370,21 @@ def joined(step: Step, inner: Callable[[str], tuple[str, int]]) -> str:
     return MARK.sub(put, step.text)
 
 
-def in_order(parting: Parting, mark: str, twin: str) -> bool:
-    """Whether two values that are the same have their elements in the same order."""
-    return regrouped(parting.theirs.values[mark].shape, parting.ours.values[twin].shape) and is_place(
-        parting.theirs.values[mark], parting.ours.values[twin]
-    )
+def layer_of(boundary: str) -> str:
+    """The layer and side of a boundary."""
+    layer, _, side, _ = boundary.split("|")
+    return f"{layer}|{side}"
+
+
+def idle(step: Step, trail: Trail) -> bool:
+    """Whether a step returns what it gets."""
+    value = trail.values[step.mark]
+    return any(trail.values[mark].shape == value.shape and is_place(value, trail.values[mark]) for mark in step.reads)
 
 
 def same(one: Array, other: Array) -> bool:
     """Whether two values are the same, up to the order of their axes."""
-    if one.size != other.size or (one.dtype.kind == "f") != (other.dtype.kind == "f"):
+    if one.size != other.size:
         return False
     if regrouped(one.shape, other.shape) and is_place(one, other):
         return True
@@ -325,7 +412,8 @@ def is_place(one: Array, other: Array) -> bool:
     a, b = a[finite].astype(np.float64), b[finite].astype(np.float64)
     sizes = np.abs(b[b != 0])
     small = float(np.quantile(sizes, SMALL)) if sizes.size else 0.0
-    return bool(np.all(np.abs(a - b) <= NEAR * (np.abs(b) + small)))
+    least = NOTHING * float(sizes.max(initial=0.0))
+    return bool(np.all(np.abs(a - b) <= NEAR * (np.abs(b) + small) + least))
 
 
 def apart(one: Array, other: Array) -> float:
@@ -336,7 +424,9 @@ def apart(one: Array, other: Array) -> float:
 
 
 def fitted(value: Array, like: Array) -> Array | None:
-    """A value in the shape of another one, its axes in the order in which they are nearest."""
+    """A value in the shape of another one, its axes in the order in which they are nearest; None for other numbers."""
+    if value.dtype.kind == "f" and like.dtype.kind != "f" and not np.array_equal(value, np.rint(value)):
+        return None
     if regrouped(value.shape, like.shape):
         return value.reshape(like.shape)
     orders = list(fitting(squeezed(value).shape, squeezed(like).shape))

@@ -5,6 +5,7 @@ Nothing is translated, so this holds for any framework that hands out its calls.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Dict, List, Mapping, Tuple
 
 from parity.models.worker.tape import Tape
@@ -54,6 +55,7 @@ class Calls(Known):
         self.steps: List[Dict[str, Any]] = []
 
     def know(self, tensor: Any, wanted: str = "") -> Any:
+        """A tensor as a value, which goes to the tape when it is new."""
         new = id(tensor) not in self._known
         var = super().know(tensor, wanted)
         if new:
@@ -66,11 +68,12 @@ class Calls(Known):
             return result
         self.active = False
         try:
-            return self._noted(attribute_of(function) or function.__name__, args, kwargs, result)
+            return self._noted(function, args, kwargs, result)
         finally:
             self.active = True
 
-    def _noted(self, named: str, args: Any, kwargs: Any, result: Any) -> Any:
+    def _noted(self, function: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        named = attribute_of(function) or function.__name__
         if named == "__setitem__":
             self._known_anew(args[0], f"{self._text(args[0])} with [{self._index(args[1])}] = {self._text(args[2])}", 0)
             return result
@@ -79,7 +82,7 @@ class Calls(Known):
             return result
         if all(id(output) in self._known for output in outputs) and not is_in_place(named):
             return result
-        text, level = self.told(named.strip("_"), args, kwargs)
+        text, level = self.told(named.strip("_"), args, unusual(function, kwargs))
         if outputs == [result]:
             other = self._other(result)
             self._known_anew(other, text, level, named)
@@ -161,8 +164,29 @@ class Calls(Known):
         if isinstance(value, bool) or value is None or isinstance(value, (int, str)):
             return repr(value)
         if isinstance(value, float):
-            return f"{value:.10g}"
+            return number(value)
+        if isinstance(value, type):
+            return value.__name__
         if isinstance(value, slice) or value is Ellipsis:
             return written(value)
         word = str(value)
         return word.rpartition(".")[2] if "dtype" in type(value).__name__.lower() else word[:LONGEST]
+
+
+def number(value: float) -> str:
+    """A number in few characters: 0.3535533906, 1e-12, -1e9."""
+    text, short = f"{value:.10g}", f"{value:.0e}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
+    return short if len(short) < len(text) and float(short) == value else text
+
+
+def unusual(function: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
+    """The arguments by keyword that are not the function's defaults."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return dict(given)
+    plain = {name: item.default for name, item in parameters.items() if isinstance(item.default, PLAIN)}
+    return {n: v for n, v in given.items() if not (n in plain and isinstance(v, PLAIN) and v == plain[n])}
+
+
+PLAIN = (bool, int, float, str)

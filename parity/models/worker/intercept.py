@@ -29,8 +29,8 @@ Site = Tuple[Any, str, Any, Any]
 
 
 class Interception:
-    """The functions of some modules (`namespaces`), wherever modules of the packages `roots` refer to them, and the methods
-    of the classes `kinds`. Only the outermost call is handed on."""
+    """The functions of some modules (`namespaces`), wherever modules of the packages `roots` refer to them, and the
+    methods of the classes `kinds`. Only the outermost call is handed on."""
 
     def __init__(self, roots: Collection[str], namespaces: Collection[Any], kinds: Collection[Any]) -> None:
         self.record: Callable[..., Any] = lambda _function, _args, _kwargs, result: result
