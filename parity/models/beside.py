@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from parity.models import steps
 from parity.models.code import Cut, children_of, given_to, inverted, own_inputs, placed
 from parity.models.findings import Boundary
 from parity.models.measure import TRUTH
 from parity.models.orders import Sight
 from parity.models.ports import Array, ModelError, Port
 from parity.models.trails import Parting, Trail
+from parity.models.worker.calls import WHOLE
 from parity.models.worker.tape import Recorded
 
 
@@ -69,6 +71,7 @@ def sides(
     """The baseline's layer and the other port's, with the tensors of the baseline's run (`rows` of the batch)."""
     base, other = ports
     ours = partners[layer]
+    partners = closing(partners, layer, plain, sight.run)
     theirs = {there: here for here, there in partners.items()}
     children = children_of(ours, list(partners.values()))
     cut = Cut(rows)
@@ -86,9 +89,19 @@ def sides(
     )
 
 
-def parted(one: Side, other: Side, keys: Mapping[str, str], dtype: str, folder: Path) -> tuple[list[str], int]:
-    """Where the code of two layers parts, in words, and how many calls the first one makes; both lists of calls are
-    stored in `folder`. Raises ModelError."""
+def closing(partners: Mapping[str, str], layer: str, base: Recorded, other: Recorded) -> dict[str, str]:
+    """The partners without layers that the two ports call more or less often, unless that is because of layers in them:
+    what these compute is a part of the code."""
+    ours = steps.calls(base, {partner: name for name, partner in partners.items()})
+    theirs = steps.calls(other, {name: name for name in partners})
+    apart = {name for name in partners if ours[name] != theirs[name]}
+    opened = {name for name in apart if not any(steps.inside(inner, name) for inner in apart - {name})}
+    return {name: partner for name, partner in partners.items() if name not in opened or name == layer}
+
+
+def parted(one: Side, other: Side, keys: Mapping[str, str], dtype: str, folder: Path) -> tuple[list[str], bool]:
+    """Where the code of two layers parts, in words, and whether the first one makes more than the call of a function;
+    both lists of calls are stored in `folder`. Raises ModelError."""
     wide = TRUTH.get(dtype, dtype)
     try:
         ours, theirs = one.trail(wide), other.trail(wide)
@@ -98,5 +111,5 @@ def parted(one: Side, other: Side, keys: Mapping[str, str], dtype: str, folder: 
     for side, trail in ((one, ours), (other, theirs)):
         (folder / f"calls-{side.port.name}.txt").write_text(trail.text, encoding="utf-8")
 
-    parting = Parting(ours, other.seen(theirs), keys, other.again, one.port.name)
-    return parting.told(), len(ours.steps)
+    parting = Parting(ours, other.seen(theirs), keys, other.again, one.port.name, other.layer)
+    return parting.told(), len(ours.steps) != 1 or ours.steps[0].level < WHOLE

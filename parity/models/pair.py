@@ -310,8 +310,8 @@ class Pair:
         Of a large batch a few rows are judged, if they show it.
         """
         few = self._few_rows(finding)
-        told, n_calls = self._parted(finding, few)
-        if told and n_calls > 1:
+        told, is_code = self._parted(finding, few)
+        if told and is_code:
             return None
         judged = self._judged_rows(finding, few) if few else None
         judged = judged or self._judged_rows(finding, None)
@@ -319,21 +319,22 @@ class Pair:
             self._tell(finding, told)
         return judged
 
-    def _parted(self, finding: Finding, rows: int | None) -> tuple[Sequence[str], int]:
-        """Where the code of both ports parts, and how many calls the baseline's makes; told if that are several."""
+    def _parted(self, finding: Finding, rows: int | None) -> tuple[Sequence[str], bool]:
+        """Where the code of both ports parts, which is told unless the baseline's is one function, whose causes have
+        names."""
         place = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
         try:
             pair = beside.sides(
                 (self.base, self.other), self.states, self.partners, finding.layer, finding.call, self.free.plain,
                 self.sight, self.keys, rows,
             )  # fmt: skip
-            told, n_calls = beside.parted(*pair, self.keys, self.dtype, place)
+            told, is_code = beside.parted(*pair, self.keys, self.dtype, place)
         except (ModelError, ValueError, TypeError, KeyError) as error:
             finding.evidence["unrecorded"] = str(error)
-            return [], 0
-        if told and n_calls > 1:
+            return [], False
+        if told and is_code:
             self._tell(finding, told)
-        return told, n_calls
+        return told, is_code
 
     def _tell(self, finding: Finding, told: Sequence[str]) -> None:
         """The cause of a finding is where the code of both ports parts."""

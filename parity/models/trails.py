@@ -24,6 +24,8 @@ from parity.models.worker.tape import regrouped
 from parity.reporting.text.words import few
 
 MARK = re.compile(r"_v\d+_")
+AGAIN = re.compile(r"_\d+$")
+"""The end of a name that the source uses for several values."""
 NEAR = 1e-6
 """Two values are the same if no element is further apart, relative to its size and to that of small elements."""
 SMALL = 0.2
@@ -35,8 +37,8 @@ MENDED = 1e-3
 MOST_TRIED = 160
 SHORT = 48
 """An expression of at most so many characters is told in full, where its value has no name of its own."""
-LONGEST, FAIR = 200, 120
-"""A longer expression tells nothing; what is told in more is first told otherwise."""
+LONGEST, FAIR, PLAIN = 200, 120, 90
+"""A longer expression tells nothing; what is told in more is first told otherwise; and in no more, not looked into."""
 
 
 KINDS = {
@@ -85,9 +87,21 @@ class Trail:
 
     @classmethod
     def of(cls, reply: Mapping[str, Any], values: Mapping[str, Array]) -> Trail:
-        """From a worker's reply."""
-        steps = [Step(**row) for row in reply["steps"]]
-        return cls(steps, values, reply["names"], reply["inputs"], reply["outputs"])
+        """From a worker's reply; what returns its operand as it is, such as a dropout that is off, is passed over."""
+        source: dict[str, str] = {}
+
+        def put(text: str) -> str:
+            return MARK.sub(lambda found: source.get(found[0], found[0]), text)
+
+        steps = []
+        for row in reply["steps"]:
+            step = Step(**{**row, "text": put(row["text"])})
+            given = (mark for mark in step.reads if unchanged(values[mark], values[step.mark]))
+            if (mark := next(given, None)) is not None:
+                source[step.mark] = mark
+            steps.append(step)
+        outputs = {key: source.get(mark, mark) for key, mark in reply["outputs"].items()}
+        return cls(steps, values, reply["names"], reply["inputs"], outputs)
 
     @cached_property
     def by_mark(self) -> dict[str, Step]:
@@ -123,6 +137,7 @@ class Parting:
     keys: Mapping[str, str]
     rerun: Rerun
     base: str
+    layer: str = ""
     tried: int = 0
     _twins: dict[str, str] = field(default_factory=dict)
     _firsts: dict[str, str] = field(default_factory=dict)
@@ -167,10 +182,13 @@ class Parting:
     def _explained(self, key: str) -> list[str]:
         """Where the code behind one output parts."""
         root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
+        whole = self._texts([(root, goal)], key)
+        if whole and len(whole[0]) <= PLAIN:
+            return whole
         single = next(self._single(key), None)
         if single is not None and len(single) <= FAIR:
             return [single]
-        every = [self._everywhere(key), self._texts(self.pairs(root, goal)), self._texts([(root, goal)])]
+        every = [self._everywhere(key), self._texts(self.pairs(root, goal), key), whole]
         known = [texts for texts in ([single] if single else [], *every) if texts]
         return min(known, key=lambda texts: sum(map(len, texts)), default=[])
 
@@ -180,7 +198,8 @@ class Parting:
         word = re.compile(rf"\b(?:{inputs})\b" if inputs else r"$^")
         groups: dict[str, list[str]] = {}
         for text in texts:
-            groups.setdefault(word.sub("_", re.sub(r"^\w+ = ", "", text)), []).append(text)
+            one = len(set(word.findall(text))) == 1
+            groups.setdefault(word.sub("_", re.sub(r"^\w+ = ", "", text)) if one else text, []).append(text)
         found = []
         for first, *rest in groups.values():
             names = dict.fromkeys(name for text in rest for name in word.findall(text))
@@ -192,21 +211,17 @@ class Parting:
     def _single(self, key: str) -> Iterator[str]:
         """A value of ours in the place of one of theirs that makes an output right."""
         root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
-        late = []
         for mark in self._places(root):
             value = self.theirs.values[mark]
             fits = [other for other in self.ours.behind(goal) if permuted(self.ours.values[other].shape, value.shape)]
             for other in sorted(fits, key=lambda one: self.ours.values[one].shape != value.shape):
-                if self._twins.get(mark) == other or mark == root:
+                if mark == root or (mark in self._twins and self._in_order(mark, other)):
                     continue
                 mended = self._mends(key, {mark: other})
                 if mended is None:
                     continue
-                texts = self._texts([(mark, other)])
-                if texts and not self._is_more(mended, mark, root):
-                    yield texts[0]
-                late += texts
-        yield from late
+                if not self._is_more(mended, mark, root):
+                    yield from self._texts([(mark, other)])
 
     def _is_more(self, mended: Trail, mark: str, root: str) -> bool:
         """Whether a step behind a mended value does nothing any more, but did before: it was a part of what parts."""
@@ -295,29 +310,41 @@ class Parting:
         if one is None or two is None or one.kind != two.kind or len(one.reads) != len(two.reads):
             return [(mark, other)]
         inner = [pair for both in zip(one.reads, two.reads, strict=True) for pair in self.pairs(*both)]
-        return list(dict.fromkeys(inner)) or [(mark, other)]
+        given = zip(one.reads, two.reads, strict=True)
+        named = any(pair in inner for pair in given if pair[0] in self.theirs.inputs and pair[1] in self.ours.inputs)
+        return list(dict.fromkeys(inner)) if inner and not named else [(mark, other)]
 
     def _is_same(self, mark: str, other: str) -> bool:
-        return self._twins.get(mark) == other or same(self.theirs.values[mark], self.ours.values[other])
+        theirs, ours = squeezed(self.theirs.values[mark]), squeezed(self.ours.values[other])
+        return is_place(theirs, ours) if theirs.shape == ours.shape else same(theirs, ours)
 
     # Words
 
-    def _texts(self, pairs: Iterable[tuple[str, str]]) -> list[str]:
-        """What parts in some places; nothing if the expressions of one are too long."""
-        texts = [self._both(*pair) for pair in pairs]
+    def _texts(self, pairs: Iterable[tuple[str, str]], key: str = "") -> list[str]:
+        """What parts in some places (`key`: what is behind that boundary); nothing if the expressions of one are too
+        long."""
+        texts = [self._both(*pair, key) for pair in pairs]
         return [] if None in texts else list(dict.fromkeys(text for text in texts if text is not None))
 
-    def _both(self, mark: str, other: str) -> str | None:
+    def _both(self, mark: str, other: str, key: str = "") -> str | None:
         """`scores = q @ k, where torch has q @ k / 2.83`; None if that is too long, or says the same twice."""
-        if mark in self._twins and other in self.known:
+        if mark in self._twins and other in self.known and mark != self.theirs.outputs.get(key):
             mark, other = self._wired(mark, other)
-        theirs, ours = self._theirs(mark)[0], self._ours(other)[0]
-        step = self.theirs.by_mark.get(mark)
-        named = step if step is not None and step.labelled and mark not in self._twins else self.ours.by_mark.get(other)
-        name = f"{named.name} = " if named is not None and named.labelled else ""
+        theirs, ours = self._theirs(mark, 0)[0], self._ours(other, 0)[0]
+        if max(len(theirs), len(ours)) > LONGEST:
+            theirs, ours = self._theirs(mark, 0, brief=True)[0], self._ours(other, 0, brief=True)[0]
         if max(len(theirs), len(ours)) > LONGEST or theirs == ours:
             return None
-        return f"{name}{theirs}, where {self.base} has {ours}"
+        layer, _, side, _ = key.split("|") if mark == self.theirs.outputs.get(key) else ("", "", "", "")
+        if side == "in":
+            return f"{layer.removeprefix(f'{self.layer}.')} gets {theirs}, where {self.base} gives it {ours}"
+        return f"{self._label(mark, other)}{theirs}, where {self.base} has {ours}"
+
+    def _label(self, mark: str, other: str) -> str:
+        """What the source calls a value, theirs or ours."""
+        named = [self.theirs.by_mark.get(mark)] if mark not in self._twins else []
+        named += [self.ours.by_mark.get(other)] if other not in self.known else []
+        return next((f"{step.name} = " for step in named if step is not None and step.labelled), "")
 
     def _wired(self, mark: str, other: str) -> tuple[str, str]:
         """What reads a value, and what reads the one that should be there: a wrong operand is told with the others."""
@@ -326,32 +353,34 @@ class Parting:
         same_kind = [(a.mark, b.mark) for a in users for b in rights if a.kind == b.kind]
         return same_kind[0] if len(same_kind) == 1 else (mark, other)
 
-    def _theirs(self, mark: str) -> tuple[str, int]:
-        """Their expression of a value, and how tightly it holds together: up to what both have."""
-        twin = self._twins.get(mark)
-        if twin is not None and (mark not in self.theirs.by_mark or self._in_order(mark, twin)):
+    def _theirs(self, mark: str, depth: int = 1, *, brief: bool = False) -> tuple[str, int]:
+        """Their expression of a value, and how tightly it holds together: up to what both have, and if it shall be
+        `brief`, to what has a name in the source."""
+        twin, step = self._twins.get(mark), self.theirs.by_mark.get(mark)
+        if twin is not None and (step is None or self._in_order(mark, twin)):
             return self._named(self.ours, twin)
-        return self._spelled(self.theirs, mark, self._theirs)
+        if step is None or (brief and depth and step.labelled):
+            return self.theirs.names[mark], WHOLE
+        return joined(step, lambda one: self._theirs(one, depth + 1, brief=brief)), step.level
 
-    def _ours(self, mark: str) -> tuple[str, int]:
+    def _ours(self, mark: str, depth: int = 1, *, brief: bool = False) -> tuple[str, int]:
         """Our expression of a value."""
-        if mark in self.known:
+        step = self.ours.by_mark.get(mark)
+        if step is None or (brief and depth and step.labelled):
+            return self.ours.names[mark], WHOLE
+        if mark in self.known and (depth or step.labelled):
             return self._named(self.ours, mark)
-        return self._spelled(self.ours, mark, self._ours)
+        return joined(step, lambda one: self._ours(one, depth + 1, brief=brief)), step.level
 
     def _in_order(self, mark: str, twin: str) -> bool:
         """Whether two values that are the same have one shape but for lengths of 1, and their elements in one order."""
         theirs, ours = self.theirs.values[mark], self.ours.values[twin]
         return squeezed(theirs).shape == squeezed(ours).shape and is_place(theirs, ours)
 
-    def _spelled(self, trail: Trail, mark: str, inner: Callable[[str], tuple[str, int]]) -> tuple[str, int]:
-        step = trail.by_mark.get(mark)
-        return (trail.names[mark], WHOLE) if step is None else (joined(step, inner), step.level)
-
     def _named(self, trail: Trail, mark: str) -> tuple[str, int]:
         """A value that both have: by its name, or by a short expression."""
         step = trail.by_mark.get(mark)
-        if step is None or step.labelled:
+        if step is None or (step.labelled and not AGAIN.search(step.name)):
             return trail.names[mark], WHOLE
         text = joined(step, lambda one: self._named(trail, one))
         return (text, step.level) if len(text) <= SHORT else (trail.names[mark], WHOLE)
@@ -368,6 +397,11 @@ def joined(step: Step, inner: Callable[[str], tuple[str, int]]) -> str:
         return text if step.level == WHOLE or tight or (step.level == PART and level >= PART) else f"({text})"
 
     return MARK.sub(put, step.text)
+
+
+def unchanged(one: Array, other: Array) -> bool:
+    """Whether a step returns what it gets."""
+    return one.shape == other.shape and one.dtype == other.dtype and np.array_equal(one, other, equal_nan=True)
 
 
 def layer_of(boundary: str) -> str:

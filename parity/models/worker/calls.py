@@ -41,6 +41,8 @@ REVERSED: Mapping[str, str] = {
 }  # fmt: skip
 """Operators of the second operand."""
 PREFIX: Mapping[str, str] = {"neg": "-", "negative": "-", "invert": "~", "logical_not": "~", "bitwise_not": "~"}
+OPERANDS = ("x", "input", "y", "other")
+"""Arguments that are told without their names."""
 LONGEST = 40
 """Characters of an argument that is no tensor and no number."""
 
@@ -53,6 +55,14 @@ class Calls(Known):
         super().__init__()
         self.port, self.tape, self.others = port, tape, others
         self.steps: List[Dict[str, Any]] = []
+        self.parameters = {id(state.tensor): state.name for state in port.tensors()}
+
+    def var(self, tensor: Any) -> Any:
+        """A tensor's value; a parameter of another layer has its name."""
+        if id(tensor) not in self._known and id(tensor) in self.parameters:
+            var = self.know(tensor, self.parameters[id(tensor)])
+            self.constants[self.names[var.mark]] = tensor
+        return super().var(tensor)
 
     def know(self, tensor: Any, wanted: str = "") -> Any:
         """A tensor as a value, which goes to the tape when it is new."""
@@ -126,7 +136,8 @@ class Calls(Known):
 
     def told(self, plain: str, args: Any, kwargs: Mapping[str, Any]) -> Tuple[str, int]:
         """A call as an expression, and how tightly that holds together."""
-        args, kwargs = list(args), {k: v for k, v in kwargs.items() if v is not None and k != "name"}
+        kwargs = {k: v for k, v in kwargs.items() if v is not None and k != "name"}
+        args = [*args, *(kwargs.pop(name) for name in OPERANDS if name in kwargs)]
         if plain in REVERSED and len(args) > 1:
             plain, args[:2] = REVERSED[plain], [args[1], args[0]]
         if plain in INFIX and len(args) + len(kwargs) == 2 and set(kwargs) <= {"y", "other"}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import Any, Callable, Collection, Dict, Iterator, Mapping, Tuple
 
 from parity.models.worker.ports.layered import LayeredPort
@@ -69,7 +70,8 @@ class TorchStylePort(LayeredPort):
 
     def functions(self) -> Tuple[Collection[str], Collection[Any], Collection[Any]]:
         here = self.framework
-        return (here.__name__,), (here, here.nn.functional), (here.Tensor,)
+        more = (found for name in ("tensor", "linalg") if inspect.ismodule(found := getattr(here, name, None)))
+        return (here.__name__,), (here, here.nn.functional, *more), (here.Tensor,)
 
 
 class TorchPort(TorchStylePort):
