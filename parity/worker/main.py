@@ -75,8 +75,9 @@ model.decode {"do": "model.decode", "state": "...", "record": "...", "dtype": "f
          "layers": ["blocks.0"],
          "calls": [{"tokens": [[7, 21]], "mask": [[1, 1]], "positions": [[0, 1]], "fresh": true, "rows": [...]}],
          "lengths": [3, 2], "partner": {"0": "..."},      full passes whose tensors take the place of these
-         "keys": null, "replace": null, "shaken": ""}
-        -> {..., "caches": [...], "takes": ["mask"], "words": {"": ["tokens"]}}    call k's record is in `record`/k
+         "keys": null, "replace": null, "shaken": "", "listen": null}    a layer whose code tells what it calls
+        -> {..., "caches": [...], "takes": ["mask"], "words": {"": ["tokens"]}, "heard": []}
+                                                         call k's record is in `record`/k, and what it calls in k-calls
 
 bye     {"do": "bye"}    no reply; the worker ends
 

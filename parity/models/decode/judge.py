@@ -16,6 +16,7 @@ from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import steps
+from parity.models.decode.parts import Part, View
 from parity.models.decode.port import Decoder, Run
 from parity.models.decode.spec import Decode
 from parity.models.decode.tokens import LOGPROBS, TokenRatios, log_probabilities, token_ratios
@@ -33,13 +34,15 @@ MOST_SEEN = 6
 
 @dataclass
 class Origin:
-    """What begins a difference: the owners of boundaries that are off in step, the first of them with its token."""
+    """What begins a difference: the owners of boundaries that are off in step, the first of them with its token;
+    `layer` is the one whose code that is, None of a framework's layer."""
 
     places: Sequence[str]
     what: str
     token: int
     ratios: TokenRatios
     boundaries: Sequence[str]
+    layer: str | None = None
 
 
 @dataclass
@@ -240,6 +243,8 @@ class Decoding:
         if origin is not None and why is not None:
             origin.places = origin.places[:1]  # what follows from whole numbers that no value can take the place of
         why = why or self._sees(parting, calls) or kept(caches, self.dtype)
+        if origin is not None and (why is None or why[0] == "decode-mask"):
+            why = self._parted(origin, parting.prompt, upto, why)
         if origin is not None:
             mended = self.run(upto, layers=self.layers, partner=plain, replace=origin.boundaries)
             parting.left = self._largest(mended, parting.prompt)
@@ -270,7 +275,33 @@ class Decoding:
         if first.side == "in" and first.index < len(run.words.get(first.layer, ())):
             what = f"`{run.words[first.layer][first.index]}` of {first.layer or 'the model'}"
         rest = [other for other in places if other != place]
-        return Origin([place, *rest], what, off[first].off[0], off[first], [*map(str, off)])
+        layer = own[1] if own[0] == CODE else None
+        return Origin([place, *rest], what, off[first].off[0], off[first], [*map(str, off)], layer)
+
+    def _parted(
+        self, origin: Origin, which: int, calls: Sequence[Call], why: tuple[str, str] | None
+    ) -> tuple[str, str] | None:
+        """What the code that begins a difference computes otherwise than in one pass, behind what is known."""
+        layer = origin.layer
+        k = next((k for k, call in enumerate(calls) if has(call, which, origin.token)), None)
+        if layer is None or k is None:
+            return why
+        wide, length = TRUTH.get(self.dtype, self.dtype), full(self.prompts, which)
+        try:
+            rows = {row.prompt for call in calls for row in call.rows}
+            plain = {i: self.run(full(self.prompts, i), layers=self.layers, dtype=wide).tapes[0] for i in rows}
+            given = {"layers": self.layers, "partner": plain, "dtype": wide, "listen": layer}
+            whole, step = self.run(length, **given), self.run(calls[: k + 1], **given)
+            part = Part(step.trail(k), whole.trail(0), View.of(calls[k], which), cached(whole.tapes[0]))
+            told = part.told(origin.boundaries)
+        except (ModelError, LookupError, ValueError, TypeError) as error:
+            self.notes.append(f"what {layer or 'the model'} calls is not compared: {error}")
+            return why
+        if told is None:
+            return why
+        text, is_cache = told
+        said = f"for token {origin.token}, {text}"
+        return (why[0], f"{why[1]}: {said}") if why else ("decode-cache" if is_cache else "decode-code", said)
 
     def _largest(self, run: Run, which: int) -> float:
         """The largest error ratio of a prompt's tokens in a run."""
@@ -370,6 +401,27 @@ class Decoding:
                 self.case.id, self.dtype, self.port.name, one.id, f"{WORDS[one.way]}: {place}: {one.cause}",
                 tuple(one.tensors), explained, largest, one.left, evidence,
             )  # fmt: skip
+
+
+def cached(tape: Recorded) -> dict[str, Any]:
+    """The cached tensors of a run, by what they are: what a layer returned, if one did."""
+    found = {}
+    for name in (name for name in tape if name.startswith("cache.")):
+        value = tape.load(name)
+        at = next(
+            (
+                b
+                for b in map(Boundary.of, tape)
+                if b is not None
+                and b.side == "out"
+                and b.layer
+                and tape.shape(str(b)) == value.shape
+                and np.array_equal(tape.load(str(b)), value)
+            ),
+            None,
+        )
+        found[f"tensor {name.partition('.')[2]} of the cache" if at is None else at.words()] = value
+    return found
 
 
 def only(calls: Sequence[Call], which: int, token: int) -> list[Call]:

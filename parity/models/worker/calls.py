@@ -132,6 +132,12 @@ class Calls(Known):
                          "labelled": bool(last and step["wanted"])})  # fmt: skip
         return rows
 
+    def told_all(self, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Dict[str, Any]:
+        """As the host gets it: `steps`, `names` by mark, the places of `inputs` by mark, the marks of `outputs`."""
+        steps = self.named()
+        constants = {mark: f"constant:{name}" for mark, name in self.names.items() if name in self.constants}
+        return {"steps": steps, "names": self.names, "inputs": {**inputs, **constants}, "outputs": dict(outputs)}
+
     # Words
 
     def told(self, plain: str, args: Any, kwargs: Mapping[str, Any]) -> Tuple[str, int]:

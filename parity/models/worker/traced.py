@@ -9,7 +9,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping
 from parity.models.worker.calls import Calls
 from parity.models.worker.crossing import IN, OUT, Crossing, key
 from parity.models.worker.ports.base import Port
-from parity.models.worker.ports.layered import LayeredPort, Watch, filled, slots_in
+from parity.models.worker.ports.layered import LayeredPort, Watch, filled, is_slot, named
 from parity.models.worker.tape import Tape
 from parity.models.worker.trace import Tracer, UntracedError
 
@@ -92,10 +92,8 @@ def calls_of(
         raise UntracedError(f"{port.framework.__name__} does not tell what it calls")
     calls = Calls(port, tape, others)
     closed = closed_run(port, layer, call, inputs, values, children, calls)
-    steps = calls.named()
     outputs = {closed.outputs[name]: mark for name, mark in closed.named.items()}
-    constants = {mark: f"constant:{name}" for mark, name in calls.names.items() if name in calls.constants}
-    return {"steps": steps, "names": calls.names, "inputs": {**closed.inputs, **constants}, "outputs": outputs}
+    return calls.told_all(closed.inputs, outputs)
 
 
 def closed_run(
@@ -133,16 +131,16 @@ def word_of(layer: str) -> str:
     return f"{first.rpartition('.')[2]}_{last}" if last.isdigit() and first else last
 
 
-def words_of(function: Callable[..., Any], given: Any) -> List[str]:
-    """Names for the tensors of a call: those of arguments, and of the items of mappings."""
+def words_of(function: Callable[..., Any], given: Any, is_tensor: Callable[[Any], bool] = is_slot) -> List[str]:
+    """Names for the tensors of a call, or for their slots: those of arguments, and of the items of mappings."""
     parameters = list(inspect.signature(function).parameters)
     args, kwargs = given
     found: List[str] = []
     for name, value in [*zip([*parameters, *["x"] * len(args)], args), *kwargs.items()]:
         if isinstance(value, Mapping):
-            found += [word for word, item in value.items() for _ in slots_in(item)]
+            found += [word for word, item in value.items() for _ in named(item, is_tensor)]
         else:
-            found += [name for _ in slots_in(value)]
+            found += [name for _ in named(value, is_tensor)]
     return found
 
 

@@ -342,9 +342,9 @@ def named(value: Any, is_tensor: Callable[[Any], bool]) -> Iterator[Tuple[str, A
 
 def filled(value: Any, tensors: Mapping[int, Any]) -> Any:
     """The same with tensors for slots."""
-    return visit(value, lambda item: isinstance(item, Slot), lambda _, slot: tensors[slot.index])
+    return visit(value, is_slot, lambda _, slot: tensors[slot.index])
 
 
-def slots_in(value: Any) -> List[Slot]:
-    """The places of tensors in an argument."""
-    return [slot for _, slot in named(value, lambda item: isinstance(item, Slot))]
+def is_slot(value: Any) -> bool:
+    """Whether this is the place of a tensor."""
+    return isinstance(value, Slot)
