@@ -12,7 +12,7 @@ from parity.models.findings import Boundary
 from parity.models.measure import TRUTH
 from parity.models.orders import Sight
 from parity.models.ports import Array, ModelError, Port
-from parity.models.trails import Parting, Trail
+from parity.models.trails import NEAR, ROUGHLY, Parting, Trail
 from parity.models.worker.calls import WHOLE
 from parity.models.worker.tape import Recorded
 
@@ -104,12 +104,12 @@ def parted(one: Side, other: Side, keys: Mapping[str, str], dtype: str, folder: 
     both lists of calls are stored in `folder`. Raises ModelError."""
     wide = TRUTH.get(dtype, dtype)
     try:
-        ours, theirs = one.trail(wide), other.trail(wide)
+        ours, theirs, near = one.trail(wide), other.trail(wide), NEAR
     except ModelError:
-        ours, theirs = one.trail(dtype), other.trail(dtype)
+        ours, theirs, near = one.trail(dtype), other.trail(dtype), ROUGHLY
     folder.mkdir(parents=True, exist_ok=True)
     for side, trail in ((one, ours), (other, theirs)):
         (folder / f"calls-{side.port.name}.txt").write_text(trail.text, encoding="utf-8")
 
-    parting = Parting(ours, other.seen(theirs), keys, other.again, one.port.name, other.layer)
+    parting = Parting(ours, other.seen(theirs), keys, other.again, one.port.name, other.layer, near)
     return parting.told(), len(ours.steps) != 1 or ours.steps[0].level < WHOLE

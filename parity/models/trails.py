@@ -28,6 +28,8 @@ AGAIN = re.compile(r"_\d+$")
 """The end of a name that the source uses for several values."""
 NEAR = 1e-6
 """Two values are the same if no element is further apart, relative to its size and to that of small elements."""
+ROUGHLY = 1e-4
+"""The same where the calls cannot be made in a wider dtype."""
 SMALL = 0.2
 """The quantile of the elements' sizes that counts as small: a mask's -10000 says nothing of the others."""
 NOTHING = 1e-15
@@ -138,6 +140,7 @@ class Parting:
     rerun: Rerun
     base: str
     layer: str = ""
+    near: float = NEAR
     tried: int = 0
     _twins: dict[str, str] = field(default_factory=dict)
     _firsts: dict[str, str] = field(default_factory=dict)
@@ -146,12 +149,12 @@ class Parting:
         ours = [(mark, self.ours.values[mark]) for mark in (*self.ours.inputs, *self.ours.by_mark)]
         for mark in (*self.theirs.inputs, *self.theirs.by_mark):
             value = self.theirs.values[mark]
-            twins = [there for there, other in ours if same(value, other)]
+            twins = [there for there, other in ours if same(value, other, self.near)]
             alike = [there for there in twins if self.ours.values[there].shape == value.shape]
             if twins:
                 self._twins[mark] = [*alike, *twins][0]
         for mark, value in ours:
-            self._firsts[mark] = next(there for there, other in ours if other is value or same(value, other))
+            self._firsts[mark] = next(there for there, other in ours if other is value or same(value, other, self.near))
 
     @cached_property
     def known(self) -> set[str]:
@@ -165,7 +168,7 @@ class Parting:
         off = [
             key for key, mark in self.theirs.outputs.items()
             if (ours := self.keys.get(key, "")) in self.ours.outputs
-            and not is_place(self.theirs.values[mark], self.ours.values[self.ours.outputs[ours]])
+            and not is_place(self.theirs.values[mark], self.ours.values[self.ours.outputs[ours]], self.near)
         ]  # fmt: skip
         calls = [Counter(map(layer_of, trail.outputs)) for trail in (self.ours, self.theirs)]
         as_often = [key for key in off if calls[0][layer_of(self.keys[key])] == calls[1][layer_of(key)]]
@@ -275,7 +278,9 @@ class Parting:
         after = mended.values[mended.outputs[key]]
         if after.size != goal.size:
             return None
-        return mended if is_place(after, goal) or apart(after, goal) <= MENDED * apart(before, goal) else None
+        return (
+            mended if is_place(after, goal, self.near) or apart(after, goal) <= MENDED * apart(before, goal) else None
+        )
 
     def _everywhere(self, key: str) -> list[str]:
         """The first values on each way that are not ours, all replaced by those of ours that follow from the same."""
@@ -316,7 +321,7 @@ class Parting:
 
     def _is_same(self, mark: str, other: str) -> bool:
         theirs, ours = squeezed(self.theirs.values[mark]), squeezed(self.ours.values[other])
-        return is_place(theirs, ours) if theirs.shape == ours.shape else same(theirs, ours)
+        return is_place(theirs, ours, self.near) if theirs.shape == ours.shape else same(theirs, ours, self.near)
 
     # Words
 
@@ -375,7 +380,7 @@ class Parting:
     def _in_order(self, mark: str, twin: str) -> bool:
         """Whether two values that are the same have one shape but for lengths of 1, and their elements in one order."""
         theirs, ours = self.theirs.values[mark], self.ours.values[twin]
-        return squeezed(theirs).shape == squeezed(ours).shape and is_place(theirs, ours)
+        return squeezed(theirs).shape == squeezed(ours).shape and is_place(theirs, ours, self.near)
 
     def _named(self, trail: Trail, mark: str) -> tuple[str, int]:
         """A value that both have: by its name, or by a short expression."""
@@ -416,16 +421,16 @@ def idle(step: Step, trail: Trail) -> bool:
     return any(trail.values[mark].shape == value.shape and is_place(value, trail.values[mark]) for mark in step.reads)
 
 
-def same(one: Array, other: Array) -> bool:
+def same(one: Array, other: Array, near: float = NEAR) -> bool:
     """Whether two values are the same, up to the order of their axes."""
     if one.size != other.size:
         return False
-    if regrouped(one.shape, other.shape) and is_place(one, other):
+    if regrouped(one.shape, other.shape) and is_place(one, other, near):
         return True
     if not 1 < other.ndim <= MOST_AXES or not permuted(one.shape, other.shape):
         return False
     orders = islice(fitting(squeezed(other).shape, squeezed(one).shape), 1, None)
-    return any(is_place(squeezed(one), squeezed(other).transpose(order)) for order in orders)
+    return any(is_place(squeezed(one), squeezed(other).transpose(order), near) for order in orders)
 
 
 def squeezed(array: Array) -> Array:
@@ -433,7 +438,7 @@ def squeezed(array: Array) -> Array:
     return array.reshape(tuple(n for n in array.shape if n != 1))
 
 
-def is_place(one: Array, other: Array) -> bool:
+def is_place(one: Array, other: Array, near: float = NEAR) -> bool:
     """Whether two values have the same numbers in the same order."""
     if one.size != other.size:
         return False
@@ -447,7 +452,7 @@ def is_place(one: Array, other: Array) -> bool:
     sizes = np.abs(b[b != 0])
     small = float(np.quantile(sizes, SMALL)) if sizes.size else 0.0
     least = NOTHING * float(sizes.max(initial=0.0))
-    return bool(np.all(np.abs(a - b) <= NEAR * (np.abs(b) + small) + least))
+    return bool(np.all(np.abs(a - b) <= near * (np.abs(b) + small) + least))
 
 
 def apart(one: Array, other: Array) -> float:

@@ -24,6 +24,7 @@ from parity.models.decode.ways import FULL, WAYS, WORDS, Call, Tokens, Way, call
 from parity.models.findings import CODE, Boundary
 from parity.models.measure import RUNS, TRUTH, Bench
 from parity.models.ports import ModelError
+from parity.models.trails import NEAR, ROUGHLY
 from parity.models.worker.tape import Recorded
 from parity.outcome import Outcome
 from parity.reporting.text.words import few, number
@@ -266,6 +267,8 @@ class Decoding:
                 off |= {at: found} if found.off else {}
         if not off:
             return None
+        # What is handed on as a cache is off because of what reads it, if that is off.
+        off = {at: found for at, found in off.items() if at.side == "in" or not at.index} or off
         first = min(off, key=lambda at: off[at].off[0])
         owners = dict.fromkeys(steps.owner(self.port, at, partners) for at in off)
         places = [f"the code of {layer or 'the model'}" if kind == CODE else f"layer {layer}" for kind, layer in owners]
@@ -283,25 +286,40 @@ class Decoding:
     ) -> tuple[str, str] | None:
         """What the code that begins a difference computes otherwise than in one pass, behind what is known."""
         layer = origin.layer
-        k = next((k for k, call in enumerate(calls) if has(call, which, origin.token)), None)
-        if layer is None or k is None:
+        behind = [k for k, call in enumerate(calls) if tokens_after(call, which, origin.token)]
+        if layer is None or not behind:
             return why
-        wide, length = TRUTH.get(self.dtype, self.dtype), full(self.prompts, which)
+        clear = (k for k in behind if View.of(calls[k], which).is_clear)
+        told, k = None, 0
         try:
-            rows = {row.prompt for call in calls for row in call.rows}
-            plain = {i: self.run(full(self.prompts, i), layers=self.layers, dtype=wide).tapes[0] for i in rows}
-            given = {"layers": self.layers, "partner": plain, "dtype": wide, "listen": layer}
-            whole, step = self.run(length, **given), self.run(calls[: k + 1], **given)
-            part = Part(step.trail(k), whole.trail(0), View.of(calls[k], which), cached(whole.tapes[0]))
-            told = part.told(origin.boundaries)
+            for k in dict.fromkeys((next(clear, behind[0]), behind[0])):
+                told = told or self._part(layer, which, calls[: k + 1]).told(origin.boundaries)
+                if told is not None:
+                    break
         except (ModelError, LookupError, ValueError, TypeError) as error:
             self.notes.append(f"what {layer or 'the model'} calls is not compared: {error}")
             return why
         if told is None:
             return why
         text, is_cache = told
-        said = f"for token {origin.token}, {text}"
+        said = f"from token {View.of(calls[k], which).start} on, {text}" if k else text
         return (why[0], f"{why[1]}: {said}") if why else ("decode-cache" if is_cache else "decode-code", said)
+
+    def _part(self, layer: str, which: int, calls: Sequence[Call]) -> Part:
+        """What a layer's code calls in the last of some calls, and in one pass: in a wider dtype, if that can be."""
+        rows, length = {row.prompt for call in calls for row in call.rows}, full(self.prompts, which)
+
+        def heard(dtype: str, near: float) -> Part:
+            plain = {i: self.run(full(self.prompts, i), layers=self.layers, dtype=dtype).tapes[0] for i in rows}
+            whole, step = (
+                self.run(some, layers=self.layers, partner=plain, dtype=dtype, listen=layer) for some in (length, calls)
+            )
+            return Part(step.trail(-1), whole.trail(0), View.of(calls[-1], which), cached(whole.tapes[0]), near)
+
+        try:
+            return heard(TRUTH.get(self.dtype, self.dtype), NEAR)
+        except ModelError:
+            return heard(self.dtype, ROUGHLY)
 
     def _largest(self, run: Run, which: int) -> float:
         """The largest error ratio of a prompt's tokens in a run."""
@@ -439,6 +457,11 @@ def reads(call: Call, which: int) -> bool:
 def has(call: Call, which: int, token: int) -> bool:
     """Whether a token is in a call."""
     return any(row.prompt == which and row.start <= token < row.start + row.count for row in call.rows)
+
+
+def tokens_after(call: Call, which: int, token: int) -> bool:
+    """Whether a token of a prompt, or one behind it, is in a call."""
+    return any(row.prompt == which and row.count and token < row.start + row.count for row in call.rows)
 
 
 def changed(call: Call, prompts: Collection[int], tokens: Collection[int] | None, vocabulary: int) -> Call:

@@ -14,7 +14,7 @@ import numpy as np
 
 from parity.models.decode.ways import Call
 from parity.models.ports import Array
-from parity.models.trails import LONGEST, MARK, Step, Trail, is_place, joined
+from parity.models.trails import NEAR, Step, Trail, is_place, joined, same
 from parity.models.worker.calls import WHOLE
 from parity.reporting.text.words import number
 
@@ -22,11 +22,12 @@ FORMATS: Mapping[str, Callable[[Array], Array]] = {
     "float16": lambda values: values.astype(np.float16).astype(values.dtype),
     "bfloat16": lambda values: shortened(values, 16),
 }
-LEVELS = 256
-"""So many different values fit into 8 bits."""
+LEVELS = 127
+"""The largest multiple of a step in 8 bits."""
 ROUNDED = 0.05
 """The largest error of 8 bits, as a part of the values."""
 MULTIPLE = 1e-5
+WHOLE_WITHIN = 1e-4
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,12 @@ class View:
         n, mask = len(call.tokens[0]), call.mask[i]
         new = range(row.offset, row.offset + row.count)
         return cls(i, len(call.rows), n, new, [j for j, real in enumerate(mask) if real], len(mask), row.start)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the lengths of axes tell what is along them."""
+        lengths = [self.n, self.width, self.width - self.n, self.n_rows]
+        return self.width == self.n or len({n for n in lengths if n > 1}) == len([n for n in lengths if n > 1]) > 1
 
     def sides(self, length: int, full: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
         """The indices along an axis of a call that may belong to those of one pass."""
@@ -75,6 +82,9 @@ class View:
 
 
 MOST_AXES = 6
+SHORT = 40
+"""A value is told by an expression of so many characters, else by its name."""
+MOVES = frozenset(("transpose", "reshape"))
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,12 @@ class Part:
     whole: Trail
     view: View
     others: Mapping[str, Array]
+    near: float = NEAR
+
+    @cached_property
+    def known(self) -> list[Array]:
+        """One pass's values, the last ones first."""
+        return [self.whole.values[mark] for mark in (*reversed(self.whole.by_mark), *self.whole.inputs)]
 
     @cached_property
     def twins(self) -> dict[str, str]:
@@ -92,11 +108,13 @@ class Part:
         found = {}
         whole = [(mark, self.whole.values[mark]) for mark in (*self.whole.inputs, *self.whole.by_mark)]
         for mark in (*self.call.inputs, *self.call.by_mark):
-            value = self.call.values[mark]
-            same = (there for there, full in whole if any(is_place(a, b) for a, b in self.view.pairs(value, full)))
-            if (twin := next(same, None)) is not None:
+            twin = next((there for there, full in whole if self._is_part(self.call.values[mark], full)), None)
+            if twin is not None:
                 found[mark] = twin
         return found
+
+    def _is_part(self, value: Array, full: Array) -> bool:
+        return any(is_place(a, b, self.near) for a, b in self.view.pairs(value, full))
 
     def first(self, boundaries: Sequence[str]) -> str | None:
         """The first value that is no part of what one pass computes, though what it follows from is; of those that lead
@@ -115,76 +133,81 @@ class Part:
         mark = self.first(boundaries)
         if mark is None:
             return None
-        value, step = self.call.values[mark], self.call.by_mark.get(mark)
+        step = self.call.by_mark.get(mark)
         if step is None:
-            known = [self.whole.values[one] for one in (*self.whole.by_mark, *self.whole.inputs)]
-            said = self._of_cache(value, known)
+            said = self._of_cache(self.call.values[mark], self.known) or self._shorter(self.call.values[mark])
             return (f"what it gets as `{self.call.names[mark]}` {said}", True) if said else None
-        text = f"`{self._text(step)}`"
-        if step.labelled:
-            text = f"{step.name} = {text}"
-        said = self._joint(value) or self._beside(step) or self._shorter(value)
-        return f"{text} {said}" if said else f"{text} is no part of what one pass computes", bool(self._joint(value))
+        while step.kind in MOVES and len(step.reads) == 1 and (before := self.call.by_mark.get(step.reads[0])):
+            step = before
+        value, text = self.call.values[step.mark], f"`{self._text(step)}`"
+        text = f"{step.name} = {text}" if step.labelled else text
+        said = self._beside(step) or self._shorter(value)
+        if said:
+            return f"{text} {said}", False
+        said = self._joint(value) or self._of_cache(value, self.known)
+        return f"{text} {said or 'is no part of what one pass computes'}", bool(said)
 
     # What it is instead
 
     def _text(self, step: Step) -> str:
         """A step's expression with the names of values."""
-        text = joined(step, lambda mark: self._short(self.call, mark))
-        return text if len(text) <= LONGEST else MARK.sub(lambda found: self.call.names[found[0]], step.text)
+        return joined(step, lambda mark: self._short(self.call, mark))
 
     def _short(self, trail: Trail, mark: str) -> tuple[str, int]:
         step = trail.by_mark.get(mark)
         if step is None or step.labelled:
             return trail.names[mark], WHOLE
-        return joined(step, lambda one: self._short(trail, one)), step.level
+        text = joined(step, lambda one: self._short(trail, one))
+        return (text, step.level) if len(text) <= SHORT else (trail.names[mark], WHOLE)
 
     def _beside(self, step: Step) -> str:
         """The same step of one pass, if that is another expression."""
-        reads = [self.twins[mark] for mark in step.reads]
+        reads = [self.twins.get(mark) for mark in step.reads]
         for other in self.whole.steps:
-            if other.kind == step.kind and (other.reads == reads or other.name == step.name):
+            if other.kind == step.kind and (other.reads == reads or (step.labelled and other.name == step.name)):
                 text = joined(other, lambda mark: self._short(self.whole, mark))
-                return f"where one pass has `{text}`" if len(text) <= LONGEST and text != self._text(step) else ""
+                return f"where one pass has `{text}`" if text != self._text(step) else ""
         return ""
 
     def _joint(self, value: Array) -> str:
         """That tokens of the cache are joined with new ones of something else."""
-        n, past = self.view.n, self.view.width - self.view.n
-        axes = [axis for axis, length in enumerate(value.shape) if length == past + n] if past else []
-        for axis in axes:
+        past = self.view.width - self.view.n
+        for axis in [axis for axis, length in enumerate(value.shape) if past and length == self.view.width]:
             old, new = np.split(value, [past], axis)
-            known = [self.whole.values[mark] for mark in (*self.whole.by_mark, *self.whole.inputs)]
-            fresh = [full for full in known if any(is_place(a, b) for a, b in self.view.pairs(new, full))]
-            if fresh:
-                said = self._of_cache(old, fresh) or self._of_cache(old, known)
+            fresh = [full for full in self.known if full.ndim == new.ndim and self._is_part(new, full)]
+            if fresh and not any(self._is_part(old, full) for full in fresh):
+                said = self._of_cache(old, fresh)
                 if said:
-                    return f"joins them with a cache that {said}"
-        return self._of_cache(value, [])
+                    return f"joins new tokens with a cache that {said}{self._meant(fresh)}"
+        return ""
+
+    def _meant(self, fresh: Sequence[Array]) -> str:
+        """What a cache should be that is joined with new tokens of some values."""
+        names = (name for name, other in self.others.items() for full in fresh if same(other, full, self.near))
+        name = next(names, "")
+        return f", not {name}" if name else ""
 
     def _of_cache(self, value: Array, known: Sequence[Array]) -> str:
         """What a cached tensor is, beside one pass's values that it may be meant to be part of."""
         pairs = [pair for full in known for pair in self.view.pairs(value, full)]
-        for mine, full in pairs:
-            if said := relation(mine, full):
-                return said
-        for name, other in self.others.items():
-            if any(is_place(a, b) for a, b in self.view.pairs(value, other)):
-                return f"is {name}"
-        return ""
+        said = next(filter(None, (relation(*pair) for pair in pairs)), "")
+        names = (f"is {name}" for name, other in self.others.items() if self._is_part(value, other))
+        return said or next(names, "")
 
     def _shorter(self, value: Array) -> str:
         """That some of the tokens are left out."""
-        total = len(self.view.every)
-        for mark in self.whole.by_mark:
+        for total, mark in product((len(self.view.every), self.view.start), self.whole.by_mark):
             full = self.whole.values[mark]
-            if value.ndim != full.ndim:
+            if value.ndim != full.ndim or not value.ndim or len(value) not in (len(full), self.view.n_rows):
                 continue
-            for axis, (m, n) in enumerate(zip(value.shape, full.shape, strict=True)):
-                if m < total <= n:
-                    last, first = (np.take(full, np.arange(a, a + m), axis) for a in (total - m, 0))
-                    for part, word in ((last, "last"), (first, "first")):
-                        if any(is_place(a, b) for a, b in self.view.pairs(value, part)):
+            mine = value if len(value) == len(full) else value[self.view.row : self.view.row + 1]
+            for axis, (m, n) in enumerate(zip(mine.shape, full.shape, strict=True)):
+                if (
+                    0 < m < total <= n
+                    and mine.shape[:axis] + mine.shape[axis + 1 :] == full.shape[:axis] + full.shape[axis + 1 :]
+                ):
+                    for word, at in (("last", total - m), ("first", 0)):
+                        if is_place(mine, np.take(full, np.arange(at, at + m), axis), self.near):
                             return f"has the {word} {m} of {total} tokens only"
         return ""
 
@@ -194,17 +217,30 @@ def relation(mine: Array, full: Array) -> str:
     if mine.shape != full.shape or mine.dtype.kind != "f" or not mine.size or not np.any(full):
         return ""
     if is_place(mine, full):
-        return "is right"
+        return ""
     for name, held in FORMATS.items():
         if is_place(mine, held(full)):
             return f"is rounded to {name}"
     error = float(np.sqrt(np.mean((mine - full) ** 2)) / np.sqrt(np.mean(full**2)))
-    if error < ROUNDED and len(np.unique(mine)) <= min(LEVELS, mine.size // 2):
+    if error < ROUNDED and is_grid(mine):
         return "is rounded to 8 bits"
     best = float(np.sum(mine * full) / np.sum(full * full))
     if best and np.linalg.norm(mine - best * full) <= MULTIPLE * np.linalg.norm(mine):
         return f"is {number(best)} times what it should be"
     return rearranged(mine, full)
+
+
+def is_grid(values: Array) -> bool:
+    """Whether all are multiples of a step, as few as 8 bits have."""
+    sizes = np.unique(np.abs(values))
+    step = float(np.min(np.diff(sizes), initial=np.inf, where=np.diff(sizes) > NEAR * sizes[-1]))
+    if not 0 < step < np.inf:
+        return False
+    for part in (1, 2, 3):
+        multiples = values * part / step
+        if np.abs(multiples).max() <= LEVELS + 1 and np.abs(multiples - np.rint(multiples)).max() <= WHOLE_WITHIN:
+            return True
+    return False
 
 
 def rearranged(mine: Array, full: Array) -> str:
@@ -219,9 +255,9 @@ def rearranged(mine: Array, full: Array) -> str:
         empty = [i for i, one in enumerate(a) if not one.any()]
         if empty and all(order[i] == i for i in range(len(a)) if i not in empty):
             return f"is 0 for tokens {', '.join(map(str, empty))}"
-    if mine.ndim and mine.shape[-1] > 1:
-        sizes = [np.sqrt(np.sum(values**2, -1)) for values in (mine, full)]
-        if is_place(*sizes):
+    for axis in range(max(0, mine.ndim - 2), mine.ndim):
+        sizes = [np.sqrt(np.sum(values**2, axis)) for values in (mine, full)]
+        if mine.shape[axis] > 1 and is_place(*sizes):
             return "is turned: its vectors have the right length and another direction, as with other rotary positions"
     return ""
 
