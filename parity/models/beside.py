@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,10 +33,12 @@ class Side:
     dtype: str = ""
     places: dict[str, str] = field(default_factory=dict)
 
-    def trail(self, dtype: str) -> Trail:
+    def trail(self, dtype: str, *, gradients: bool = False) -> Trail:
         """What it calls. Raises ModelError."""
         self.dtype = dtype
-        reply, values = self.port.calls(self.state, self.layer, self.call, self.given, self.children, dtype)
+        reply, values = self.port.calls(
+            self.state, self.layer, self.call, self.given, self.children, dtype, gradients=gradients
+        )
         trail = Trail.of(reply, values)
         self.places = dict(trail.inputs)
         numbers = {step.mark: f"step:{i}" for i, step in enumerate(trail.steps)}
@@ -87,6 +90,13 @@ def sides(
         Side(base, states[base.name], ours, call, children, given, Sight(plain)),
         Side(other, states[other.name], layer, call, closed, found, sight),
     )
+
+
+def cutting(one: Side, other: Side, dtype: str) -> list[str]:
+    """The calls in the second layer's code that change gradients alone, without those that the first one has, too.
+    Raises ModelError."""
+    ours, theirs = (Counter(side.trail(dtype, gradients=True).cuts()) for side in (one, other))
+    return list(theirs - ours)
 
 
 def closing(partners: Mapping[str, str], layer: str, base: Recorded, other: Recorded) -> dict[str, str]:

@@ -31,6 +31,7 @@ from parity.models.measure import Bench, Distance, difference
 from parity.models.ports import Array, ModelError, Port
 from parity.models.spec import Model
 from parity.models.state import Move
+from parity.models.worker.crossing import LOSS
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome, Output
 from parity.reporting.text.words import few, plural
@@ -186,7 +187,34 @@ class Pair:
         layer, title = parted
         while layer not in self.partners:
             layer = layer.rpartition(".")[0]
-        return [Finding(CODE, layer, 0, self.partners[layer], {}, title=title, id="layer-code", explained=True)]
+        found = Finding(CODE, layer, 0, self.partners[layer], {}, title=title, id="layer-code", explained=True)
+        cuts = self._cuts()
+        if cuts:
+            found.layer = layer if layer in cuts else next(iter(cuts))
+            found.partner = self.partners[found.layer]
+            found.title = f"{title}; it calls {few(cuts[found.layer])}, which {self.base.name} does not"
+        return [found]
+
+    def _cuts(self) -> dict[str, list[str]]:
+        """The calls by which code changes gradients alone, and the baseline's does not, by layer."""
+        cuts: dict[str, list[str]] = {}
+        for layer, partner in self.partners.items():
+            if not self.other.layers[layer].own or layer == LOSS:
+                continue
+            finding = Finding(CODE, layer, 0, partner, {})
+            try:
+                found = beside.cutting(*self._sides(finding, self._few_rows(finding)), self.dtype)
+            except (ModelError, ValueError, TypeError, KeyError):
+                continue
+            cuts |= {layer: found} if found else {}
+        return cuts
+
+    def _sides(self, finding: Finding, rows: int | None) -> tuple[beside.Side, beside.Side]:
+        """The code of a finding in both ports."""
+        return beside.sides(
+            (self.base, self.other), self.states, self.partners, finding.layer, finding.call, self.free.plain,
+            self.sight, self.keys, rows,
+        )  # fmt: skip
 
     def _called_otherwise(self, run: Recorded) -> list[Finding]:
         """Code that calls its layers more or less often, with the same values: two norms that are still equal."""
@@ -324,11 +352,7 @@ class Pair:
         names."""
         place = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
         try:
-            pair = beside.sides(
-                (self.base, self.other), self.states, self.partners, finding.layer, finding.call, self.free.plain,
-                self.sight, self.keys, rows,
-            )  # fmt: skip
-            told, is_code = beside.parted(*pair, self.keys, self.dtype, place)
+            told, is_code = beside.parted(*self._sides(finding, rows), self.keys, self.dtype, place)
         except (ModelError, ValueError, TypeError, KeyError) as error:
             finding.evidence["unrecorded"] = str(error)
             return [], False

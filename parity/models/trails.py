@@ -79,13 +79,14 @@ class Step:
 @dataclass(frozen=True)
 class Trail:
     """What a layer's code calls, in order. `inputs` are places (`in:0`, `child:<tensor>`, `param:weight`, `constant:`)
-    by mark, `outputs` marks by boundary."""
+    by mark, `outputs` marks by boundary; `backward` are the calls that change gradients alone."""
 
     steps: Sequence[Step]
     values: Mapping[str, Array]
     names: Mapping[str, str]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    backward: Sequence[str] = ()
 
     @classmethod
     def of(cls, reply: Mapping[str, Any], values: Mapping[str, Array]) -> Trail:
@@ -103,7 +104,7 @@ class Trail:
                 source[step.mark] = mark
             steps.append(step)
         outputs = {key: source.get(mark, mark) for key, mark in reply["outputs"].items()}
-        return cls(steps, values, reply["names"], reply["inputs"], outputs)
+        return cls(steps, values, reply["names"], reply["inputs"], outputs, list(map(put, reply["backward"])))
 
     @cached_property
     def by_mark(self) -> dict[str, Step]:
@@ -119,6 +120,18 @@ class Trail:
                 found.add(one)
                 waiting += self.by_mark[one].reads if one in self.by_mark else ()
         return [mark for mark in (*self.inputs, *self.by_mark) if mark in found]
+
+    def worded(self, mark: str, most: int = SHORT) -> tuple[str, int]:
+        """A value by its name in the source, or by an expression of at most so many characters, else by a name."""
+        step = self.by_mark.get(mark)
+        if step is None or step.labelled:
+            return self.names[mark], WHOLE
+        text = joined(step, lambda one: self.worded(one, most))
+        return (text, step.level) if len(text) <= most else (self.names[mark], WHOLE)
+
+    def cuts(self) -> list[str]:
+        """The calls that change gradients alone."""
+        return [MARK.sub(lambda found: self.worded(found[0])[0], text) for text in self.backward]
 
     @property
     def text(self) -> str:
@@ -174,6 +187,7 @@ class Parting:
         as_often = [key for key in off if calls[0][layer_of(self.keys[key])] == calls[1][layer_of(key)]]
         return as_often or off
 
+    @np.errstate(all="ignore")
     def told(self) -> list[str]:
         """Where the code parts, a text for each place; none if that is not found."""
         found: dict[str, None] = {}

@@ -296,7 +296,7 @@ class Decoding:
                 told = told or self._part(layer, which, calls[: k + 1]).told(origin.boundaries)
                 if told is not None:
                     break
-        except (ModelError, LookupError, ValueError, TypeError) as error:
+        except (ModelError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
             self.notes.append(f"what {layer or 'the model'} calls is not compared: {error}")
             return why
         if told is None:

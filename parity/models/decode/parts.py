@@ -15,7 +15,6 @@ import numpy as np
 from parity.models.decode.ways import Call
 from parity.models.ports import Array
 from parity.models.trails import NEAR, Step, Trail, is_place, joined, same
-from parity.models.worker.calls import WHOLE
 from parity.reporting.text.words import number
 
 FORMATS: Mapping[str, Callable[[Array], Array]] = {
@@ -128,6 +127,7 @@ class Part:
                 return mark
         return None
 
+    @np.errstate(all="ignore")
     def told(self, boundaries: Sequence[str]) -> tuple[str, bool] | None:
         """In words, with whether it is what the cache holds."""
         mark = self.first(boundaries)
@@ -151,21 +151,14 @@ class Part:
 
     def _text(self, step: Step) -> str:
         """A step's expression with the names of values."""
-        return joined(step, lambda mark: self._short(self.call, mark))
-
-    def _short(self, trail: Trail, mark: str) -> tuple[str, int]:
-        step = trail.by_mark.get(mark)
-        if step is None or step.labelled:
-            return trail.names[mark], WHOLE
-        text = joined(step, lambda one: self._short(trail, one))
-        return (text, step.level) if len(text) <= SHORT else (trail.names[mark], WHOLE)
+        return joined(step, lambda mark: self.call.worded(mark, SHORT))
 
     def _beside(self, step: Step) -> str:
         """The same step of one pass, if that is another expression."""
         reads = [self.twins.get(mark) for mark in step.reads]
         for other in self.whole.steps:
             if other.kind == step.kind and (other.reads == reads or (step.labelled and other.name == step.name)):
-                text = joined(other, lambda mark: self._short(self.whole, mark))
+                text = joined(other, lambda mark: self.whole.worded(mark, SHORT))
                 return f"where one pass has `{text}`" if text != self._text(step) else ""
         return ""
 

@@ -41,6 +41,9 @@ REVERSED: Mapping[str, str] = {
 }  # fmt: skip
 """Operators of the second operand."""
 PREFIX: Mapping[str, str] = {"neg": "-", "negative": "-", "invert": "~", "logical_not": "~", "bitwise_not": "~"}
+BACKWARD = frozenset(("detach", "stop_gradient", "register_hook"))
+"""Functions that change gradients alone."""
+WITHOUT = " without gradients"
 OPERANDS = ("x", "input", "y", "other")
 """Arguments that are told without their names."""
 LONGEST = 40
@@ -49,12 +52,14 @@ LONGEST = 40
 
 class Calls(Known):
     """Writes each call of a framework's functions down: `steps` are texts with marks for values, which go to the tape.
-    `others` are values that take the place of steps', by number."""
+    `others` are values that take the place of steps', by number; `backward` are the calls that change gradients
+    alone."""
 
     def __init__(self, port: Any, tape: Tape, others: Mapping[int, Any]) -> None:
         super().__init__()
         self.port, self.tape, self.others = port, tape, others
         self.steps: List[Dict[str, Any]] = []
+        self.backward: List[str] = []
         self.parameters = {id(state.tensor): state.name for state in port.tensors()}
 
     def var(self, tensor: Any) -> Any:
@@ -88,6 +93,10 @@ class Calls(Known):
             self._known_anew(args[0], f"{self._text(args[0])} with [{self._index(args[1])}] = {self._text(args[2])}", 0)
             return result
         outputs = self._outputs(result)
+        if named.strip("_") in BACKWARD:
+            self.backward.append(self.told(named.strip("_"), args, kwargs)[0])
+        elif not named.endswith("_like") and self.is_cut(outputs, (args, kwargs)):
+            self.backward.append(f"{self.told(named.strip('_'), args, unusual(function, kwargs))[0]}{WITHOUT}")
         if not outputs or named == "__set__":
             return result
         if all(id(output) in self._known for output in outputs) and not is_in_place(named):
@@ -100,6 +109,15 @@ class Calls(Known):
         for i, output in enumerate(outputs):
             self._known_anew(output, f"{text}[{i}]", PART, named)
         return result
+
+    def is_cut(self, outputs: Any, given: Any) -> bool:
+        """Whether no gradient flows from what a call returns to what it gets, which has one."""
+        floats = [tensor for tensor in self.port.tensors_in(outputs) if "float" in self.port.dtype_of(tensor)]
+        return (
+            bool(floats)
+            and not any(map(self.port.flows, floats))
+            and any(map(self.port.flows, self.port.tensors_in(given)))
+        )
 
     def _outputs(self, result: Any) -> List[Any]:
         """The tensors that a function has returned."""
@@ -133,10 +151,12 @@ class Calls(Known):
         return rows
 
     def told_all(self, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Dict[str, Any]:
-        """As the host gets it: `steps`, `names` by mark, the places of `inputs` by mark, the marks of `outputs`."""
+        """As the host gets it: `steps`, `names` by mark, the places of `inputs` by mark, the marks of `outputs`, and
+        the calls that change what flows `backward`."""
         steps = self.named()
         constants = {mark: f"constant:{name}" for mark, name in self.names.items() if name in self.constants}
-        return {"steps": steps, "names": self.names, "inputs": {**inputs, **constants}, "outputs": dict(outputs)}
+        found = {"steps": steps, "names": self.names, "inputs": {**inputs, **constants}, "outputs": dict(outputs)}
+        return {**found, "backward": self.backward}
 
     # Words
 
@@ -186,7 +206,7 @@ class Calls(Known):
             return value.__name__
         if isinstance(value, slice) or value is Ellipsis:
             return written(value)
-        word = str(value)
+        word = getattr(value, "__name__", str(value))
         return word.rpartition(".")[2] if "dtype" in type(value).__name__.lower() else word[:LONGEST]
 
 

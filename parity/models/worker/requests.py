@@ -147,7 +147,14 @@ class ModelRequests:
         others = {int(name[5:]): given.load(name) for name in given if name.startswith("step:")}
         try:
             found = calls_of(
-                port, request["layer"], request["call"], *given_of(given), request["children"], tape, others
+                port,
+                request["layer"],
+                request["call"],
+                *given_of(given),
+                request["children"],
+                tape,
+                others,
+                request["gradients"],
             )
         except UntracedError as error:
             raise PortError(str(error)) from error

@@ -6,7 +6,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Callable, Collection, Dict, List, Mapping
 
-from parity.models.worker.calls import Calls
+from parity.models.worker.calls import WITHOUT, Calls
 from parity.models.worker.crossing import IN, OUT, Crossing, key
 from parity.models.worker.ports.base import Port
 from parity.models.worker.ports.layered import LayeredPort, Watch, filled, is_slot, named
@@ -44,10 +44,12 @@ class Closed(Watch):
             self.note(tensor, f"{word}_in{i or ''}", key(layer, call, IN, i))
         self.tracer.active = False
         result = original(*args, **kwargs)
+        if isinstance(self.tracer, Calls) and self.tracer.is_cut(result, (args, kwargs)):
+            self.tracer.backward.append(f"{word}{WITHOUT}")
         others = {}
         for i, tensor in enumerate(self.port.tensors_in(result)):
-            name = key(layer, call, OUT, i)
-            others[i] = self.port.to_tensor(self.values.get(name, self.port.to_array(tensor)), tensor)
+            name, values = key(layer, call, OUT, i), self.port.to_array(tensor)
+            others[i] = self.port.to_tensor(self.values.get(name, values), tensor, self.port.flows(tensor))
             self.inputs[repr(self.tracer.know(others[i], word))] = f"child:{name}"
         self.tracer.active = True
         return filled(self.port.emptied(result), others)
@@ -83,15 +85,17 @@ def calls_of(
     children: Collection[str],
     tape: Tape,
     others: Mapping[int, Any],
+    gradients: bool,
 ) -> Dict[str, Any]:
-    """The calls of a layer's call with their values, which go to the tape; `others` take the place of results.
+    """The calls of a layer's call with their values, which go to the tape; `others` take the place of results. With
+    `gradients`, they flow.
 
     `steps`, and the marks of `inputs` and `outputs` with their places. Raises UntracedError.
     """
     if not isinstance(port, LayeredPort):
         raise UntracedError(f"{port.framework.__name__} does not tell what it calls")
     calls = Calls(port, tape, others)
-    closed = closed_run(port, layer, call, inputs, values, children, calls)
+    closed = closed_run(port, layer, call, inputs, values, children, calls, gradients=gradients)
     outputs = {closed.outputs[name]: mark for name, mark in closed.named.items()}
     return calls.told_all(closed.inputs, outputs)
 
@@ -104,13 +108,15 @@ def closed_run(
     values: Mapping[str, Any],
     children: Collection[str],
     tracer: Any,
+    *,
+    gradients: bool = False,
 ) -> Closed:
     """Call a layer with its children closed, while the tracer sees what its code calls. Raises UntracedError."""
     if (layer, call) not in port.calls:
         raise UntracedError(f"{layer or 'the model'} was not called {call + 1} times")
     module = port.module(layer)
     closed = Closed(port, [name for name in children if name != layer], values, tracer)
-    leaves = {i: port.to_tensor(array, port.held(array)) for i, array in inputs.items()}
+    leaves = {i: port.to_tensor(a, port.held(a), gradients and a.dtype.kind == "f") for i, a in inputs.items()}
     words = words_of(port.entered(module), port.calls[layer, call])
     for i, tensor in leaves.items():
         closed.inputs[repr(tracer.know(tensor, words[i] if i < len(words) else f"x{i}"))] = f"in:{i}"
@@ -118,7 +124,7 @@ def closed_run(
         closed.inputs[repr(tracer.know(tensor, name))] = f"param:{name}"
     args, kwargs = filled(port.calls[layer, call], leaves)
     port.seeded()
-    with port.no_gradients(), closed, port.intercepted(tracer.called):
+    with port.recorded() if gradients else port.no_gradients(), closed, port.intercepted(tracer.called):
         result = port.entered(module)(*args, **kwargs)
     for i, tensor in enumerate(port.tensors_in(result)):
         closed.note(tensor, f"y{i or ''}", key(layer, call, OUT, i))

@@ -130,6 +130,10 @@ class LayeredPort(Port):
 
     # Runs
 
+    def flows(self, tensor: Any) -> bool:  # noqa: ARG002 - where tensors do not tell
+        """Whether a gradient flows to a tensor."""
+        return False
+
     def no_gradients(self) -> Any:
         """A context in which nothing is recorded for gradients."""
         raise NotImplementedError

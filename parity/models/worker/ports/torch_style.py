@@ -38,6 +38,9 @@ class TorchStylePort(LayeredPort):
     def to_array(self, tensor: Any) -> Any:
         return super().to_array(tensor.detach())
 
+    def flows(self, tensor: Any) -> bool:
+        return self.depends(tensor)
+
     def assign(self, tensor: Any, array: Any) -> None:
         value = self.to_tensor(array.reshape(tuple(int(n) for n in tensor.shape)), tensor)
         with self.framework.no_grad():
