@@ -84,6 +84,11 @@ class Finding:
         return max([*self.boundaries.values(), *judged], default=0.0)
 
     @property
+    def said(self) -> tuple[str, str, Any]:
+        """What is said of it."""
+        return self.id, self.title, self.evidence.get("expression")
+
+    @property
     def place(self) -> str:
         """`layer encoder.0.norm`, `the code of encoder.0`."""
         if self.kind == WEIGHTS:

@@ -724,7 +724,7 @@ class Pair:
             }
             rest = [name for name in off if not name.startswith("buffer.")] if finding in main else []
             tensors = tuple(dict.fromkeys([*mine, *rest]))
-            alike = [one for one in self.findings if (one.id, one.title) == (finding.id, finding.title)]
+            alike = [one for one in self.findings if one.said == finding.said]
             title = f"{places(alike)}: {finding.title}"
             yield Diagnosis(*cell, finding.id, title, tensors, finding.explained, finding.ratio, None, evidence)
         left = list(self._buffers_left(off))

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -39,8 +38,8 @@ MENDED = 1e-3
 MOST_TRIED = 160
 SHORT = 48
 """An expression of at most so many characters is told in full, where its value has no name of its own."""
-LONGEST, FAIR, PLAIN = 200, 120, 90
-"""A longer expression tells nothing; what is told in more is first told otherwise; and in no more, not looked into."""
+LONGEST, FAIR = 200, 120
+"""A longer expression tells nothing; what is told in more is first told otherwise."""
 
 
 KINDS = {
@@ -200,7 +199,7 @@ class Parting:
         """Where the code behind one output parts."""
         root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
         whole = self._texts([(root, goal)], key)
-        if whole and len(whole[0]) <= PLAIN:
+        if whole and self._is_first(root) and len(whole[0]) <= FAIR:
             return whole
         single = next(self._single(key), None)
         if single is not None and len(single) <= FAIR:
@@ -208,6 +207,11 @@ class Parting:
         every = [self._everywhere(key), self._texts(self.pairs(root, goal), key), whole]
         known = [texts for texts in ([single] if single else [], *every) if texts]
         return min(known, key=lambda texts: sum(map(len, texts)), default=[])
+
+    def _is_first(self, mark: str) -> bool:
+        """Whether all that a value follows from directly is known."""
+        step = self.theirs.by_mark.get(mark)
+        return mark in self._twins or step is None or all(one in self._twins for one in step.reads)
 
     def _joined(self, texts: Sequence[str]) -> list[str]:
         """The texts, and where several are the same but for an input, what the others are of."""
@@ -347,9 +351,13 @@ class Parting:
 
     def _both(self, mark: str, other: str, key: str = "") -> str | None:
         """`scores = q @ k, where torch has q @ k / 2.83`; None if that is too long, or says the same twice."""
-        if mark in self._twins and other in self.known and mark != self.theirs.outputs.get(key):
+        known = mark in self._twins and self._in_order(mark, self._twins[mark]) and other in self.known
+        if known and mark != self.theirs.outputs.get(key):
             mark, other = self._wired(mark, other)
         theirs, ours = self._theirs(mark, 0)[0], self._ours(other, 0)[0]
+        right = self.ours.by_mark.get(other)
+        if other in self.known and right is not None and right.labelled and right.name in re.findall(r"\w+", theirs):
+            ours = right.name
         if max(len(theirs), len(ours)) > LONGEST:
             theirs, ours = self._theirs(mark, 0, brief=True)[0], self._ours(other, 0, brief=True)[0]
         if max(len(theirs), len(ours)) > LONGEST or theirs == ours:
@@ -387,7 +395,7 @@ class Parting:
         step = self.ours.by_mark.get(mark)
         if step is None or (brief and depth and step.labelled):
             return self.ours.names[mark], WHOLE
-        if mark in self.known and (depth or step.labelled):
+        if mark in self.known and depth:
             return self._named(self.ours, mark)
         return joined(step, lambda one: self._ours(one, depth + 1, brief=brief)), step.level
 
@@ -443,7 +451,7 @@ def same(one: Array, other: Array, near: float = NEAR) -> bool:
         return True
     if not 1 < other.ndim <= MOST_AXES or not permuted(one.shape, other.shape):
         return False
-    orders = islice(fitting(squeezed(other).shape, squeezed(one).shape), 1, None)
+    orders = fitting(squeezed(other).shape, squeezed(one).shape)
     return any(is_place(squeezed(one), squeezed(other).transpose(order), near) for order in orders)
 
 

@@ -51,7 +51,10 @@ def test_a_fault_does_not_hide_another_behind_it(two_faults):
     assert layer.title == "layer norm: eps is 1e-05 in ours and 0.01 in theirs"
     assert layer.evidence["verified"] is True
     assert (code.id, code.explained) == ("layer-code", True)
-    assert code.evidence["expression"] == "scores = q @ transpose(k, -1, -2), where ours has q @ transpose(k, -1, -2) / 2.828427125"
+    assert (
+        code.evidence["expression"]
+        == "scores = q @ transpose(k, -1, -2), where ours has q @ transpose(k, -1, -2) / 2.828427125"
+    )
     assert layer.evidence["share"] + code.evidence["share"] == pytest.approx(1, abs=1e-4)
     assert code.evidence["left"] < 8
 

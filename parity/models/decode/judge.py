@@ -16,7 +16,7 @@ from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import steps
-from parity.models.decode.parts import Part, View
+from parity.models.decode.parts import NO_PART, Part, View
 from parity.models.decode.port import Decoder, Run
 from parity.models.decode.spec import Decode
 from parity.models.decode.tokens import LOGPROBS, TokenRatios, log_probabilities, token_ratios
@@ -303,7 +303,9 @@ class Decoding:
             return why
         text, is_cache = told
         said = f"from token {View.of(calls[k], which).start} on, {text}" if k else text
-        return (why[0], f"{why[1]}: {said}") if why else ("decode-cache" if is_cache else "decode-code", said)
+        if why:
+            return why[0], f"{why[1]}: {said}"
+        return ("layer-code" if said.endswith(NO_PART) else "decode-cache" if is_cache else "decode-code"), said
 
     def _part(self, layer: str, which: int, calls: Sequence[Call]) -> Part:
         """What a layer's code calls in the last of some calls, and in one pass: in a wider dtype, if that can be."""

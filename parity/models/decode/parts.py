@@ -80,6 +80,7 @@ class View:
             yield value[mine], full[theirs]
 
 
+NO_PART = "is no part of what one pass computes"
 MOST_AXES = 6
 SHORT = 40
 """A value is told by an expression of so many characters, else by its name."""
@@ -145,7 +146,7 @@ class Part:
         if said:
             return f"{text} {said}", False
         said = self._joint(value) or self._of_cache(value, self.known)
-        return f"{text} {said or 'is no part of what one pass computes'}", bool(said)
+        return f"{text} {said or NO_PART}", bool(said)
 
     # What it is instead
 

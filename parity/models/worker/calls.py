@@ -207,7 +207,7 @@ class Calls(Known):
         if isinstance(value, slice) or value is Ellipsis:
             return written(value)
         word = getattr(value, "__name__", str(value))
-        return word.rpartition(".")[2] if "dtype" in type(value).__name__.lower() else word[:LONGEST]
+        return word.rpartition(".")[2] if word.partition(".")[0] in self.port.roots else word[:LONGEST]
 
 
 def number(value: float) -> str:
