@@ -517,7 +517,7 @@ class Pair:
         loaded: list[str] = []
         for finding in self.findings[:MOST_MENDED]:
             loaded += finding.parameters
-            mended += [str(at) for at in finding.boundaries if not at.state]
+            mended += [str(at) for at in (*finding.boundaries, *finding.again) if not at.state]
             try:
                 run = self.other.run(
                     self._state(loaded),

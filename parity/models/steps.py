@@ -228,10 +228,13 @@ def inside(layer: str, outer: str) -> bool:
 
 
 def one_each(findings: Sequence[Finding]) -> list[Finding]:
-    """Of the calls of one layer, the one that is furthest off."""
-    best: dict[tuple[str, str], Finding] = {}
+    """Of the calls of one layer, the one that is furthest off, with the boundaries of the others."""
+    calls: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
-        key = finding.kind, finding.layer
-        if key not in best or finding.ratio > best[key].ratio:
-            best[key] = finding
-    return list(best.values())
+        calls.setdefault((finding.kind, finding.layer), []).append(finding)
+    best = []
+    for alike in calls.values():
+        worst = max(alike, key=lambda finding: finding.ratio)
+        worst.again = [at for finding in alike if finding is not worst for at in finding.boundaries]
+        best.append(worst)
+    return best
