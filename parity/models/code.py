@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from ast import literal_eval
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -138,7 +139,11 @@ def code_case(
     given = cut.all(given_to(ours, call, children, boundary, plain))
     reply, constants = base.traced(states[base.name], ours, call, given, children)
     reply = without_flags(reply, plain, sight.run, inverted(keys))
-    outputs = {n: at for n, at in reply["outputs"].items() if not is_folded(at, behind)}
+    held_by = inverted(keys)
+    outputs = {
+        n: at for n, at in reply["outputs"].items()
+        if not is_folded(at, behind) and (at not in held_by or same_sizes(plain, at, sight.run, held_by[at][0]))
+    }  # fmt: skip
     reply = {**reply, "returned": {name: value for name, value in reply["returned"].items() if name in outputs}}
     places = reply["inputs"]
     values = values_of(reply, base, ours, Recorded(str(states[base.name])), given, constants)
@@ -209,6 +214,11 @@ def without_flags(
 
     kept = [o for o, name in program["outputs"].items() if plain.entries[name]["dtype"] == "bool" or not is_flag(name)]
     return {**program, **{part: {o: program[part][o] for o in kept} for part in ("outputs", "returned")}}
+
+
+def same_sizes(base: Recorded, ours: str, other: Recorded, theirs: str) -> bool:
+    """Whether two tensors have as many elements: what a layer gets may be padded before, or by itself."""
+    return theirs not in other or math.prod(base.shape(ours)) == math.prod(other.shape(theirs))
 
 
 def is_folded(boundary: str, behind: Collection[str]) -> bool:

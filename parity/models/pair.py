@@ -293,6 +293,8 @@ class Pair:
         )
         judge.take(self.dtype, outcomes)
         cell = judge.cells[self.dtype]
+        if not finding.resized and not has_shapes(outcomes[1], oracle):
+            return None
         if not finding.resized and not self._alone_off(cell):
             return judge.judged(diagnose=False)
         verified = self._verified(finding, case, inputs, outcomes[1], set(cell.off.get(self.other.name, {})))
@@ -780,6 +782,11 @@ def outcome(
 def outputs_of(run: Recorded) -> list[str]:
     """The names of a run's outputs."""
     return [name for name in run if name.partition(".")[0] == "output"]
+
+
+def has_shapes(outcome: CellOutcome, oracle: Mapping[str, Any]) -> bool:
+    """Whether a layer that was called alone has returned something, all of it in the shapes that it should have."""
+    return bool(outcome.outputs) and all(o.shape == oracle[name].shape for name, o in outcome.outputs.items())
 
 
 def places(findings: Sequence[Finding]) -> str:

@@ -23,24 +23,28 @@ from parity.models.worker.tape import Recorded, regrouped, squeezed
 
 
 def resized(partners: Mapping[str, str], base: Recorded, other: Recorded) -> int | None:
-    """Where in another port's run a layer first returns a tensor of another size than its partner does, for inputs of
-    the same sizes, or first gets one: whatever follows has other sizes, too. None if there is no such place."""
+    """Where in another port's run a layer first returns a tensor of another size than its partner does: whatever
+    follows has other sizes, too. None if there is no such place. What gets more and returns as much is padded before.
+    """
     ours, theirs = grouped(base), grouped(other)
     for position, (layer, call, side) in enumerate(theirs):
         if not layer or layer == LOSS or layer not in partners or side not in ("in", "out"):
             continue
-        mine, given, got = (
+        mine, returned, given, got = (
             lengths(run, groups.get((owner_of, call, where), []))
             for run, groups, owner_of, where in (
                 (base, ours, partners[layer], "out"),
+                (other, theirs, layer, "out"),
                 (base, ours, partners[layer], "in"),
                 (other, theirs, layer, "in"),
             )
         )
+        if not mine or not returned or mine[0] == returned[0]:
+            continue
         if side == "in":
             if len(given) == len(got) and given and given[0] != got[0]:
                 return position - 1
-        elif sorted(given) == sorted(got) and mine and mine[0] != lengths(other, theirs[layer, call, side])[0]:
+        elif sorted(given) == sorted(got):
             return position
     return None
 
