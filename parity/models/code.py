@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from ast import literal_eval
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -142,7 +141,7 @@ def code_case(
     held_by = inverted(keys)
     outputs = {
         n: at for n, at in reply["outputs"].items()
-        if not is_folded(at, behind) and (at not in held_by or same_sizes(plain, at, sight.run, held_by[at][0]))
+        if not is_folded(at, behind) and (at in held_by or not is_called(at, theirs, sight.run))
     }  # fmt: skip
     reply = {**reply, "returned": {name: value for name, value in reply["returned"].items() if name in outputs}}
     places = reply["inputs"]
@@ -216,9 +215,10 @@ def without_flags(
     return {**program, **{part: {o: program[part][o] for o in kept} for part in ("outputs", "returned")}}
 
 
-def same_sizes(base: Recorded, ours: str, other: Recorded, theirs: str) -> bool:
-    """Whether two tensors have as many elements: what a layer gets may be padded before, or by itself."""
-    return theirs not in other or math.prod(base.shape(ours)) == math.prod(other.shape(theirs))
+def is_called(boundary: str, partners: Mapping[str, str], run: Recorded) -> bool:
+    """Whether a tensor has a place in the other port's run, so that it has none of its size there: it is padded."""
+    layer, _, rest = boundary.partition("|")
+    return f"{partners.get(layer, '')}|{rest}" in run
 
 
 def is_folded(boundary: str, behind: Collection[str]) -> bool:

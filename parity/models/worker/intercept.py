@@ -37,7 +37,7 @@ class Interception:
         self.inside = False
         self.sites: List[Site] = [*self._methods(kinds), *self._functions(roots, namespaces)]
 
-    def _wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrapped(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if self.inside:
@@ -47,8 +47,9 @@ class Interception:
                 result = function(*args, **kwargs)
             finally:
                 self.inside = False
-            return self.record(function, args, kwargs, result)
+            return self.record(call, args, kwargs, result)
 
+        call.__name__ = name
         return call
 
     def _methods(self, kinds: Collection[Any]) -> Iterator[Site]:
@@ -56,16 +57,16 @@ class Interception:
             for name in dir(kind):
                 own = inspect.getattr_static(kind, name)
                 if isinstance(own, CALLABLE) and (name in OPERATORS or not name.startswith("_")):
-                    yield kind, name, own, self._wrapped(getattr(kind, name))
+                    yield kind, name, own, self._wrapped(getattr(kind, name), name)
                 elif name in TURNED and hasattr(own, "__get__"):
-                    yield kind, name, own, property(self._wrapped(reading(own, name)))
+                    yield kind, name, own, property(self._wrapped(reading(own), name))
 
     def _functions(self, roots: Collection[str], namespaces: Collection[Any]) -> Iterator[Site]:
         found: Dict[int, Any] = {}
         for namespace in namespaces:
             for name, value in vars(namespace).items():
                 if isinstance(value, CALLABLE) and not name.startswith("_"):
-                    found.setdefault(id(value), self._wrapped(value))
+                    found.setdefault(id(value), self._wrapped(value, value.__name__))
         for name, module in list(sys.modules.items()):
             if isinstance(module, types.ModuleType) and name.partition(".")[0] in roots:
                 for attribute, value in list(vars(module).items()):
@@ -99,11 +100,10 @@ class Interception:
                     delattr(place, name)
 
 
-def reading(own: Any, name: str) -> Callable[[Any], Any]:
-    """The function that reads an attribute, with its name."""
+def reading(own: Any) -> Callable[[Any], Any]:
+    """The function that reads an attribute."""
 
     def read(tensor: Any) -> Any:
         return own.__get__(tensor, type(tensor))
 
-    read.__name__ = name
     return read
