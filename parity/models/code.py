@@ -138,7 +138,11 @@ def code_case(
     given = cut.all(given_to(ours, call, children, boundary, plain))
     reply, constants = base.traced(states[base.name], ours, call, given, children)
     reply = without_flags(reply, plain, sight.run, inverted(keys))
-    outputs = {n: at for n, at in reply["outputs"].items() if not is_folded(at, behind)}
+    held_by = inverted(keys)
+    outputs = {
+        n: at for n, at in reply["outputs"].items()
+        if not is_folded(at, behind) and (at in held_by or not is_called(at, theirs, sight.run))
+    }  # fmt: skip
     reply = {**reply, "returned": {name: value for name, value in reply["returned"].items() if name in outputs}}
     places = reply["inputs"]
     values = values_of(reply, base, ours, Recorded(str(states[base.name])), given, constants)
@@ -209,6 +213,12 @@ def without_flags(
 
     kept = [o for o, name in program["outputs"].items() if plain.entries[name]["dtype"] == "bool" or not is_flag(name)]
     return {**program, **{part: {o: program[part][o] for o in kept} for part in ("outputs", "returned")}}
+
+
+def is_called(boundary: str, partners: Mapping[str, str], run: Recorded) -> bool:
+    """Whether a tensor has a place in the other port's run, so that it has none of its size there: it is padded."""
+    layer, _, rest = boundary.partition("|")
+    return f"{partners.get(layer, '')}|{rest}" in run
 
 
 def is_folded(boundary: str, behind: Collection[str]) -> bool:

@@ -52,9 +52,9 @@ class Finding:
 
     `kind` is `layer`, `code` for the code of a layer between its children, or `weights` for `parameters` with other
     values or in another place; `boundaries` are its tensors that are off, by error ratio, of another shape if it is
-    `resized`; `called_otherwise` are the layers that code calls more or less often. `share` is the part of the output's
-    difference that goes away once it is mended, after all that come before it; `shares` the same of the loss and of
-    metrics, and `left` the output's error ratio after it.
+    `resized`, `again` those of the layer's other calls; `called_otherwise` are the layers that code calls more or less
+    often. `share` is the part of the output's difference that goes away once it is mended, after all that come before
+    it; `shares` the same of the loss and of metrics, and `left` the output's error ratio after it.
     """
 
     kind: str
@@ -62,6 +62,7 @@ class Finding:
     call: int
     partner: str
     boundaries: Mapping[Boundary, float]
+    again: Sequence[Boundary] = ()
     parameters: Sequence[str] = ()
     resized: bool = False
     called_otherwise: Sequence[str] = ()
@@ -82,6 +83,11 @@ class Finding:
         """The largest error ratio."""
         judged = [c.error_ratio[0] for c in self.comparisons if c.error_ratio[0] is not None]
         return max([*self.boundaries.values(), *judged], default=0.0)
+
+    @property
+    def said(self) -> tuple[str, str, Any]:
+        """What is said of it."""
+        return self.id, self.title, self.evidence.get("expression")
 
     @property
     def place(self) -> str:

@@ -20,7 +20,7 @@ from parity.judge.compare.metrics import Metrics, compare, quotient
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
-from parity.models import backward, leaves, orders, repro, steps, weights
+from parity.models import backward, beside, leaves, orders, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
 from parity.models.converted import Fold, FoldedKernel
 from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
@@ -31,6 +31,7 @@ from parity.models.measure import Bench, Distance, difference
 from parity.models.ports import Array, ModelError, Port
 from parity.models.spec import Model
 from parity.models.state import Move
+from parity.models.worker.crossing import LOSS
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome, Output
 from parity.reporting.text.words import few, plural
@@ -186,7 +187,34 @@ class Pair:
         layer, title = parted
         while layer not in self.partners:
             layer = layer.rpartition(".")[0]
-        return [Finding(CODE, layer, 0, self.partners[layer], {}, title=title, id="layer-code", explained=True)]
+        found = Finding(CODE, layer, 0, self.partners[layer], {}, title=title, id="layer-code", explained=True)
+        cuts = self._cuts()
+        if cuts:
+            found.layer = layer if layer in cuts else next(iter(cuts))
+            found.partner = self.partners[found.layer]
+            found.title = f"{title}; it calls {few(cuts[found.layer])}, which {self.base.name} does not"
+        return [found]
+
+    def _cuts(self) -> dict[str, list[str]]:
+        """The calls by which code changes gradients alone, and the baseline's does not, by layer."""
+        cuts: dict[str, list[str]] = {}
+        for layer, partner in self.partners.items():
+            if not self.other.layers[layer].own or layer == LOSS:
+                continue
+            finding = Finding(CODE, layer, 0, partner, {})
+            try:
+                found = beside.cutting(*self._sides(finding, self._few_rows(finding)), self.dtype)
+            except (ModelError, ValueError, TypeError, KeyError):
+                continue
+            cuts |= {layer: found} if found else {}
+        return cuts
+
+    def _sides(self, finding: Finding, rows: int | None) -> tuple[beside.Side, beside.Side]:
+        """The code of a finding in both ports."""
+        return beside.sides(
+            (self.base, self.other), self.states, self.partners, finding.layer, finding.call, self.free.plain,
+            self.sight, self.keys, rows,
+        )  # fmt: skip
 
     def _called_otherwise(self, run: Recorded) -> list[Finding]:
         """Code that calls its layers more or less often, with the same values: two norms that are still equal."""
@@ -239,7 +267,10 @@ class Pair:
         idle = {name for name in children if evaluates and plain(self.other.layers[name].kind) == "dropout"}
         apart = [name for name in children if theirs[name] != ours[name] and name not in idle]
         if apart:
-            finding.id, finding.explained, finding.called_otherwise = "layer-code", True, apart
+            finding.called_otherwise = apart
+            if finding.explained and finding.id == "layer-code":
+                return
+            finding.id, finding.explained = "layer-code", True
             told = (f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}" for name in apart)
             finding.title = "; ".join(told)
             finding.evidence.pop("expression", None)
@@ -262,6 +293,8 @@ class Pair:
         )
         judge.take(self.dtype, outcomes)
         cell = judge.cells[self.dtype]
+        if not finding.resized and not has_shapes(outcomes[1], oracle):
+            return None
         if not finding.resized and not self._alone_off(cell):
             return judge.judged(diagnose=False)
         verified = self._verified(finding, case, inputs, outcomes[1], set(cell.off.get(self.other.name, {})))
@@ -307,8 +340,33 @@ class Pair:
         Of a large batch a few rows are judged, if they show it.
         """
         few = self._few_rows(finding)
+        told, is_code = self._parted(finding, few)
+        if told and is_code:
+            return None
         judged = self._judged_rows(finding, few) if few else None
-        return judged or self._judged_rows(finding, None)
+        judged = judged or self._judged_rows(finding, None)
+        if told and not finding.explained:
+            self._tell(finding, told)
+        return judged
+
+    def _parted(self, finding: Finding, rows: int | None) -> tuple[Sequence[str], bool]:
+        """Where the code of both ports parts, which is told unless the baseline's is one function, whose causes have
+        names."""
+        place = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
+        try:
+            told, is_code = beside.parted(*self._sides(finding, rows), self.keys, self.dtype, place)
+        except (ModelError, ValueError, TypeError, KeyError) as error:
+            finding.evidence["unrecorded"] = str(error)
+            return [], False
+        if told and is_code:
+            self._tell(finding, told)
+        return told, is_code
+
+    def _tell(self, finding: Finding, told: Sequence[str]) -> None:
+        """The cause of a finding is where the code of both ports parts."""
+        steps = "one step differs" if len(told) == 1 else f"{len(told)} steps differ"
+        finding.id, finding.title, finding.explained = "layer-code", steps, True
+        finding.evidence["expression"] = "; ".join(told)
 
     def _few_rows(self, finding: Finding) -> int | None:
         """As many rows of the batch as can be searched; None if that is all."""
@@ -461,7 +519,7 @@ class Pair:
         loaded: list[str] = []
         for finding in self.findings[:MOST_MENDED]:
             loaded += finding.parameters
-            mended += [str(at) for at in finding.boundaries if not at.state]
+            mended += [str(at) for at in (*finding.boundaries, *finding.again) if not at.state]
             try:
                 run = self.other.run(
                     self._state(loaded),
@@ -668,7 +726,7 @@ class Pair:
             }
             rest = [name for name in off if not name.startswith("buffer.")] if finding in main else []
             tensors = tuple(dict.fromkeys([*mine, *rest]))
-            alike = [one for one in self.findings if (one.id, one.title) == (finding.id, finding.title)]
+            alike = [one for one in self.findings if one.said == finding.said]
             title = f"{places(alike)}: {finding.title}"
             yield Diagnosis(*cell, finding.id, title, tensors, finding.explained, finding.ratio, None, evidence)
         left = list(self._buffers_left(off))
@@ -724,6 +782,11 @@ def outcome(
 def outputs_of(run: Recorded) -> list[str]:
     """The names of a run's outputs."""
     return [name for name in run if name.partition(".")[0] == "output"]
+
+
+def has_shapes(outcome: CellOutcome, oracle: Mapping[str, Any]) -> bool:
+    """Whether a layer that was called alone has returned something, all of it in the shapes that it should have."""
+    return bool(outcome.outputs) and all(o.shape == oracle[name].shape for name, o in outcome.outputs.items())
 
 
 def places(findings: Sequence[Finding]) -> str:

@@ -182,6 +182,24 @@ class Port:
         how = {"state": str(state), "layer": layer, "call": call, "children": list(children)}
         return self._recorded("model.trace", "traced", given, dtype=self.dtype, **how)
 
+    def calls(
+        self,
+        state: Path,
+        layer: str,
+        call: int,
+        given: Mapping[str, Array],
+        children: Sequence[str],
+        dtype: str,
+        *,
+        gradients: bool = False,
+    ) -> tuple[Message, dict[str, Array]]:
+        """What the code of a layer calls between its children (`parity.models.worker.traced.calls_of`), and the values
+        by mark; `step:3` of `given` takes the place of what step 3 returns. With `gradients`, they flow. Raises
+        ModelError.
+        """
+        how = {"state": str(state), "layer": layer, "call": call, "children": list(children), "gradients": gradients}
+        return self._recorded("model.calls", "calls", given, dtype=dtype, **how)
+
     def _recorded(
         self, request: str, folder: str, given: Mapping[str, Array], **how: Any
     ) -> tuple[Message, dict[str, Array]]:

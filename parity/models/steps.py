@@ -23,24 +23,28 @@ from parity.models.worker.tape import Recorded, regrouped, squeezed
 
 
 def resized(partners: Mapping[str, str], base: Recorded, other: Recorded) -> int | None:
-    """Where in another port's run a layer first returns a tensor of another size than its partner does, for inputs of
-    the same sizes, or first gets one: whatever follows has other sizes, too. None if there is no such place."""
+    """Where in another port's run a layer first returns a tensor of another size than its partner does: whatever
+    follows has other sizes, too. None if there is no such place. What gets more and returns as much is padded before.
+    """
     ours, theirs = grouped(base), grouped(other)
     for position, (layer, call, side) in enumerate(theirs):
         if not layer or layer == LOSS or layer not in partners or side not in ("in", "out"):
             continue
-        mine, given, got = (
+        mine, returned, given, got = (
             lengths(run, groups.get((owner_of, call, where), []))
             for run, groups, owner_of, where in (
                 (base, ours, partners[layer], "out"),
+                (other, theirs, layer, "out"),
                 (base, ours, partners[layer], "in"),
                 (other, theirs, layer, "in"),
             )
         )
+        if not mine or not returned or mine[0] == returned[0]:
+            continue
         if side == "in":
             if len(given) == len(got) and given and given[0] != got[0]:
                 return position - 1
-        elif sorted(given) == sorted(got) and mine and mine[0] != lengths(other, theirs[layer, call, side])[0]:
+        elif sorted(given) == sorted(got):
             return position
     return None
 
@@ -228,10 +232,13 @@ def inside(layer: str, outer: str) -> bool:
 
 
 def one_each(findings: Sequence[Finding]) -> list[Finding]:
-    """Of the calls of one layer, the one that is furthest off."""
-    best: dict[tuple[str, str], Finding] = {}
+    """Of the calls of one layer, the one that is furthest off, with the boundaries of the others."""
+    calls: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
-        key = finding.kind, finding.layer
-        if key not in best or finding.ratio > best[key].ratio:
-            best[key] = finding
-    return list(best.values())
+        calls.setdefault((finding.kind, finding.layer), []).append(finding)
+    best = []
+    for alike in calls.values():
+        worst = max(alike, key=lambda finding: finding.ratio)
+        worst.again = [at for finding in alike if finding is not worst for at in finding.boundaries]
+        best.append(worst)
+    return best

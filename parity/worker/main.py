@@ -67,14 +67,17 @@ model.extract {"do": "model.extract", "layer": "...", "call": 0, "path": "/run/.
                                                          -> {..., "inputs": ["add_2"], "outputs": ["layer_norm_1"]}
 model.trace {"do": "model.trace", ...}                as model.layer
         -> {..., "lines": [...], "inputs": {...}, "outputs": {...}, "returned": {...}}    its own code as NumPy
+model.calls {"do": "model.calls", ...}                as model.layer
+        -> {..., "steps": [...], "inputs": {...}, "outputs": {...}, "names": {...}}    what its own code calls
 model.metric {"do": "model.metric", "record": "...", "batch": "..."}    -> {..., "metrics": {"accuracy": 0.5}}
 model.prompts {"do": "model.prompts", "prompts": "prompts"}    -> {..., "prompts": [[7, 21, 4], [18, 3]]}
 model.decode {"do": "model.decode", "state": "...", "record": "...", "dtype": "float32", "seed": 0,
          "layers": ["blocks.0"],
          "calls": [{"tokens": [[7, 21]], "mask": [[1, 1]], "positions": [[0, 1]], "fresh": true, "rows": [...]}],
          "lengths": [3, 2], "partner": {"0": "..."},      full passes whose tensors take the place of these
-         "keys": null, "replace": null, "shaken": ""}
-        -> {..., "caches": [...], "takes": ["mask"], "words": {"": ["tokens"]}}    call k's record is in `record`/k
+         "keys": null, "replace": null, "shaken": "", "listen": null}    a layer whose code tells what it calls
+        -> {..., "caches": [...], "takes": ["mask"], "words": {"": ["tokens"]}, "heard": []}
+                                                         call k's record is in `record`/k, and what it calls in k-calls
 
 bye     {"do": "bye"}    no reply; the worker ends
 
@@ -109,7 +112,10 @@ CLIENTS = {
         ("train", "steps", "record", "restore", "state"), "parity.training.worker.requests:TrainingRequests"
     ),
     **dict.fromkeys(
-        tuple(f"model.{do}" for do in ("build", "run", "layer", "extract", "trace", "metric", "decode", "prompts")),
+        tuple(
+            f"model.{do}"
+            for do in ("build", "run", "layer", "extract", "trace", "calls", "metric", "decode", "prompts")
+        ),
         "parity.models.worker.requests:ModelRequests",
     ),
 }

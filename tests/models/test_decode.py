@@ -124,6 +124,54 @@ def test_every_format_has_the_answer(faulty):
     assert "should be 1" in explained.stdout
 
 
+CACHES = {
+    "half": (
+        ("cat([cache[0], k], 2), torch.cat([cache[1], v], 2)", "cat([cache[0].float(), k], 2), torch.cat([cache[1].float(), v], 2)"),
+        (RETURNED, "return self.out(context), (k.half(), v.half())"),
+        "decode-cache-dtype", "the cache holds numbers of float16",
+    ),
+    "exchanged": (
+        ("torch.cat([cache[1], v], 2)", "torch.cat([cache[0], v], 2)"), ("", ""),
+        "decode-cache", "joins new tokens with a cache that is the output 1 of blocks.0.attention, not the output 2",
+    ),
+    "first": (
+        ("None if cache is None else cache[i]", "None if cache is None else cache[0]"), ("", ""),
+        "decode-cache", "what it gets as `cache` is the output 1 of blocks.0.attention",
+    ),
+    "scaled": (
+        (RETURNED, "return self.out(context), (k / 2, v)"), ("", ""),
+        "decode-cache", "joins new tokens with a cache that is 0.5 times what it should be",
+    ),
+    "length": (
+        ("/ (HIDDEN // HEADS) ** 0.5", "/ total**0.5"), ("", ""), "decode-code", "where one pass has",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("caches")
+    ports = {}
+    for name, (one, other, *_) in CACHES.items():
+        assert one[0] in GPT
+        assert other[0] in GPT
+        ports[name] = GPT.replace(*one).replace(*other)
+    config = config_of(folder, ports)
+    config.write_text(config.read_text().replace("kind: decode}", "kind: decode, ways: [step]}"))
+    done = call("run", config, "--out", folder / "out")
+    return done, read_results(folder / "out")
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_what_a_call_reads_beside_one_pass(cached, name):
+    _, results = cached
+    *_, diagnosis, words = CACHES[name]
+    (row,) = (row for row in results.diagnoses if row.backend == name and row.evidence["way"] == "step")
+    assert row.id == diagnosis, row.evidence["cause"]
+    assert words in row.evidence["cause"]
+    assert row.explained
+
+
 def test_padding_has_no_position_and_no_mask():
     [call_] = calls_of("left", [[5, 6, 7], [8]], 3, 0)
     assert call_.tokens == [[5, 6, 7], [0, 0, 8]]

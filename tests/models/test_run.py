@@ -50,8 +50,11 @@ def test_a_fault_does_not_hide_another_behind_it(two_faults):
     assert layer.id == "layer-options"
     assert layer.title == "layer norm: eps is 1e-05 in ours and 0.01 in theirs"
     assert layer.evidence["verified"] is True
-    assert code.id == "reference-edit"
-    assert code.evidence["expression"] == "scores = matmul, where the reference has matmul / 2.828427125"
+    assert (code.id, code.explained) == ("layer-code", True)
+    assert (
+        code.evidence["expression"]
+        == "scores = q @ transpose(k, -1, -2), where ours has q @ transpose(k, -1, -2) / 2.828427125"
+    )
     assert layer.evidence["share"] + code.evidence["share"] == pytest.approx(1, abs=1e-4)
     assert code.evidence["left"] < 8
 
@@ -200,7 +203,7 @@ DIFFERENT = {
         LISTED,
         LISTED.replace(".mean(1))", "[:, 0])"),
         "the code of the model",
-        "one step differs from the reference",
+        "head gets act[:, 0], where ours gives it mean(act, 1)",
     ),
     "a gradient that is doubled": (
         TWO,
@@ -232,7 +235,7 @@ def test_what_differs_is_named_where_it_is(tmp_path, name):
     )
     assert done.returncode == 1, done.stdout + done.stderr
     row = found(results)[place]
-    assert words in row.title, row.title
+    assert words in f"{row.title}: {row.evidence.get('expression')}"
     assert list(found(results)) == [place]
 
 

@@ -39,4 +39,22 @@ DECODINGS = (
         what="Keys and values are rounded when they are stored, so each step reads other numbers than one pass would.",
         shows="All numbers of the cache fit into bfloat16 or float16, while the model computes in a wider dtype.",
     ),
+    Entry(
+        id="decode-cache",
+        title="the cache does not hold what one pass computes",
+        what=(
+            "Keys and values that come out of the cache are rounded, scaled, another layer's, in another order, or "
+            "rotated by other positions than those of one pass."
+        ),
+        shows=(
+            "Given the right values before it, the first value of a call that is no part of one pass's is what it has "
+            "cached."
+        ),
+    ),
+    Entry(
+        id="decode-code",
+        title="a call computes otherwise than one pass",
+        what="The code of a layer depends on how many tokens a call has, or on where they begin.",
+        shows="Given the right values before it, one step of the code has a result that is no part of one pass's.",
+    ),
 )

@@ -16,6 +16,7 @@ from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import steps
+from parity.models.decode.parts import NO_PART, Part, View
 from parity.models.decode.port import Decoder, Run
 from parity.models.decode.spec import Decode
 from parity.models.decode.tokens import LOGPROBS, TokenRatios, log_probabilities, token_ratios
@@ -23,6 +24,7 @@ from parity.models.decode.ways import FULL, WAYS, WORDS, Call, Tokens, Way, call
 from parity.models.findings import CODE, Boundary
 from parity.models.measure import RUNS, TRUTH, Bench
 from parity.models.ports import ModelError
+from parity.models.trails import NEAR, ROUGHLY
 from parity.models.worker.tape import Recorded
 from parity.outcome import Outcome
 from parity.reporting.text.words import few, number
@@ -33,13 +35,15 @@ MOST_SEEN = 6
 
 @dataclass
 class Origin:
-    """What begins a difference: the owners of boundaries that are off in step, the first of them with its token."""
+    """What begins a difference: the owners of boundaries that are off in step, the first of them with its token;
+    `layer` is the one whose code that is, None of a framework's layer."""
 
     places: Sequence[str]
     what: str
     token: int
     ratios: TokenRatios
     boundaries: Sequence[str]
+    layer: str | None = None
 
 
 @dataclass
@@ -240,6 +244,8 @@ class Decoding:
         if origin is not None and why is not None:
             origin.places = origin.places[:1]  # what follows from whole numbers that no value can take the place of
         why = why or self._sees(parting, calls) or kept(caches, self.dtype)
+        if origin is not None and (why is None or why[0] == "decode-mask"):
+            why = self._parted(origin, parting.prompt, upto, why)
         if origin is not None:
             mended = self.run(upto, layers=self.layers, partner=plain, replace=origin.boundaries)
             parting.left = self._largest(mended, parting.prompt)
@@ -261,6 +267,8 @@ class Decoding:
                 off |= {at: found} if found.off else {}
         if not off:
             return None
+        # What is handed on as a cache is off because of what reads it, if that is off.
+        off = {at: found for at, found in off.items() if at.side == "in" or not at.index} or off
         first = min(off, key=lambda at: off[at].off[0])
         owners = dict.fromkeys(steps.owner(self.port, at, partners) for at in off)
         places = [f"the code of {layer or 'the model'}" if kind == CODE else f"layer {layer}" for kind, layer in owners]
@@ -270,7 +278,50 @@ class Decoding:
         if first.side == "in" and first.index < len(run.words.get(first.layer, ())):
             what = f"`{run.words[first.layer][first.index]}` of {first.layer or 'the model'}"
         rest = [other for other in places if other != place]
-        return Origin([place, *rest], what, off[first].off[0], off[first], [*map(str, off)])
+        layer = own[1] if own[0] == CODE else None
+        return Origin([place, *rest], what, off[first].off[0], off[first], [*map(str, off)], layer)
+
+    def _parted(
+        self, origin: Origin, which: int, calls: Sequence[Call], why: tuple[str, str] | None
+    ) -> tuple[str, str] | None:
+        """What the code that begins a difference computes otherwise than in one pass, behind what is known."""
+        layer = origin.layer
+        behind = [k for k, call in enumerate(calls) if tokens_after(call, which, origin.token)]
+        if layer is None or not behind:
+            return why
+        clear = (k for k in behind if View.of(calls[k], which).is_clear)
+        told, k = None, 0
+        try:
+            for k in dict.fromkeys((next(clear, behind[0]), behind[0])):
+                told = told or self._part(layer, which, calls[: k + 1]).told(origin.boundaries)
+                if told is not None:
+                    break
+        except (ModelError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
+            self.notes.append(f"what {layer or 'the model'} calls is not compared: {error}")
+            return why
+        if told is None:
+            return why
+        text, is_cache = told
+        said = f"from token {View.of(calls[k], which).start} on, {text}" if k else text
+        if why:
+            return why[0], f"{why[1]}: {said}"
+        return ("layer-code" if said.endswith(NO_PART) else "decode-cache" if is_cache else "decode-code"), said
+
+    def _part(self, layer: str, which: int, calls: Sequence[Call]) -> Part:
+        """What a layer's code calls in the last of some calls, and in one pass: in a wider dtype, if that can be."""
+        rows, length = {row.prompt for call in calls for row in call.rows}, full(self.prompts, which)
+
+        def heard(dtype: str, near: float) -> Part:
+            plain = {i: self.run(full(self.prompts, i), layers=self.layers, dtype=dtype).tapes[0] for i in rows}
+            whole, step = (
+                self.run(some, layers=self.layers, partner=plain, dtype=dtype, listen=layer) for some in (length, calls)
+            )
+            return Part(step.trail(-1), whole.trail(0), View.of(calls[-1], which), cached(whole.tapes[0]), near)
+
+        try:
+            return heard(TRUTH.get(self.dtype, self.dtype), NEAR)
+        except ModelError:
+            return heard(self.dtype, ROUGHLY)
 
     def _largest(self, run: Run, which: int) -> float:
         """The largest error ratio of a prompt's tokens in a run."""
@@ -372,6 +423,27 @@ class Decoding:
             )  # fmt: skip
 
 
+def cached(tape: Recorded) -> dict[str, Any]:
+    """The cached tensors of a run, by what they are: what a layer returned, if one did."""
+    found = {}
+    for name in (name for name in tape if name.startswith("cache.")):
+        value = tape.load(name)
+        at = next(
+            (
+                b
+                for b in map(Boundary.of, tape)
+                if b is not None
+                and b.side == "out"
+                and b.layer
+                and tape.shape(str(b)) == value.shape
+                and np.array_equal(tape.load(str(b)), value)
+            ),
+            None,
+        )
+        found[f"tensor {name.partition('.')[2]} of the cache" if at is None else at.words()] = value
+    return found
+
+
 def only(calls: Sequence[Call], which: int, token: int) -> list[Call]:
     """The calls that a token of a prompt takes, up to that token."""
     mine = [call for call in calls if any(row.prompt == which for row in call.rows)]
@@ -387,6 +459,11 @@ def reads(call: Call, which: int) -> bool:
 def has(call: Call, which: int, token: int) -> bool:
     """Whether a token is in a call."""
     return any(row.prompt == which and row.start <= token < row.start + row.count for row in call.rows)
+
+
+def tokens_after(call: Call, which: int, token: int) -> bool:
+    """Whether a token of a prompt, or one behind it, is in a call."""
+    return any(row.prompt == which and row.count and token < row.start + row.count for row in call.rows)
 
 
 def changed(call: Call, prompts: Collection[int], tokens: Collection[int] | None, vocabulary: int) -> Call:

@@ -11,19 +11,27 @@ from typing import Any
 from parity.models.decode.spec import Decode
 from parity.models.decode.ways import Call, Tokens
 from parity.models.ports import Port
+from parity.models.trails import Trail
 from parity.models.worker.tape import Recorded
 
 
 @dataclass(frozen=True)
 class Run:
     """A run of some calls: their tapes, and of each the cached tensors' shapes and the narrower format that holds them.
-    `takes` is what the user's function may be given, `words` the names of each layer's arguments, a tensor each."""
+    `takes` is what the user's function may be given, `words` the names of each layer's arguments, a tensor each;
+    `heard` what one layer's code calls."""
 
     calls: Sequence[Call]
     tapes: Sequence[Recorded]
     caches: Sequence[Sequence[Mapping[str, Any]]]
     takes: Sequence[str]
     words: Mapping[str, Sequence[str]]
+    heard: Sequence[Mapping[str, Any]] = ()
+
+    def trail(self, k: int) -> Trail:
+        """What the layer that was listened to calls in call `k`."""
+        stored = Recorded(f"{self.tapes[k].folder}-calls")
+        return Trail.of(self.heard[k], {name: stored.load(name) for name in stored})
 
     def forget(self) -> None:
         """Remove its files."""
@@ -51,13 +59,14 @@ class Decoder(Port):
         dtype: str = "",
         seed: int = 0,
         shaken: str = "",
+        listen: str | None = None,
     ) -> Run:
         """Run some calls with the boundaries of `layers` on the tapes.
 
         With `partner`, the full pass of each prompt, its values take the place of the calls' (only of the tensors in
         `replace`, if given); `keys` are the names that it has for tensors, if they are others. `seed` perturbs weights,
-        and what takes a place, by an ulp; with `shaken`, all at the boundaries by an ulp of that dtype. Raises
-        ModelError.
+        and what takes a place, by an ulp; with `shaken`, all at the boundaries by an ulp of that dtype. The
+        code of the layer `listen` tells what it calls, and the caches are on the tapes. Raises ModelError.
         """
         record = self.folder / f"run-{next(self._numbers)}"
         reply = self._ask(
@@ -73,6 +82,7 @@ class Decoder(Port):
             dtype=dtype or self.dtype,
             seed=seed,
             shaken=shaken,
+            listen=listen,
         )
         tapes = [Recorded(str(record / str(k))) for k in range(len(calls))]
-        return Run(calls, tapes, reply["caches"], reply["takes"], reply["words"])
+        return Run(calls, tapes, reply["caches"], reply["takes"], reply["words"], reply["heard"])

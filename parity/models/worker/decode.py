@@ -12,10 +12,12 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from parity.models.worker.crossing import Crossing, perturbed
+from parity.models.worker.calls import Calls
+from parity.models.worker.crossing import IN, OUT, Crossing, key, perturbed
 from parity.models.worker.ports.base import PortError
+from parity.models.worker.ports.layered import LayeredPort, Watch
 from parity.models.worker.tape import Recorded, Tape
-from parity.models.worker.traced import words_of
+from parity.models.worker.traced import word_of, words_of
 
 Message = Dict[str, Any]
 Shape = Sequence[int]
@@ -92,6 +94,7 @@ def decode(port: Any, function: Any, request: Message) -> Message:
     takes = [name for name in GIVEN if name in inspect.signature(function).parameters]
     cache: Any = None
     caches: List[Any] = []
+    heard: List[Any] = []
     with port.no_gradients():
         for k, call in enumerate(request["calls"]):
             tape = Tape(os.path.join(request["record"], str(k)))
@@ -101,8 +104,16 @@ def decode(port: Any, function: Any, request: Message) -> Message:
             if "cache" in takes:
                 given["cache"] = None if call["fresh"] else cache
             port.seeded()
-            with port.watching(Crossing(tape, request["layers"], source)):
-                returned = function(port.model, given.pop("tokens"), **given)
+            crossing = Crossing(tape, request["layers"], source)
+            if request["listen"] is None:
+                with port.watching(crossing):
+                    returned = function(port.model, given.pop("tokens"), **given)
+            else:
+                calls = Calls(port, Tape(os.path.join(request["record"], f"{k}-calls")), {})
+                listening = Listening(port, crossing, calls, request["listen"])
+                with listening, port.intercepted(calls.called):
+                    returned = function(port.model, given.pop("tokens"), **given)
+                heard.append(listening.heard())
             logits, cache = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
             if not port.is_tensor(logits):
                 raise PortError(
@@ -114,6 +125,8 @@ def decode(port: Any, function: Any, request: Message) -> Message:
                 raise PortError(
                     f"{function.__name__} must return logits {[*shape, 'vocabulary']}, not {list(values.shape)}"
                 )
+            for i, tensor in enumerate(port.tensors_in(cache) if request["listen"] is not None else ()):
+                tape.put(f"cache.{i}", port.to_array(tensor))
             tape.put("logits", values)
             tape.put("logprobs", log_probabilities(values))
             tape.close()
@@ -123,7 +136,51 @@ def decode(port: Any, function: Any, request: Message) -> Message:
         for (layer, nth), given in port.calls.items()
         if nth == 0
     }
-    return {"caches": caches, "takes": takes, "words": words}
+    return {"caches": caches, "takes": takes, "words": words, "heard": heard}
+
+
+class Listening(Watch):
+    """Notes what one layer's code calls, in its first call: not what the layers within do."""
+
+    def __init__(self, port: LayeredPort, crossing: Crossing, calls: Calls, layer: str) -> None:
+        super().__init__(port, crossing)
+        self.calls, self.layer = calls, layer
+        self.inputs: Dict[str, str] = {}
+        self.outputs: Dict[str, str] = {}
+        calls.active = False
+
+    def passed(self, layer: str, call: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A call of a layer: the one that is listened to, one within it, or another one."""
+        within, own = self.calls.active, layer == self.layer and call == 0
+        self.calls.active = False
+        if within:
+            self._noted(self.port.tensors_in((args, kwargs)), layer, call, IN)
+        args, kwargs = self._crossed(layer, call, IN, (args, kwargs))
+        if own:
+            words = words_of(original, (args, kwargs), self.port.is_tensor)
+            for i, tensor in enumerate(self.port.tensors_in((args, kwargs))):
+                word = words[i] if i < len(words) else f"x{i}"
+                self.inputs[repr(self.calls.know(tensor, word))] = f"in:{i}"
+        self.calls.active = own
+        result = original(*args, **kwargs)
+        self.calls.active = False
+        if own:
+            self._noted(self.port.tensors_in(result), layer, call, OUT)
+        result = self._crossed(layer, call, OUT, result)
+        for i, tensor in enumerate(self.port.tensors_in(result) if within else ()):
+            name = key(layer, call, OUT, i)
+            self.inputs[repr(self.calls.know(tensor, word_of(layer)))] = f"child:{name}"
+        self.calls.active = within
+        return result
+
+    def _noted(self, tensors: Sequence[Any], layer: str, call: int, side: str) -> None:
+        for i, tensor in enumerate(tensors):
+            self.outputs[key(layer, call, side, i)] = repr(self.calls.var(tensor))
+
+    def heard(self) -> Message:
+        """As the host gets it."""
+        self.calls.tape.close()
+        return self.calls.told_all(self.inputs, self.outputs)
 
 
 def described(port: Any, tensor: Any) -> Message:

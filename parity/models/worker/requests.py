@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import traceback
 from difflib import get_close_matches
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from parity.models.worker.ports.layered import LayeredPort
 from parity.models.worker.returns import batch_of, metrics_of
 from parity.models.worker.tape import Recorded, Tape, regrouped
 from parity.models.worker.trace import UntracedError
-from parity.models.worker.traced import traced
+from parity.models.worker.traced import calls_of, traced
 from parity.worker.cell import Backend, explain
 
 Message = Dict[str, Any]
@@ -139,13 +139,34 @@ class ModelRequests:
         port.load(request["state"], request["dtype"], 0)
         return port.extracted(request["layer"], request["call"], request["path"])
 
+    def calls(self, request: Message) -> Message:
+        """What the code of a layer calls between its children; the values go to a tape."""
+        port = self.current()
+        port.load(request["state"], request["dtype"], 0)
+        given, tape = Recorded(request["given"]), Tape(request["record"])
+        others = {int(name[5:]): given.load(name) for name in given if name.startswith("step:")}
+        try:
+            found = calls_of(
+                port,
+                request["layer"],
+                request["call"],
+                *given_of(given),
+                request["children"],
+                tape,
+                others,
+                request["gradients"],
+            )
+        except UntracedError as error:
+            raise PortError(str(error)) from error
+        tape.close()
+        return found
+
     def trace(self, request: Message) -> Message:
         """The code of a layer between its children, as NumPy; its constants go to a tape."""
         port = self.current()
         port.load(request["state"], request["dtype"], 0)
         given, tape = Recorded(request["given"]), Tape(request["record"])
-        values = {name.partition(":")[2]: given.load(name) for name in given if name.startswith("child:")}
-        inputs = {int(name[3:]): given.load(name) for name in given if name.startswith("in:")}
+        inputs, values = given_of(given)
         try:
             found = traced(port, request["layer"], request["call"], inputs, values, request["children"])
         except UntracedError as error:
@@ -176,6 +197,12 @@ class ModelRequests:
     def prompts(self, request: Message) -> Message:
         """The prompts of the user's function."""
         return decode.prompts(self.function(request["prompts"]))
+
+
+def given_of(given: Recorded) -> Tuple[Dict[int, Any], Dict[str, Any]]:
+    """What a layer's call gets, and what the layers within return."""
+    inputs = {int(name[3:]): given.load(name) for name in given if name.startswith("in:")}
+    return inputs, {name.partition(":")[2]: given.load(name) for name in given if name.startswith("child:")}
 
 
 class Source:
@@ -218,6 +245,7 @@ REQUESTS = {
     "model.layer": ModelRequests.layer,
     "model.extract": ModelRequests.extract,
     "model.trace": ModelRequests.trace,
+    "model.calls": ModelRequests.calls,
     "model.metric": ModelRequests.metric,
     "model.decode": ModelRequests.decode,
     "model.prompts": ModelRequests.prompts,

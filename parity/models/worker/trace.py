@@ -7,14 +7,13 @@ input leads to (an arange, a mask that is created) is a constant, and an input, 
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import keyword
 import linecache
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -49,17 +48,16 @@ class Line:
     given: Optional[Dict[str, str]] = None
 
 
-class Tracer:
-    """Records the calls on known tensors as lines of NumPy."""
+class Known:
+    """The tensors that have a place among a program's values, and names for these."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
         self.active = True
-        self.lines: List[Line] = []
         self.constants: Dict[str, Any] = {}
         self.names: Dict[str, str] = {}
         self._known: Dict[int, Tuple[Any, Var]] = {}
         self._taken: Dict[str, int] = {}
+        self._n = 0
 
     def free(self, wanted: str) -> str:
         """A name that is not used yet."""
@@ -71,9 +69,8 @@ class Tracer:
     def know(self, tensor: Any, wanted: str = "") -> Var:
         """A tensor as a value of the program, the one that it is if it is known; with a name, if it is an input."""
         if id(tensor) not in self._known:
-            var = Var(len(self._known) + len(self.lines), tensor)
-            while any(var.mark == other.mark for _, other in self._known.values()):
-                var = Var(int(var.mark.strip("_v")) + 1, tensor)
+            var = Var(self._n, tensor)
+            self._n += 1
             self._known[id(tensor)] = (tensor, var)
             if wanted:
                 self.names[var.mark] = self.free(wanted)
@@ -86,8 +83,27 @@ class Tracer:
             self.constants[self.names[var.mark]] = tensor
         return self._known[id(tensor)][1]
 
-    def called(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """One call of a function with its result, if that is a tensor or several."""
+    def put(self, text: str) -> str:
+        """A text with names for marks."""
+        return MARK.sub(lambda found: self.names[found.group(0)], text)
+
+
+class Tracer(Known):
+    """Records the calls on known tensors as lines of NumPy."""
+
+    def __init__(self, torch: Any) -> None:
+        super().__init__()
+        self.torch = torch
+        self.lines: List[Line] = []
+
+    def called(self, function: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        """One call of a function with its result, which is returned."""
+        if self.active:
+            self._note(function, args, kwargs, result)
+        return result
+
+    def _note(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Note a call whose result is a tensor or several."""
         torch = self.torch
         outputs = [result] if isinstance(result, torch.Tensor) else list(result) if is_listed(result, torch) else []
         named = attribute_of(function) or function.__name__
@@ -96,7 +112,7 @@ class Tracer:
         if all(id(output) in self._known for output in outputs) and not is_in_place(named):
             return
         text, given = translated(named, function, self._vars(args), self._vars(kwargs))
-        wanted, place = self._source()
+        wanted, place = source_of_call((self.torch.__name__,))
         if isinstance(result, torch.Tensor):
             # What works in place has a new value from here on.
             self._known.pop(id(result), None)
@@ -106,16 +122,6 @@ class Tracer:
         self.lines.append(Line(whole, text, "parts"))
         for i, output in enumerate(outputs):
             self.lines.append(Line(repr(self.know(output)), f"{whole}[{i}]", named.strip("_")))
-
-    def _source(self) -> Tuple[str, Any]:
-        """The name that the source gives to what it computes there, and the place."""
-        frame: Any = sys._getframe(2)
-        while frame is not None and (frame.f_code.co_filename == __file__ or is_torch(frame, self.torch)):
-            frame = frame.f_back
-        if frame is None:
-            return "", None
-        found = ASSIGNED.match(linecache.getline(frame.f_code.co_filename, frame.f_lineno))
-        return (found.group(1) if found else ""), (id(frame), frame.f_lineno)
 
     def named(self) -> List[Dict[str, Any]]:
         """The lines with names: of the calls of one statement, the last has the name that the source gives it."""
@@ -132,10 +138,6 @@ class Tracer:
             for line in self.lines
         ]
 
-    def put(self, text: str) -> str:
-        """A text with names for marks."""
-        return MARK.sub(lambda found: self.names[found.group(0)], text)
-
     def _leads(self, args: Any, kwargs: Any) -> bool:
         """Whether a known tensor is among the arguments."""
         return any(id(tensor) in self._known for tensor in tensors_in((args, kwargs), self.torch.Tensor))
@@ -151,32 +153,19 @@ class Tracer:
             )
         return value
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Record the calls made in this context."""
-        from torch.overrides import TorchFunctionMode
-
-        tracer = self
-
-        class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
-            """Hands every call to the tracer."""
-
-            def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-                result = function(*args, **(kwargs or {}))
-                if tracer.active:
-                    tracer.called(function, args, kwargs or {}, result)
-                return result
-
-        with Mode():
-            yield
-
 
 ASSIGNED = re.compile(r"\s*(\w+)\s*[-+*/]?=[^=]")
 
 
-def is_torch(frame: Any, torch: Any) -> bool:
-    """Whether a frame is PyTorch's own."""
-    return bool(frame.f_globals.get("__name__", "").partition(".")[0] == torch.__name__)
+def source_of_call(roots: Collection[str]) -> Tuple[str, Any]:
+    """The name that the source which calls packages gives to what it computes there, and the place."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("parity", *roots):
+        frame = frame.f_back
+    if frame is None:
+        return "", None
+    found = ASSIGNED.match(linecache.getline(frame.f_code.co_filename, frame.f_lineno))
+    return (found.group(1) if found else ""), (id(frame), frame.f_lineno)
 
 
 MARK = re.compile(r"_[vw]\d+_")

@@ -6,9 +6,10 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Callable, Collection, Dict, List, Mapping
 
+from parity.models.worker.calls import WITHOUT, Calls
 from parity.models.worker.crossing import IN, OUT, Crossing, key
 from parity.models.worker.ports.base import Port
-from parity.models.worker.ports.layered import LayeredPort, Watch, filled, slots_in
+from parity.models.worker.ports.layered import LayeredPort, Watch, filled, is_slot, named
 from parity.models.worker.tape import Tape
 from parity.models.worker.trace import Tracer, UntracedError
 
@@ -29,7 +30,7 @@ class Program:
 class Closed(Watch):
     """Children that are not entered: what they get are outputs of the program, what they return is given."""
 
-    def __init__(self, port: LayeredPort, layers: Collection[str], values: Mapping[str, Any], tracer: Tracer) -> None:
+    def __init__(self, port: LayeredPort, layers: Collection[str], values: Mapping[str, Any], tracer: Any) -> None:
         super().__init__(port, Crossing(Tape.nowhere(), layers))
         self.values, self.tracer = values, tracer
         self.inputs: Dict[str, str] = {}
@@ -43,17 +44,19 @@ class Closed(Watch):
             self.note(tensor, f"{word}_in{i or ''}", key(layer, call, IN, i))
         self.tracer.active = False
         result = original(*args, **kwargs)
+        if isinstance(self.tracer, Calls) and self.tracer.is_cut(result, (args, kwargs)):
+            self.tracer.backward.append(f"{word}{WITHOUT}")
         others = {}
         for i, tensor in enumerate(self.port.tensors_in(result)):
-            name = key(layer, call, OUT, i)
-            others[i] = self.port.to_tensor(self.values.get(name, self.port.to_array(tensor)), tensor)
+            name, values = key(layer, call, OUT, i), self.port.to_array(tensor)
+            others[i] = self.port.to_tensor(self.values.get(name, values), tensor, self.port.flows(tensor))
             self.inputs[repr(self.tracer.know(others[i], word))] = f"child:{name}"
         self.tracer.active = True
         return filled(self.port.emptied(result), others)
 
     def note(self, tensor: Any, wanted: str, name: str) -> None:
         """An output of the program, if it holds floats."""
-        if not tensor.dtype.is_floating_point:
+        if "float" not in self.port.dtype_of(tensor):
             return
         output = self.tracer.free(f"{wanted}_out" if wanted in self.outputs else wanted)
         self.outputs[output] = name
@@ -67,25 +70,65 @@ def traced(
 
     Raises UntracedError where it calls what has no translation.
     """
-    torch = port.framework
     if not port.traced or not isinstance(port, LayeredPort):
-        raise UntracedError(f"{torch.__name__} does not tell what it calls")
+        raise UntracedError(f"{port.framework.__name__} does not tell what it calls")
+    tracer = Tracer(port.framework)
+    return program_of(port, tracer, closed_run(port, layer, call, inputs, values, children, tracer))
+
+
+def calls_of(
+    port: Port,
+    layer: str,
+    call: int,
+    inputs: Mapping[int, Any],
+    values: Mapping[str, Any],
+    children: Collection[str],
+    tape: Tape,
+    others: Mapping[int, Any],
+    gradients: bool,
+) -> Dict[str, Any]:
+    """The calls of a layer's call with their values, which go to the tape; `others` take the place of results. With
+    `gradients`, they flow.
+
+    `steps`, and the marks of `inputs` and `outputs` with their places. Raises UntracedError.
+    """
+    if not isinstance(port, LayeredPort):
+        raise UntracedError(f"{port.framework.__name__} does not tell what it calls")
+    calls = Calls(port, tape, others)
+    closed = closed_run(port, layer, call, inputs, values, children, calls, gradients=gradients)
+    outputs = {closed.outputs[name]: mark for name, mark in closed.named.items()}
+    return calls.told_all(closed.inputs, outputs)
+
+
+def closed_run(
+    port: LayeredPort,
+    layer: str,
+    call: int,
+    inputs: Mapping[int, Any],
+    values: Mapping[str, Any],
+    children: Collection[str],
+    tracer: Any,
+    *,
+    gradients: bool = False,
+) -> Closed:
+    """Call a layer with its children closed, while the tracer sees what its code calls. Raises UntracedError."""
     if (layer, call) not in port.calls:
         raise UntracedError(f"{layer or 'the model'} was not called {call + 1} times")
-    tracer, module = Tracer(torch), port.module(layer)
+    module = port.module(layer)
     closed = Closed(port, [name for name in children if name != layer], values, tracer)
-    leaves = {i: port.to_tensor(array, port.held(array)) for i, array in inputs.items()}
+    leaves = {i: port.to_tensor(a, port.held(a), gradients and a.dtype.kind == "f") for i, a in inputs.items()}
     words = words_of(port.entered(module), port.calls[layer, call])
     for i, tensor in leaves.items():
         closed.inputs[repr(tracer.know(tensor, words[i] if i < len(words) else f"x{i}"))] = f"in:{i}"
     for name, (tensor, _) in port.parts(module).items():
         closed.inputs[repr(tracer.know(tensor, name))] = f"param:{name}"
     args, kwargs = filled(port.calls[layer, call], leaves)
-    with torch.no_grad(), closed, tracer.watching():
+    port.seeded()
+    with port.recorded() if gradients else port.no_gradients(), closed, port.intercepted(tracer.called):
         result = port.entered(module)(*args, **kwargs)
     for i, tensor in enumerate(port.tensors_in(result)):
         closed.note(tensor, f"y{i or ''}", key(layer, call, OUT, i))
-    return program_of(port, tracer, closed)
+    return closed
 
 
 def word_of(layer: str) -> str:
@@ -94,16 +137,16 @@ def word_of(layer: str) -> str:
     return f"{first.rpartition('.')[2]}_{last}" if last.isdigit() and first else last
 
 
-def words_of(function: Callable[..., Any], given: Any) -> List[str]:
-    """Names for the tensors of a call: those of arguments, and of the items of mappings."""
+def words_of(function: Callable[..., Any], given: Any, is_tensor: Callable[[Any], bool] = is_slot) -> List[str]:
+    """Names for the tensors of a call, or for their slots: those of arguments, and of the items of mappings."""
     parameters = list(inspect.signature(function).parameters)
     args, kwargs = given
     found: List[str] = []
     for name, value in [*zip([*parameters, *["x"] * len(args)], args), *kwargs.items()]:
         if isinstance(value, Mapping):
-            found += [word for word, item in value.items() for _ in slots_in(item)]
+            found += [word for word, item in value.items() for _ in named(item, is_tensor)]
         else:
-            found += [name for _ in slots_in(value)]
+            found += [name for _ in named(value, is_tensor)]
     return found
 
 

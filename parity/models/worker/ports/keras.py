@@ -117,6 +117,12 @@ class KerasPort(LayeredPort):
     def dtype_of(self, tensor: Any) -> str:
         return str(self.keras.backend.standardize_dtype(tensor.dtype))
 
+    def functions(self) -> Tuple[Collection[str], Collection[Any], Collection[Any]]:
+        keras, here = self.keras, self.framework
+        backends = (here,) if self.backend != "tensorflow" else (here, here.nn, here.math)
+        tensors = type(keras.ops.convert_to_tensor(0.0)), keras.Variable
+        return ("keras",), (keras.ops, keras.activations, keras.losses, *backends), tensors
+
     # Its state
 
     def assign(self, tensor: Any, array: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Callable, ClassVar, Collection, Dict, Iterator, List, Ma
 from parity.capture.frameworks import framework
 from parity.capture.frameworks.visit import visit
 from parity.models.worker.crossing import IN, LOSS, OUT, STATE, Crossing, key
+from parity.models.worker.intercept import Interception
 from parity.models.worker.ports.base import Port, PortError, State
 from parity.models.worker.returns import check_loss, refused, shown
 
@@ -44,6 +45,7 @@ class LayeredPort(Port):
     def __init__(self, adapter: Any, build: Callable[[], Any], mode: str) -> None:
         self.source: Any = framework(self.shown)
         self.steps: Dict[str, Any] = {}
+        self.interception: Optional[Interception] = None
         super().__init__(adapter, build, mode)
 
     def built(self, build: Callable[[], Any]) -> Any:
@@ -128,6 +130,10 @@ class LayeredPort(Port):
 
     # Runs
 
+    def flows(self, tensor: Any) -> bool:  # noqa: ARG002 - where tensors do not tell
+        """Whether a gradient flows to a tensor."""
+        return False
+
     def no_gradients(self) -> Any:
         """A context in which nothing is recorded for gradients."""
         raise NotImplementedError
@@ -146,6 +152,30 @@ class LayeredPort(Port):
 
     def clear(self) -> None:
         """Forget all gradients."""
+
+    @property
+    def roots(self) -> Tuple[str, ...]:
+        """The names of the packages whose code is not the user's."""
+        return self.shown, str(self.framework.__name__).partition(".")[0]
+
+    def intercepted(self, record: Callable[..., Any]) -> Any:
+        """A context in which `record` gets each call of the framework's functions, and says what its result is."""
+        if self.interception is None:
+            self.interception = Interception(*self.functions())
+        scopes = [*(method.__globals__ for method in self.methods()), *map(vars, self.layers.values())]
+        return self.interception.handing(record, list({id(scope): scope for scope in scopes}.values()))
+
+    def functions(self) -> Tuple[Collection[str], Collection[Any], Collection[Any]]:
+        """Whose calls are seen where the framework does not hand them out: the names of its packages, the modules of
+        its functions, and the classes of its tensors."""
+        raise NotImplementedError
+
+    def methods(self) -> Iterator[Any]:
+        """The Python functions that compute what layers return, and those that are called as if they were layers."""
+        computing = [getattr(type(layer), self.entry, None) for layer in self.layers.values()]
+        for function in (*computing, *(step.function for step in self.steps.values())):
+            if hasattr(function, "__globals__"):
+                yield function
 
     def watching(self, crossing: Crossing) -> Watch:
         """A context in which the user may call the model, and its layers are watched."""
@@ -316,9 +346,9 @@ def named(value: Any, is_tensor: Callable[[Any], bool]) -> Iterator[Tuple[str, A
 
 def filled(value: Any, tensors: Mapping[int, Any]) -> Any:
     """The same with tensors for slots."""
-    return visit(value, lambda item: isinstance(item, Slot), lambda _, slot: tensors[slot.index])
+    return visit(value, is_slot, lambda _, slot: tensors[slot.index])
 
 
-def slots_in(value: Any) -> List[Slot]:
-    """The places of tensors in an argument."""
-    return [slot for _, slot in named(value, lambda item: isinstance(item, Slot))]
+def is_slot(value: Any) -> bool:
+    """Whether this is the place of a tensor."""
+    return isinstance(value, Slot)

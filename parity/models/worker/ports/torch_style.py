@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping, Tuple
+import contextlib
+import inspect
+from typing import Any, Callable, Collection, Dict, Iterator, Mapping, Tuple
 
 from parity.models.worker.ports.layered import LayeredPort
 
@@ -36,6 +38,9 @@ class TorchStylePort(LayeredPort):
     def to_array(self, tensor: Any) -> Any:
         return super().to_array(tensor.detach())
 
+    def flows(self, tensor: Any) -> bool:
+        return self.depends(tensor)
+
     def assign(self, tensor: Any, array: Any) -> None:
         value = self.to_tensor(array.reshape(tuple(int(n) for n in tensor.shape)), tensor)
         with self.framework.no_grad():
@@ -66,12 +71,31 @@ class TorchStylePort(LayeredPort):
         """Forget a parameter's gradient."""
         tensor.grad = None
 
+    def functions(self) -> Tuple[Collection[str], Collection[Any], Collection[Any]]:
+        here = self.framework
+        more = (found for name in ("tensor", "linalg") if inspect.ismodule(found := getattr(here, name, None)))
+        return (here.__name__,), (here, here.nn.functional, *more), (here.Tensor,)
+
 
 class TorchPort(TorchStylePort):
     """PyTorch; the only one that tells which functions are called between layers."""
 
     shown = "torch"
     traced = True
+
+    @contextlib.contextmanager
+    def intercepted(self, record: Callable[..., Any]) -> Iterator[None]:
+        from torch.overrides import TorchFunctionMode
+
+        class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
+            """Hands every call on."""
+
+            def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+                result = function(*args, **(kwargs or {}))
+                return record(function, args, kwargs or {}, result)
+
+        with Mode():
+            yield
 
 
 class OneflowPort(TorchStylePort):

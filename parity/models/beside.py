@@ -1,0 +1,125 @@
+"""What two ports' code of a layer calls, for the same tensors: where it parts (`trails.py`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from parity.models import steps
+from parity.models.code import Cut, children_of, given_to, inverted, own_inputs, placed
+from parity.models.findings import Boundary
+from parity.models.measure import TRUTH
+from parity.models.orders import Sight
+from parity.models.ports import Array, ModelError, Port
+from parity.models.trails import NEAR, ROUGHLY, Parting, Trail
+from parity.models.worker.calls import WHOLE
+from parity.models.worker.tape import Recorded
+
+
+@dataclass
+class Side:
+    """A port's layer, called with its children closed: `given` are the tensors by place, `seen` the outputs as the
+    baseline has them."""
+
+    port: Port
+    state: Path
+    layer: str
+    call: int
+    children: Sequence[str]
+    given: Mapping[str, Array]
+    sight: Sight
+    dtype: str = ""
+    places: dict[str, str] = field(default_factory=dict)
+
+    def trail(self, dtype: str, *, gradients: bool = False) -> Trail:
+        """What it calls. Raises ModelError."""
+        self.dtype = dtype
+        reply, values = self.port.calls(
+            self.state, self.layer, self.call, self.given, self.children, dtype, gradients=gradients
+        )
+        trail = Trail.of(reply, values)
+        self.places = dict(trail.inputs)
+        numbers = {step.mark: f"step:{i}" for i, step in enumerate(trail.steps)}
+        self.places |= numbers
+        return trail
+
+    def again(self, others: Mapping[str, Array]) -> Trail | None:
+        """What it calls with other values in the place of some, by mark; None if that fails."""
+        given = {**self.given, **{self.places[mark]: array for mark, array in others.items()}}
+        try:
+            reply, values = self.port.calls(self.state, self.layer, self.call, given, self.children, self.dtype)
+        except ModelError:
+            return None
+        return self.seen(Trail.of(reply, values))
+
+    def seen(self, trail: Trail) -> Trail:
+        """A trail with its outputs as the baseline has them."""
+        outputs = {mark: self.sight.base(key, trail.values[mark]) for key, mark in trail.outputs.items()}
+        return replace(trail, values={**trail.values, **outputs})
+
+
+def sides(
+    ports: tuple[Port, Port],
+    states: Mapping[str, Path],
+    partners: Mapping[str, str],
+    layer: str,
+    call: int,
+    plain: Recorded,
+    sight: Sight,
+    keys: Mapping[str, str],
+    rows: int | None,
+) -> tuple[Side, Side]:
+    """The baseline's layer and the other port's, with the tensors of the baseline's run (`rows` of the batch)."""
+    base, other = ports
+    ours = partners[layer]
+    partners = closing(partners, layer, plain, sight.run)
+    theirs = {there: here for here, there in partners.items()}
+    children = children_of(ours, list(partners.values()))
+    cut = Cut(rows)
+    given = cut.all(given_to(ours, call, children, [name for name in plain if Boundary.of(name) is not None], plain))
+    names = inverted(keys)
+    closed = [theirs[child] for child in children if child in theirs]
+    found = cut.all(dict(own_inputs(sight.run, layer, call)))
+    for place, array in given.items():
+        for mine in placed(place, layer, (ours, call), names, {}):
+            kind, _, own = mine.partition(":")
+            found[mine] = sight.own(own if kind == "child" else f"{layer}|{call}|in|{own}", array)
+    return (
+        Side(base, states[base.name], ours, call, children, given, Sight(plain)),
+        Side(other, states[other.name], layer, call, closed, found, sight),
+    )
+
+
+def cutting(one: Side, other: Side, dtype: str) -> list[str]:
+    """The calls in the second layer's code that change gradients alone, without those that the first one has, too.
+    Raises ModelError."""
+    ours, theirs = (Counter(side.trail(dtype, gradients=True).cuts()) for side in (one, other))
+    return list(theirs - ours)
+
+
+def closing(partners: Mapping[str, str], layer: str, base: Recorded, other: Recorded) -> dict[str, str]:
+    """The partners without layers that the two ports call more or less often, unless that is because of layers in them:
+    what these compute is a part of the code."""
+    ours = steps.calls(base, {partner: name for name, partner in partners.items()})
+    theirs = steps.calls(other, {name: name for name in partners})
+    apart = {name for name in partners if ours[name] != theirs[name]}
+    opened = {name for name in apart if not any(steps.inside(inner, name) for inner in apart - {name})}
+    return {name: partner for name, partner in partners.items() if name not in opened or name == layer}
+
+
+def parted(one: Side, other: Side, keys: Mapping[str, str], dtype: str, folder: Path) -> tuple[list[str], bool]:
+    """Where the code of two layers parts, in words, and whether the first one makes more than the call of a function;
+    both lists of calls are stored in `folder`. Raises ModelError."""
+    wide = TRUTH.get(dtype, dtype)
+    try:
+        ours, theirs, near = one.trail(wide), other.trail(wide), NEAR
+    except ModelError:
+        ours, theirs, near = one.trail(dtype), other.trail(dtype), ROUGHLY
+    folder.mkdir(parents=True, exist_ok=True)
+    for side, trail in ((one, ours), (other, theirs)):
+        (folder / f"calls-{side.port.name}.txt").write_text(trail.text, encoding="utf-8")
+
+    parting = Parting(ours, other.seen(theirs), keys, other.again, one.port.name, other.layer, near)
+    return parting.told(), len(ours.steps) != 1 or ours.steps[0].level < WHOLE

@@ -1,0 +1,263 @@
+"""A call of a layer's code beside that of one pass: the first value that is no part of what one pass computes.
+
+Every value of a call should be a part of one pass's: its new tokens along one axis, all up to them along another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from parity.models.decode.ways import Call
+from parity.models.ports import Array
+from parity.models.trails import NEAR, Step, Trail, is_place, joined, same
+from parity.reporting.text.words import number
+
+FORMATS: Mapping[str, Callable[[Array], Array]] = {
+    "float16": lambda values: values.astype(np.float16).astype(values.dtype),
+    "bfloat16": lambda values: shortened(values, 16),
+}
+LEVELS = 127
+"""The largest multiple of a step in 8 bits."""
+ROUNDED = 0.05
+"""The largest error of 8 bits, as a part of the values."""
+MULTIPLE = 1e-5
+WHOLE_WITHIN = 1e-4
+
+
+@dataclass(frozen=True)
+class View:
+    """Where the real tokens of a row are in a call: `new` and `every` are the columns of the new tokens, and of all up
+    to them; `width` the columns in all. In one pass the new ones come from token `start` on."""
+
+    row: int
+    n_rows: int
+    n: int
+    new: Sequence[int]
+    every: Sequence[int]
+    width: int
+    start: int
+
+    @classmethod
+    def of(cls, call: Call, prompt: int) -> View:
+        """That of a prompt's row."""
+        i, row = next((i, row) for i, row in enumerate(call.rows) if row.prompt == prompt)
+        n, mask = len(call.tokens[0]), call.mask[i]
+        new = range(row.offset, row.offset + row.count)
+        return cls(i, len(call.rows), n, new, [j for j, real in enumerate(mask) if real], len(mask), row.start)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the lengths of axes tell what is along them."""
+        lengths = [self.n, self.width, self.width - self.n, self.n_rows]
+        return self.width == self.n or len({n for n in lengths if n > 1}) == len([n for n in lengths if n > 1]) > 1
+
+    def sides(self, length: int, full: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+        """The indices along an axis of a call that may belong to those of one pass."""
+        stop, past = self.start + len(self.new), [j for j in self.every if j < self.width - self.n]
+        if length == full:
+            yield range(length), range(full)
+        if length == self.n and full >= stop:
+            yield self.new, range(self.start, stop)
+        if length == self.width and full >= len(self.every):
+            yield self.every, range(len(self.every))
+        if length == self.width - self.n and full >= len(past):
+            yield past, range(len(past))
+        if length == self.n_rows and full == 1:
+            yield [self.row], [0]
+
+    def pairs(self, value: Array, full: Array) -> Iterator[tuple[Array, Array]]:
+        """A call's value and one pass's where they may be the same numbers."""
+        if value.ndim != full.ndim or value.ndim > MOST_AXES:
+            return
+        each = [list(self.sides(a, b)) for a, b in zip(value.shape, full.shape, strict=True)]
+        for sides in product(*each):
+            mine, theirs = (np.ix_(*(side[i] for side in sides)) for i in range(2))
+            yield value[mine], full[theirs]
+
+
+NO_PART = "is no part of what one pass computes"
+MOST_AXES = 6
+SHORT = 40
+"""A value is told by an expression of so many characters, else by its name."""
+MOVES = frozenset(("transpose", "reshape"))
+
+
+@dataclass(frozen=True)
+class Part:
+    """The code of a layer in a call, and in one pass. `others` are the caches of one pass, by what they are called."""
+
+    call: Trail
+    whole: Trail
+    view: View
+    others: Mapping[str, Array]
+    near: float = NEAR
+
+    @cached_property
+    def known(self) -> list[Array]:
+        """One pass's values, the last ones first."""
+        return [self.whole.values[mark] for mark in (*reversed(self.whole.by_mark), *self.whole.inputs)]
+
+    @cached_property
+    def twins(self) -> dict[str, str]:
+        """One pass's values by those of the call that are parts of them."""
+        found = {}
+        whole = [(mark, self.whole.values[mark]) for mark in (*self.whole.inputs, *self.whole.by_mark)]
+        for mark in (*self.call.inputs, *self.call.by_mark):
+            twin = next((there for there, full in whole if self._is_part(self.call.values[mark], full)), None)
+            if twin is not None:
+                found[mark] = twin
+        return found
+
+    def _is_part(self, value: Array, full: Array) -> bool:
+        return any(is_place(a, b, self.near) for a, b in self.view.pairs(value, full))
+
+    def first(self, boundaries: Sequence[str]) -> str | None:
+        """The first value that is no part of what one pass computes, though what it follows from is; of those that lead
+        to some boundaries, if the call has them."""
+        ends = [self.call.outputs[name] for name in boundaries if name in self.call.outputs]
+        needed = {mark for end in ends for mark in self.call.behind(end)}
+        for mark in (*self.call.inputs, *self.call.by_mark):
+            step = self.call.by_mark.get(mark)
+            reads = step.reads if step is not None else []
+            if mark not in self.twins and (mark in needed or not ends) and all(one in self.twins for one in reads):
+                return mark
+        return None
+
+    @np.errstate(all="ignore")
+    def told(self, boundaries: Sequence[str]) -> tuple[str, bool] | None:
+        """In words, with whether it is what the cache holds."""
+        mark = self.first(boundaries)
+        if mark is None:
+            return None
+        step = self.call.by_mark.get(mark)
+        if step is None:
+            said = self._of_cache(self.call.values[mark], self.known) or self._shorter(self.call.values[mark])
+            return (f"what it gets as `{self.call.names[mark]}` {said}", True) if said else None
+        while step.kind in MOVES and len(step.reads) == 1 and (before := self.call.by_mark.get(step.reads[0])):
+            step = before
+        value, text = self.call.values[step.mark], f"`{self._text(step)}`"
+        text = f"{step.name} = {text}" if step.labelled else text
+        said = self._beside(step) or self._shorter(value)
+        if said:
+            return f"{text} {said}", False
+        said = self._joint(value) or self._of_cache(value, self.known)
+        return f"{text} {said or NO_PART}", bool(said)
+
+    # What it is instead
+
+    def _text(self, step: Step) -> str:
+        """A step's expression with the names of values."""
+        return joined(step, lambda mark: self.call.worded(mark, SHORT))
+
+    def _beside(self, step: Step) -> str:
+        """The same step of one pass, if that is another expression."""
+        reads = [self.twins.get(mark) for mark in step.reads]
+        for other in self.whole.steps:
+            if other.kind == step.kind and (other.reads == reads or (step.labelled and other.name == step.name)):
+                text = joined(other, lambda mark: self.whole.worded(mark, SHORT))
+                return f"where one pass has `{text}`" if text != self._text(step) else ""
+        return ""
+
+    def _joint(self, value: Array) -> str:
+        """That tokens of the cache are joined with new ones of something else."""
+        past = self.view.width - self.view.n
+        for axis in [axis for axis, length in enumerate(value.shape) if past and length == self.view.width]:
+            old, new = np.split(value, [past], axis)
+            fresh = [full for full in self.known if full.ndim == new.ndim and self._is_part(new, full)]
+            if fresh and not any(self._is_part(old, full) for full in fresh):
+                said = self._of_cache(old, fresh)
+                if said:
+                    return f"joins new tokens with a cache that {said}{self._meant(fresh)}"
+        return ""
+
+    def _meant(self, fresh: Sequence[Array]) -> str:
+        """What a cache should be that is joined with new tokens of some values."""
+        names = (name for name, other in self.others.items() for full in fresh if same(other, full, self.near))
+        name = next(names, "")
+        return f", not {name}" if name else ""
+
+    def _of_cache(self, value: Array, known: Sequence[Array]) -> str:
+        """What a cached tensor is, beside one pass's values that it may be meant to be part of."""
+        pairs = [pair for full in known for pair in self.view.pairs(value, full)]
+        said = next(filter(None, (relation(*pair) for pair in pairs)), "")
+        names = (f"is {name}" for name, other in self.others.items() if self._is_part(value, other))
+        return said or next(names, "")
+
+    def _shorter(self, value: Array) -> str:
+        """That some of the tokens are left out."""
+        for total, mark in product((len(self.view.every), self.view.start), self.whole.by_mark):
+            full = self.whole.values[mark]
+            if value.ndim != full.ndim or not value.ndim or len(value) not in (len(full), self.view.n_rows):
+                continue
+            mine = value if len(value) == len(full) else value[self.view.row : self.view.row + 1]
+            for axis, (m, n) in enumerate(zip(mine.shape, full.shape, strict=True)):
+                if (
+                    0 < m < total <= n
+                    and mine.shape[:axis] + mine.shape[axis + 1 :] == full.shape[:axis] + full.shape[axis + 1 :]
+                ):
+                    for word, at in (("last", total - m), ("first", 0)):
+                        if is_place(mine, np.take(full, np.arange(at, at + m), axis), self.near):
+                            return f"has the {word} {m} of {total} tokens only"
+        return ""
+
+
+def relation(mine: Array, full: Array) -> str:
+    """What a part of one pass's values has become."""
+    if mine.shape != full.shape or mine.dtype.kind != "f" or not mine.size or not np.any(full):
+        return ""
+    if is_place(mine, full):
+        return ""
+    for name, held in FORMATS.items():
+        if is_place(mine, held(full)):
+            return f"is rounded to {name}"
+    error = float(np.sqrt(np.mean((mine - full) ** 2)) / np.sqrt(np.mean(full**2)))
+    if error < ROUNDED and is_grid(mine):
+        return "is rounded to 8 bits"
+    best = float(np.sum(mine * full) / np.sum(full * full))
+    if best and np.linalg.norm(mine - best * full) <= MULTIPLE * np.linalg.norm(mine):
+        return f"is {number(best)} times what it should be"
+    return rearranged(mine, full)
+
+
+def is_grid(values: Array) -> bool:
+    """Whether all are multiples of a step, as few as 8 bits have."""
+    sizes = np.unique(np.abs(values))
+    step = float(np.min(np.diff(sizes), initial=np.inf, where=np.diff(sizes) > NEAR * sizes[-1]))
+    if not 0 < step < np.inf:
+        return False
+    for part in (1, 2, 3):
+        multiples = values * part / step
+        if np.abs(multiples).max() <= LEVELS + 1 and np.abs(multiples - np.rint(multiples)).max() <= WHOLE_WITHIN:
+            return True
+    return False
+
+
+def rearranged(mine: Array, full: Array) -> str:
+    """That tokens have another order, are empty, or are turned."""
+    for axis in range(mine.ndim):
+        a, b = np.moveaxis(mine, axis, 0), np.moveaxis(full, axis, 0)
+        if len(a) < 2:
+            continue
+        order = [next((j for j in range(len(b)) if is_place(one, b[j])), None) for one in a]
+        if None not in order and len(set(order)) == len(order):
+            return f"has the tokens in the order {', '.join(map(str, order))}"
+        empty = [i for i, one in enumerate(a) if not one.any()]
+        if empty and all(order[i] == i for i in range(len(a)) if i not in empty):
+            return f"is 0 for tokens {', '.join(map(str, empty))}"
+    for axis in range(max(0, mine.ndim - 2), mine.ndim):
+        sizes = [np.sqrt(np.sum(values**2, axis)) for values in (mine, full)]
+        if mine.shape[axis] > 1 and is_place(*sizes):
+            return "is turned: its vectors have the right length and another direction, as with other rotary positions"
+    return ""
+
+
+def shortened(values: Array, bits: int) -> Array:
+    """float32 without its last bits, rounded to nearest even."""
+    whole = values.astype(np.float32).view(np.uint32)
+    half = (whole >> bits & 1) + np.uint32((1 << (bits - 1)) - 1)
+    return ((whole + half) >> bits << bits).view(np.float32).astype(values.dtype)

@@ -1,0 +1,496 @@
+"""The code of a layer in two ports, call beside call: where it parts, in the words of both.
+
+Both are called with the same tensors, in a wide dtype, and every call's value is noted. Values that both have are the
+same place. A value of one port is then put into the other: the first one that makes its outputs right is where the code
+parts, and what leads to it from the places that both have is what each computes there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from parity.models.orders import MOST_AXES, fitting, nearest, permuted
+from parity.models.ports import Array
+from parity.models.worker.calls import PART, WHOLE
+from parity.models.worker.tape import regrouped
+from parity.reporting.text.words import few
+
+MARK = re.compile(r"_v\d+_")
+AGAIN = re.compile(r"_\d+$")
+"""The end of a name that the source uses for several values."""
+NEAR = 1e-6
+"""Two values are the same if no element is further apart, relative to its size and to that of small elements."""
+ROUGHLY = 1e-4
+"""The same where the calls cannot be made in a wider dtype."""
+SMALL = 0.2
+"""The quantile of the elements' sizes that counts as small: a mask's -10000 says nothing of the others."""
+NOTHING = 1e-15
+"""A difference that is no larger, as a part of the largest element, is none."""
+MENDED = 1e-3
+"""What a value in the place of another one may leave of the difference at an output."""
+MOST_TRIED = 160
+SHORT = 48
+"""An expression of at most so many characters is told in full, where its value has no name of its own."""
+LONGEST, FAIR = 200, 120
+"""A longer expression tells nothing; what is told in more is first told otherwise."""
+
+
+KINDS = {
+    **dict.fromkeys(("view", "flatten", "squeeze", "unsqueeze", "contiguous", "expand", "unflatten"), "reshape"),
+    **dict.fromkeys(("permute", "swapaxes", "movedim"), "transpose"),
+    **dict.fromkeys(("cat", "concatenate"), "concat"),
+    **dict.fromkeys(("masked_fill",), "where"),
+    **dict.fromkeys(("to", "type", "cast", "float", "double", "half", "bool", "bfloat16"), "astype"),
+}
+"""Functions that do the same kind of thing."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call: its expression with marks for values, how tightly that holds together, whether the source names it."""
+
+    mark: str
+    name: str
+    text: str
+    level: int
+    labelled: bool
+
+    @property
+    def reads(self) -> list[str]:
+        """The marks of the values that it gets."""
+        return MARK.findall(self.text)
+
+    @property
+    def kind(self) -> str:
+        """What it does, in a word that frameworks share."""
+        word = re.split(r"[([]", self.text)[0] if self.level == WHOLE else MARK.sub("", self.text)
+        word = re.sub(r"[\d.\s]+", "", word)
+        return KINDS.get(word, word)
+
+
+@dataclass(frozen=True)
+class Trail:
+    """What a layer's code calls, in order. `inputs` are places (`in:0`, `child:<tensor>`, `param:weight`, `constant:`)
+    by mark, `outputs` marks by boundary; `backward` are the calls that change gradients alone."""
+
+    steps: Sequence[Step]
+    values: Mapping[str, Array]
+    names: Mapping[str, str]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    backward: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any], values: Mapping[str, Array]) -> Trail:
+        """From a worker's reply; what returns its operand as it is, such as a dropout that is off, is passed over."""
+        source: dict[str, str] = {}
+
+        def put(text: str) -> str:
+            return MARK.sub(lambda found: source.get(found[0], found[0]), text)
+
+        steps = []
+        for row in reply["steps"]:
+            step = Step(**{**row, "text": put(row["text"])})
+            given = (mark for mark in step.reads if unchanged(values[mark], values[step.mark]))
+            if (mark := next(given, None)) is not None:
+                source[step.mark] = mark
+            steps.append(step)
+        outputs = {key: source.get(mark, mark) for key, mark in reply["outputs"].items()}
+        return cls(steps, values, reply["names"], reply["inputs"], outputs, list(map(put, reply["backward"])))
+
+    @cached_property
+    def by_mark(self) -> dict[str, Step]:
+        """The steps by the mark of their result."""
+        return {step.mark: step for step in self.steps}
+
+    def behind(self, mark: str) -> list[str]:
+        """A value and all that it follows from, in the order of the calls, inputs first."""
+        found, waiting = set[str](), [mark]
+        while waiting:
+            one = waiting.pop()
+            if one not in found:
+                found.add(one)
+                waiting += self.by_mark[one].reads if one in self.by_mark else ()
+        return [mark for mark in (*self.inputs, *self.by_mark) if mark in found]
+
+    def worded(self, mark: str, most: int = SHORT) -> tuple[str, int]:
+        """A value by its name in the source, or by an expression of at most so many characters, else by a name."""
+        step = self.by_mark.get(mark)
+        if step is None or step.labelled:
+            return self.names[mark], WHOLE
+        text = joined(step, lambda one: self.worded(one, most))
+        return (text, step.level) if len(text) <= most else (self.names[mark], WHOLE)
+
+    def cuts(self) -> list[str]:
+        """The calls that change gradients alone."""
+        return [MARK.sub(lambda found: self.worded(found[0])[0], text) for text in self.backward]
+
+    @property
+    def text(self) -> str:
+        """All calls, a line each."""
+        return "".join(f"{s.name} = {MARK.sub(lambda m: self.names[m[0]], s.text)}\n" for s in self.steps)
+
+
+Rerun = Callable[[Mapping[str, Array]], "Trail | None"]
+"""From values by mark, which take the place of others, to what is called then; None if that fails."""
+
+
+@dataclass
+class Parting:
+    """Two trails: `keys` are our boundaries by their boundaries."""
+
+    ours: Trail
+    theirs: Trail
+    keys: Mapping[str, str]
+    rerun: Rerun
+    base: str
+    layer: str = ""
+    near: float = NEAR
+    tried: int = 0
+    _twins: dict[str, str] = field(default_factory=dict)
+    _firsts: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ours = [(mark, self.ours.values[mark]) for mark in (*self.ours.inputs, *self.ours.by_mark)]
+        for mark in (*self.theirs.inputs, *self.theirs.by_mark):
+            value = self.theirs.values[mark]
+            twins = [there for there, other in ours if same(value, other, self.near)]
+            alike = [there for there in twins if self.ours.values[there].shape == value.shape]
+            if twins:
+                self._twins[mark] = [*alike, *twins][0]
+        for mark, value in ours:
+            self._firsts[mark] = next(there for there, other in ours if other is value or same(value, other, self.near))
+
+    @cached_property
+    def known(self) -> set[str]:
+        """Our values that they have, too."""
+        firsts = {self._firsts[twin] for twin in self._twins.values()}
+        return {mark for mark, first in self._firsts.items() if first in firsts}
+
+    @property
+    def off(self) -> list[str]:
+        """Their outputs that are others than ours; what layers get that are called as often, if there are such."""
+        off = [
+            key for key, mark in self.theirs.outputs.items()
+            if (ours := self.keys.get(key, "")) in self.ours.outputs
+            and not is_place(self.theirs.values[mark], self.ours.values[self.ours.outputs[ours]], self.near)
+        ]  # fmt: skip
+        calls = [Counter(map(layer_of, trail.outputs)) for trail in (self.ours, self.theirs)]
+        as_often = [key for key in off if calls[0][layer_of(self.keys[key])] == calls[1][layer_of(key)]]
+        return as_often or off
+
+    @np.errstate(all="ignore")
+    def told(self) -> list[str]:
+        """Where the code parts, a text for each place; none if that is not found."""
+        found: dict[str, None] = {}
+        for key in self.off:
+            self.tried = 0
+            found |= dict.fromkeys(self._explained(key))
+        return self._joined(list(found))
+
+    def _explained(self, key: str) -> list[str]:
+        """Where the code behind one output parts."""
+        root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
+        whole = self._texts([(root, goal)], key)
+        if whole and self._is_first(root) and len(whole[0]) <= FAIR:
+            return whole
+        single = next(self._single(key), None)
+        if single is not None and len(single) <= FAIR:
+            return [single]
+        every = [self._everywhere(key), self._texts(self.pairs(root, goal), key), whole]
+        known = [texts for texts in ([single] if single else [], *every) if texts]
+        return min(known, key=lambda texts: sum(map(len, texts)), default=[])
+
+    def _is_first(self, mark: str) -> bool:
+        """Whether all that a value follows from directly is known."""
+        step = self.theirs.by_mark.get(mark)
+        return mark in self._twins or step is None or all(one in self._twins for one in step.reads)
+
+    def _joined(self, texts: Sequence[str]) -> list[str]:
+        """The texts, and where several are the same but for an input, what the others are of."""
+        inputs = "|".join(sorted({re.escape(self.ours.names[mark]) for mark in self.ours.inputs}, key=len)[::-1])
+        word = re.compile(rf"\b(?:{inputs})\b" if inputs else r"$^")
+        groups: dict[str, list[str]] = {}
+        for text in texts:
+            one = len(set(word.findall(text))) == 1
+            groups.setdefault(word.sub("_", re.sub(r"^\w+ = ", "", text)) if one else text, []).append(text)
+        found = []
+        for first, *rest in groups.values():
+            names = dict.fromkeys(name for text in rest for name in word.findall(text))
+            found.append(f"{first}; the same for {few(list(names))}" if names else first)
+        return found
+
+    # Values that take the place of others
+
+    def _single(self, key: str) -> Iterator[str]:
+        """A value of ours in the place of one of theirs that makes an output right."""
+        root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
+        for mark in self._places(root):
+            value = self.theirs.values[mark]
+            fits = [other for other in self.ours.behind(goal) if permuted(self.ours.values[other].shape, value.shape)]
+            for other in sorted(fits, key=lambda one: self.ours.values[one].shape != value.shape):
+                if mark == root or (mark in self._twins and self._in_order(mark, other)):
+                    continue
+                mended = self._mends(key, {mark: other})
+                if mended is None:
+                    continue
+                if not self._is_more(mended, mark, root):
+                    yield from self._texts([(mark, other)])
+
+    def _is_more(self, mended: Trail, mark: str, root: str) -> bool:
+        """Whether a step behind a mended value does nothing any more, but did before: it was a part of what parts."""
+        after = [step for step in self.theirs.steps if mark in self.theirs.behind(step.mark) and step.mark != mark]
+        needed = set(self.theirs.behind(root))
+        return any(
+            idle(step, mended) and not idle(step, self.theirs)
+            for step in after if step.mark in needed and step.mark in mended.by_mark
+        )  # fmt: skip
+
+    def _places(self, root: str) -> list[str]:
+        """The values behind an output, first those through which all goes that is not ours; in the order of calls."""
+        behind = self.theirs.behind(root)
+        other = [mark for mark in behind if mark not in self._twins]
+        read = {one for mark in other if mark in self.theirs.by_mark for one in self.theirs.by_mark[mark].reads}
+        usable = [mark for mark in behind if (mark in read or mark not in self._twins) and self._is_open(mark)]
+        return sorted(usable, key=lambda mark: not self._leads(root, mark))
+
+    def _is_open(self, mark: str) -> bool:
+        """Whether another value can take a value's place."""
+        place = self.theirs.inputs.get(mark, "in:")
+        return place.partition(":")[0] in ("in", "child")
+
+    def _leads(self, root: str, through: str) -> bool:
+        """Whether all that is not ours behind an output goes through one value."""
+        waiting, seen = [root], set[str]()
+        while waiting:
+            mark = waiting.pop()
+            if mark == through or mark in seen or mark in self._twins:
+                continue
+            seen.add(mark)
+            reads = self.theirs.by_mark[mark].reads if mark in self.theirs.by_mark else []
+            others = [one for one in reads if one not in self._twins]
+            if not others and through not in reads:
+                return False
+            waiting += others
+        return True
+
+    def _mends(self, key: str, places: Mapping[str, str]) -> Trail | None:
+        """What is called with values of ours in the place of some of theirs, if an output is right then."""
+        if self.tried >= MOST_TRIED:
+            return None
+        self.tried += 1
+        given = {mark: fitted(self.ours.values[other], self.theirs.values[mark]) for mark, other in places.items()}
+        if any(array is None for array in given.values()):
+            return None
+        mended = self.rerun({mark: array for mark, array in given.items() if array is not None})
+        goal, before = self.ours.values[self.ours.outputs[self.keys[key]]], self.theirs.values[self.theirs.outputs[key]]
+        if mended is None or key not in mended.outputs:
+            return None
+        after = mended.values[mended.outputs[key]]
+        if after.size != goal.size:
+            return None
+        return (
+            mended if is_place(after, goal, self.near) or apart(after, goal) <= MENDED * apart(before, goal) else None
+        )
+
+    def _everywhere(self, key: str) -> list[str]:
+        """The first values on each way that are not ours, all replaced by those of ours that follow from the same."""
+        root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
+        theirs = self._first(self.theirs, self.theirs.behind(root), self._twins)
+        ours = self._first(self.ours, self.ours.behind(goal), self.known)
+        pairs: dict[str, str] = {}
+        for mark in theirs:
+            reads = {self._firsts[self._twins[one]] for one in self.theirs.by_mark[mark].reads}
+            fits = (
+                other for other in ours
+                if other not in pairs.values()
+                and reads == {self._firsts[one] for one in self.ours.by_mark[other].reads}
+                and permuted(self.ours.values[other].shape, self.theirs.values[mark].shape)
+            )  # fmt: skip
+            other = next(fits, None)
+            if other is not None:
+                pairs[mark] = other
+        return self._texts(pairs.items()) if pairs and self._mends(key, pairs) is not None else []
+
+    @staticmethod
+    def _first(trail: Trail, behind: Sequence[str], shared: Container[str]) -> list[str]:
+        """The steps whose results the other trail has not, but all that they follow from."""
+        steps = [trail.by_mark[mark] for mark in behind if mark in trail.by_mark and mark not in shared]
+        return [step.mark for step in steps if all(one in shared for one in step.reads)]
+
+    def pairs(self, mark: str, other: str) -> list[tuple[str, str]]:
+        """Where two values that are not the same part, as far as the same functions lead to both."""
+        one, two = self.theirs.by_mark.get(mark), self.ours.by_mark.get(other)
+        if self._is_same(mark, other):
+            return []
+        if one is None or two is None or one.kind != two.kind or len(one.reads) != len(two.reads):
+            return [(mark, other)]
+        inner = [pair for both in zip(one.reads, two.reads, strict=True) for pair in self.pairs(*both)]
+        given = zip(one.reads, two.reads, strict=True)
+        named = any(pair in inner for pair in given if pair[0] in self.theirs.inputs and pair[1] in self.ours.inputs)
+        return list(dict.fromkeys(inner)) if inner and not named else [(mark, other)]
+
+    def _is_same(self, mark: str, other: str) -> bool:
+        theirs, ours = squeezed(self.theirs.values[mark]), squeezed(self.ours.values[other])
+        return is_place(theirs, ours, self.near) if theirs.shape == ours.shape else same(theirs, ours, self.near)
+
+    # Words
+
+    def _texts(self, pairs: Iterable[tuple[str, str]], key: str = "") -> list[str]:
+        """What parts in some places (`key`: what is behind that boundary); nothing if the expressions of one are too
+        long."""
+        texts = [self._both(*pair, key) for pair in pairs]
+        return [] if None in texts else list(dict.fromkeys(text for text in texts if text is not None))
+
+    def _both(self, mark: str, other: str, key: str = "") -> str | None:
+        """`scores = q @ k, where torch has q @ k / 2.83`; None if that is too long, or says the same twice."""
+        known = mark in self._twins and self._in_order(mark, self._twins[mark]) and other in self.known
+        if known and mark != self.theirs.outputs.get(key):
+            mark, other = self._wired(mark, other)
+        theirs, ours = self._theirs(mark, 0)[0], self._ours(other, 0)[0]
+        right = self.ours.by_mark.get(other)
+        if other in self.known and right is not None and right.labelled and right.name in re.findall(r"\w+", theirs):
+            ours = right.name
+        if max(len(theirs), len(ours)) > LONGEST:
+            theirs, ours = self._theirs(mark, 0, brief=True)[0], self._ours(other, 0, brief=True)[0]
+        if max(len(theirs), len(ours)) > LONGEST or theirs == ours:
+            return None
+        layer, _, side, _ = key.split("|") if mark == self.theirs.outputs.get(key) else ("", "", "", "")
+        if side == "in":
+            return f"{layer.removeprefix(f'{self.layer}.')} gets {theirs}, where {self.base} gives it {ours}"
+        return f"{self._label(mark, other)}{theirs}, where {self.base} has {ours}"
+
+    def _label(self, mark: str, other: str) -> str:
+        """What the source calls a value, theirs or ours."""
+        named = [self.theirs.by_mark.get(mark)] if mark not in self._twins else []
+        named += [self.ours.by_mark.get(other)] if other not in self.known else []
+        return next((f"{step.name} = " for step in named if step is not None and step.labelled), "")
+
+    def _wired(self, mark: str, other: str) -> tuple[str, str]:
+        """What reads a value, and what reads the one that should be there: a wrong operand is told with the others."""
+        users = [step for step in self.theirs.steps if mark in step.reads and step.mark not in self._twins]
+        rights = [step for step in self.ours.steps if other in step.reads and step.mark not in self.known]
+        same_kind = [(a.mark, b.mark) for a in users for b in rights if a.kind == b.kind]
+        return same_kind[0] if len(same_kind) == 1 else (mark, other)
+
+    def _theirs(self, mark: str, depth: int = 1, *, brief: bool = False) -> tuple[str, int]:
+        """Their expression of a value, and how tightly it holds together: up to what both have, and if it shall be
+        `brief`, to what has a name in the source."""
+        twin, step = self._twins.get(mark), self.theirs.by_mark.get(mark)
+        if twin is not None and (step is None or self._in_order(mark, twin)):
+            return self._named(self.ours, twin)
+        if step is None or (brief and depth and step.labelled):
+            return self.theirs.names[mark], WHOLE
+        return joined(step, lambda one: self._theirs(one, depth + 1, brief=brief)), step.level
+
+    def _ours(self, mark: str, depth: int = 1, *, brief: bool = False) -> tuple[str, int]:
+        """Our expression of a value."""
+        step = self.ours.by_mark.get(mark)
+        if step is None or (brief and depth and step.labelled):
+            return self.ours.names[mark], WHOLE
+        if mark in self.known and depth:
+            return self._named(self.ours, mark)
+        return joined(step, lambda one: self._ours(one, depth + 1, brief=brief)), step.level
+
+    def _in_order(self, mark: str, twin: str) -> bool:
+        """Whether two values that are the same have one shape but for lengths of 1, and their elements in one order."""
+        theirs, ours = self.theirs.values[mark], self.ours.values[twin]
+        return squeezed(theirs).shape == squeezed(ours).shape and is_place(theirs, ours, self.near)
+
+    def _named(self, trail: Trail, mark: str) -> tuple[str, int]:
+        """A value that both have: by its name, or by a short expression."""
+        step = trail.by_mark.get(mark)
+        if step is None or (step.labelled and not AGAIN.search(step.name)):
+            return trail.names[mark], WHOLE
+        text = joined(step, lambda one: self._named(trail, one))
+        return (text, step.level) if len(text) <= SHORT else (trail.names[mark], WHOLE)
+
+
+def joined(step: Step, inner: Callable[[str], tuple[str, int]]) -> str:
+    """A step's expression with those of the values that it reads, in parentheses where they need them."""
+    first = next(iter(step.reads), None)
+
+    def put(found: re.Match[str]) -> str:
+        text, level = inner(found[0])
+        is_first = found[0] == first and found.start() == 0
+        tight = level > step.level or (level == step.level and is_first)
+        return text if step.level == WHOLE or tight or (step.level == PART and level >= PART) else f"({text})"
+
+    return MARK.sub(put, step.text)
+
+
+def unchanged(one: Array, other: Array) -> bool:
+    """Whether a step returns what it gets."""
+    return one.shape == other.shape and one.dtype == other.dtype and np.array_equal(one, other, equal_nan=True)
+
+
+def layer_of(boundary: str) -> str:
+    """The layer and side of a boundary."""
+    layer, _, side, _ = boundary.split("|")
+    return f"{layer}|{side}"
+
+
+def idle(step: Step, trail: Trail) -> bool:
+    """Whether a step returns what it gets."""
+    value = trail.values[step.mark]
+    return any(trail.values[mark].shape == value.shape and is_place(value, trail.values[mark]) for mark in step.reads)
+
+
+def same(one: Array, other: Array, near: float = NEAR) -> bool:
+    """Whether two values are the same, up to the order of their axes."""
+    if one.size != other.size:
+        return False
+    if regrouped(one.shape, other.shape) and is_place(one, other, near):
+        return True
+    if not 1 < other.ndim <= MOST_AXES or not permuted(one.shape, other.shape):
+        return False
+    orders = fitting(squeezed(other).shape, squeezed(one).shape)
+    return any(is_place(squeezed(one), squeezed(other).transpose(order), near) for order in orders)
+
+
+def squeezed(array: Array) -> Array:
+    """Without axes of length 1."""
+    return array.reshape(tuple(n for n in array.shape if n != 1))
+
+
+def is_place(one: Array, other: Array, near: float = NEAR) -> bool:
+    """Whether two values have the same numbers in the same order."""
+    if one.size != other.size:
+        return False
+    a, b = one.ravel(), other.ravel()
+    if a.dtype.kind != "f" or b.dtype.kind != "f":
+        return np.array_equal(a, b)
+    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return False
+    finite = np.isfinite(a)
+    a, b = a[finite].astype(np.float64), b[finite].astype(np.float64)
+    sizes = np.abs(b[b != 0])
+    small = float(np.quantile(sizes, SMALL)) if sizes.size else 0.0
+    least = NOTHING * float(sizes.max(initial=0.0))
+    return bool(np.all(np.abs(a - b) <= near * (np.abs(b) + small) + least))
+
+
+def apart(one: Array, other: Array) -> float:
+    """The root mean square of a difference; infinite where only one of them is finite."""
+    a, b = one.ravel().astype(np.float64), other.ravel().astype(np.float64)
+    with np.errstate(all="ignore"):
+        return float(np.nan_to_num(np.sqrt(np.mean((a - b) ** 2)), nan=np.inf)) if a.size == b.size else float("inf")
+
+
+def fitted(value: Array, like: Array) -> Array | None:
+    """A value in the shape of another one, its axes in the order in which they are nearest; None for other numbers."""
+    if value.dtype.kind == "f" and like.dtype.kind != "f" and not np.array_equal(value, np.rint(value)):
+        return None
+    if regrouped(value.shape, like.shape):
+        return value.reshape(like.shape)
+    orders = list(fitting(squeezed(value).shape, squeezed(like).shape))
+    if not orders:
+        return None
+    return squeezed(value).transpose(nearest(squeezed(value), squeezed(like), orders)).reshape(like.shape)
