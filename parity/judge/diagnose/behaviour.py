@@ -166,11 +166,18 @@ def rows_apart(
     """The rows that a kernel computes otherwise alone than `together`; one call for each row."""
     for dim, start in rows_of(case, inputs) if together else ():
         small, row = dim.cut((case, dict(inputs)), 1, start)
+        if not all(is_part(row[name].shape, values.shape) for name, values in inputs.items()):
+            continue
         parts = independent(exact, evaluated(small, dtype, row), dim, start, bound)
         alone = (kernel(small, dtype, row) if parts else None) or {}
         wrong = unlike(together, alone, parts, bound)
         if wrong:
             yield Row(dim, start, row, parts, alone, wrong)
+
+
+def is_part(row: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Whether a row can be repeated to the whole: not where kernels are cut with channels, as many as they are long."""
+    return len(row) == len(whole) and all(n in (1, m) for n, m in zip(row, whole, strict=True))
 
 
 def layout_dependent(
