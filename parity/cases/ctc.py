@@ -76,7 +76,37 @@ def flows(g: Array, emitted: Array, skips: Array, ends: Array) -> Array:
     return result
 
 
+@primitive
+def flows_both_ways(g: Array, emitted: Array, skips: Array, ends: Array) -> Array:
+    """The same from the walk and one back from the end, in logarithms (alpha and beta of Graves et al. 2006), as
+    kernels compute it: where they cancel, digits are lost. The elements of a row of `g` have one sign."""
+    walk, result = walked(emitted, skips, ends), np.zeros_like(emitted)
+    back = np.where(g != 0, np.log(np.where(g != 0, np.abs(g), 1)) - walk[-1], g.dtype.type(NEVER))
+    for step in reversed(range(1, len(emitted))):
+        inside = step < ends[:, None]
+        result[step] = np.where(inside, np.exp(walk[step] + back), 0)
+        onward = back + emitted[step]
+        paths = np.stack([onward, moved(onward, -1, NEVER), moved(np.where(skips, onward, NEVER), -2, NEVER)])
+        largest = paths.max(axis=0)
+        back = np.where(inside, np.log(np.sum(np.exp(paths - largest), axis=0)) + largest, back)
+    result[0] = np.where(np.arange(g.shape[1]) < 2, np.exp(walk[0] + back), 0)
+    result *= np.sign(np.sum(g, axis=1, keepdims=True))
+    return result
+
+
+@primitive
+def last_states_both_ways(emitted: Array, skips: Array, ends: Array) -> Array:
+    """last_states with the gradient `flows_both_ways`."""
+    return walked(emitted, skips, ends)[-1]
+
+
 defvjp(last_states, lambda _, emitted, skips, ends: lambda g: flows(g, emitted, skips, ends), None, None)
+defvjp(
+    last_states_both_ways,
+    lambda _, emitted, skips, ends: lambda g: flows_both_ways(g, emitted, skips, ends),
+    None,
+    None,
+)
 
 
 def log_sum_exp(one: Any, other: Any) -> Any:
@@ -108,13 +138,14 @@ def ctc_loss(
     logs: str = "",
     merged: bool = False,
     padded: bool = False,
+    both_ways: bool = False,
 ) -> dict[str, Any]:
     """-log of the probability of every target [N, S], from log-probabilities x [T, N, C].
 
     x goes through log_softmax, which leaves log-probabilities as they are, or through another of `LOGS`. `reduction`
     replaces that of the params: `batch` divides by N, `labels` by the sum of the targets' lengths, `steps` each loss by
     its input's length. A label that comes twice may be `merged`: no blank is needed between them. `padded` takes all
-    steps of x.
+    steps of x. The gradient may follow from walks `both_ways`.
     """
     x, target, lengths = tensors["x"], tensors["target"], tensors["target_lengths"]
     n_steps, n, n_classes = x.shape
@@ -126,7 +157,8 @@ def ctc_loss(
         first = np.full((n, 2), True)
         skips = skips & np.concatenate([first, labels[:, 2:] != labels[:, :-2]], axis=1)
     ends = np.full(n, n_steps) if padded else tensors["input_lengths"]
-    states = last_states(anp.transpose(by_class, (2, 0, 1)), skips, ends)
+    last = last_states_both_ways if both_ways else last_states
+    states = last(anp.transpose(by_class, (2, 0, 1)), skips, ends)
     losses = -anp.reshape(log_sum_exp(entries(states, 2 * lengths), entries(states, 2 * lengths - 1)), (n,))
     return {"y": reduced(losses, tensors, reduction or params.reduction)}
 
@@ -193,5 +225,6 @@ CTC_LOSS = Op(
     infer_shapes=ctc_shapes,
     reference=ctc_loss,
     variants=ctc_variants,
+    forms=({"both_ways": True},),
 )
 OPS = (CTC_LOSS,)
