@@ -31,8 +31,8 @@ def difference(reference: Program, variant: Program) -> str:
         if other is not None and ours[other] != theirs[index]:
             way = list(parted((other, index), (reference, ours), (variant, theirs)))
             n = sum(one in tensors[0] and two in tensors[1] for one, two in way)
-            texts = [described(programs, values) for values in (way[n - 1], *way[n:])]
-            return next(filter(None, texts), "")
+            texts = (described(programs, values) for values in (way[n - 1], *way[n:]))
+            return next(filter(None, texts), f"{named(programs[1], way[n - 1][1])} with other constants")
     return ""
 
 
@@ -98,17 +98,25 @@ def plain(step: Step) -> list[str]:
 def described(programs: tuple[Program, Program], values: tuple[int, int]) -> str:
     """The expressions of a value in both programs, and the name of the first result that they are in; "" if they are
     the same."""
-    texts = []
-    for program, index in zip(programs, values, strict=True):
-        step = next((step for step in program.steps if step.index == index), None)
-        text = Formulas(program)
-        texts.append(text.value(index)[0] if step is None else text.expression(step))
-    if texts[0] == texts[1]:
+    ours, theirs = (expression(program, index) for program, index in zip(programs, values, strict=True))
+    if ours == theirs:
         return ""
-    told = f"{texts[1]}, where the reference has {texts[0]}"
     name, is_whole = enclosing(programs[1], values[1])
+    told = f"{theirs}, where the reference has {ours}"
     told = f"{name} = {told}" if is_whole else f"{told} (in {name})"
     return told + definitions(told, {k: v for program in programs for k, v in named_formulas(program)})
+
+
+def named(program: Program, index: int) -> str:
+    """The expression of a value, with the name of the result that it is in."""
+    name, is_whole = enclosing(program, index)
+    return f"{name} = {expression(program, index)}" if is_whole else f"{expression(program, index)} (in {name})"
+
+
+def expression(program: Program, index: int) -> str:
+    """The expression of a value in the names of a program."""
+    step, text = next((step for step in program.steps if step.index == index), None), Formulas(program)
+    return text.value(index)[0] if step is None else text.expression(step)
 
 
 def enclosing(program: Program, index: int) -> tuple[str, bool]:

@@ -8,7 +8,7 @@ import pytest
 from parity.reporting.results.results import read_results
 from parity.reporting.results.rows import BackendRow
 from parity.reporting.text.answer import answer, warnings
-from parity.reporting.text.findings import condition, findings, telling, tolerated
+from parity.reporting.text.findings import LONGEST, condition, findings, short, telling, tolerated
 from tests.reporting.stored_runs import CASE, backend_row, case_row, comparison, diagnosis, stored, unstable
 from tests.reporting.test_explain import bare
 
@@ -169,3 +169,14 @@ def test_a_finding_says_between_which_releases_it_came_or_went(tmp_path, wrong, 
         msgspec.structs.replace(found, backends=[msgspec.convert(row, BackendRow) for row in backends])
     )
     assert finding.history() == text
+
+
+def test_long_expressions_are_cut_to_where_they_differ():
+    shared = "reshape(sum(where(inside, rows_of(rows, index), 0) * weights, axis=3), (2, 5, 4))"
+    text = f"grad.x = 10 * ({shared} + {shared}), where the reference has 6 * ({shared} + {shared})"
+    assert short(text).startswith("grad.x = 10 * (reshape(...")
+    assert ", where the reference has 6 * (reshape(..." in short(text)
+    inner = f"y = {shared} * ({shared} + eps), where the reference has {shared} * ({shared} - eps)"
+    assert short(inner) == "y = ...5, 4)) + eps), where the reference has ...5, 4)) - eps)"
+    assert short("y = x") == "y = x"
+    assert short("x" * 300) == "x" * (LONGEST - 3) + "..."

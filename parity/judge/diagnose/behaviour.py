@@ -74,9 +74,20 @@ def stateful(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Obse
     return {"depends_on": "first of its size", "tensors": seconds} if seconds else None
 
 
+LATER = (7, 10)
+"""The inputs of calls after the second one."""
+
+
+def parts_off(kernel: Kernel, case: CasePlan, dtype: str, asked: Sequence[Inputs]) -> list[dict[str, float]]:
+    """The error of each tensor in some calls, as its part of the exact values; none without all answers."""
+    answers = answered(kernel, case, dtype, asked)
+    exact = [evaluated(case, dtype, given) for given in asked[: len(answers)]]
+    return [{n: part_off(answer.get(n), right[n]) for n in right} for answer, right in zip(answers, exact, strict=True)]
+
+
 def second_calls_off(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs) -> list[str]:
-    """The tensors that are right in the first call with a size that the kernel has not seen, and off in the second one,
-    for both of two sizes and either order of the inputs."""
+    """The tensors that are right in the first call with a size that the kernel has not seen, and off in the second one
+    and two more, for both of two sizes and either order of the inputs."""
     found: list[set[str]] = []
     larger = resized(case, inputs)
     for order in ((1, 4), (4, 1)):
@@ -84,12 +95,11 @@ def second_calls_off(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs)
         if larger is None:
             return []
         asked = [generic(larger[0], number)[1] for number in order]
-        answers = answered(kernel, larger[0], dtype, asked)
-        exact = [evaluated(larger[0], dtype, given) for given in asked[: len(answers)]]
-        off = [
-            {n: part_off(answer.get(n), right[n]) for n in right} for answer, right in zip(answers, exact, strict=True)
-        ]
-        found.append({n for n in off[0] if off[1][n] > max(CLEARLY * off[0][n], SAME)} if off else set())
+        off = parts_off(kernel, larger[0], dtype, asked)
+        limits = {n: max(CLEARLY * part, SAME) for n, part in off[0].items()} if len(off) > 1 else {}
+        seconds = {n for n, limit in limits.items() if off[1][n] > limit}
+        later = parts_off(kernel, larger[0], dtype, [generic(larger[0], n)[1] for n in LATER]) if seconds else []
+        found.append({n for n in seconds if later and all(parts[n] > limits[n] for parts in later)})
     return sorted(set.intersection(*found))
 
 
@@ -140,8 +150,9 @@ def batch_variant(
 
 def for_size(bound: Bound, given: Mapping[str, Array], exact: Mapping[str, Array]) -> Bound:
     """The bound for results that are larger than the reference's, whose rounding errors are larger, too."""
-    largest = {n: (np.abs(given[n]).max(initial=0), np.abs(exact[n]).max(initial=0)) for n in exact if n in given}
-    return {n: limit * max(1.0, *(a / b for a, b in [largest.get(n, (0, 0))] if b)) for n, limit in bound.items()}
+    sizes = {n: (np.abs(given[n]).max(initial=0), np.abs(exact[n]).max(initial=0)) for n in exact if n in given}
+    factors = {n: max(1.0, mine / right) for n, (mine, right) in sizes.items() if right and np.isfinite(mine)}
+    return {n: limit * factors.get(n, 1.0) for n, limit in bound.items()}
 
 
 @dataclass(frozen=True)

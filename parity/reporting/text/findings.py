@@ -271,8 +271,39 @@ def title_of(difference: Difference) -> str:
 
 
 def short(text: str) -> str:
-    """A text of at most `LONGEST` characters."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    """A text of at most `LONGEST` characters: of two expressions where they differ."""
+    if len(text) <= LONGEST:
+        return text
+    changed, beside, whole = text.partition(INSTEAD)
+    if not beside:
+        return f"{text[: LONGEST - 3]}..."
+    name, equals, changed = changed.partition(" = ") if IS_NAMED.match(changed) else ("", "", changed)
+    most = (LONGEST - len(name + equals + beside)) // 2
+    one, other = (item if len(item) <= most else f"{item[: most - 3]}..." for item in parted(changed, whole))
+    return f"{name}{equals}{one}{beside}{other}"
+
+
+INSTEAD = ", where the reference has "
+IS_NAMED = re.compile(r"[\w. ]+ = ")
+"""`new param = param - update`."""
+BESIDE = 12
+"""How many characters that two expressions share are shown on either side of where they differ."""
+
+
+def n_shared(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    least = min(len(one), len(other))
+    return next((i for i in range(least) if one[i] != other[i]), least)
+
+
+def parted(one: str, other: str) -> tuple[str, str]:
+    """Two expressions without what both begin and end with."""
+    start = n_shared(one, other)
+    end = min(n_shared(one[::-1], other[::-1]), len(one) - start, len(other) - start)
+    first = next((i for i in range(max(0, start - BESIDE), 0, -1) if not one[i - 1].isalnum()), 0)
+    behind = max(0, end - BESIDE)
+    before, after = "..." if first else "", "..." if behind else ""
+    return f"{before}{one[first : len(one) - behind]}{after}", f"{before}{other[first : len(other) - behind]}{after}"
 
 
 def telling(value: float | None, other: float | None) -> int:
