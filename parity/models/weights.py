@@ -68,6 +68,8 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
     """What a parameter's values are: an id and words."""
     if not have.any():
         return "zeros", f"all zeros: it was not loaded from {base}'s"
+    if have.size > 1 and (have == have.flat[0]).all() and not (want == want.flat[0]).all():
+        return "constant", f"all {have.flat[0]:g}: it was not loaded from {base}'s"
     found = rounded(have, want, base) or arranged(have, want, base)
     if found:
         return found
@@ -77,7 +79,7 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
     apart = float(np.sqrt(np.mean((have - want) ** 2) / (np.mean(want**2) or 1.0))) if have.shape == want.shape else 1.0
     if apart < NEAR:
         coarse = have.size > 2 * GRID and np.unique(have).size <= GRID
-        why = "quantised to 8 bits" if coarse else "of another training step, or rounded"
+        why = "quantised to 8 bits" if coarse else "of another training step, rounded, or folded otherwise"
         return "near", f"{100 * apart:.2g} % away from {base}'s (root mean square): {why}"
     return "other", f"other values than {base}'s: it was not loaded from them"
 

@@ -95,6 +95,27 @@ def test_weights_of_their_own_that_were_not_moved(tmp_path):
     assert own.max_abs_diff > 0.01
 
 
+def test_weights_that_kept_their_first_value(tmp_path):
+    moved = "    net = Net()\n    nn.init.uniform_(net.norm.weight, 0.9, 1.1)\n    return net"
+    seeded = TWO.replace("    return Net()", "    torch.manual_seed(0)\n    return Net()")
+    learnt = seeded.replace("    return Net()", moved)
+    _, results = run_case(tmp_path, {"ours": learnt, "theirs": seeded}, f"{CASE}, weights: own")
+    assert "norm.weight: all 1: it was not loaded from ours's" in {row.title for row in results.diagnoses}
+
+
+def test_layers_that_commute_are_no_difference(tmp_path):
+    pooled = TWO.replace("self.act = nn.GELU()", "self.act = nn.ReLU()\n        self.pool = nn.MaxPool1d(3, 1, 1)")
+    first = pooled.replace(
+        "self.act(x + self.attention(self.norm(x)))", "self.pool(self.act(x + self.attention(self.norm(x))))"
+    )
+    later = pooled.replace(
+        "self.act(x + self.attention(self.norm(x)))", "self.act(self.pool(x + self.attention(self.norm(x))))"
+    )
+    done, results = run_case(tmp_path, {"ours": first, "theirs": later})
+    assert done.returncode == 0, done.stdout
+    assert not results.diagnoses
+
+
 def test_a_loss_with_another_option(tmp_path):
     wrong = TWO.replace('batch["labels"])\n', 'batch["labels"], label_smoothing=0.1)\n', 1)
     _, results = run_case(tmp_path, {"ours": TWO, "theirs": wrong})
