@@ -138,4 +138,6 @@ DIAGNOSES = (
     "decode-position",
     "decode-mask",
     "decode-cache-dtype",
+    "decode-cache",
+    "decode-code",
 )

@@ -22,6 +22,7 @@ from parity.cases.formula import formulas
 from parity.cases.meanings import MEANINGS
 from parity.cases.op import Input, Op, TensorShapes, flatten_lists, group_lists
 from parity.cases.program import trace
+from parity.cases.repeats import repeats
 from parity.config.errors import nearest
 from parity.config.plan import BackendSpec
 from parity.judge.catalogue.entries import CATALOGUE
@@ -29,7 +30,7 @@ from parity.reporting.console.run import stdout_console
 from parity.starter.design import example
 
 MOST_LINES, LONGEST = 12, 160
-"""A longer reference, or one with a longer line, is not shown."""
+"""A longer reference, one with a longer line or a loop is not shown."""
 Rows = tuple[tuple[str, ...], ...]
 
 
@@ -184,8 +185,8 @@ def formula_lines(op: Op, params: Any, shapes: TensorShapes) -> list[str]:
     regroup = functools.partial(group_lists, op=op)
     with np.errstate(all="ignore"):
         program, _ = trace(op.reference, tensors, params, regroup=regroup, flatten=flatten_lists)
-    lines = formulas(program)
-    if len(lines) <= MOST_LINES and max(map(len, lines), default=0) <= LONGEST:
+    lines = [] if repeats(program) else formulas(program)
+    if 0 < len(lines) <= MOST_LINES and max(map(len, lines), default=0) <= LONGEST:
         return lines
     return docstring(op.reference).splitlines()[:1]
 

@@ -3,7 +3,10 @@ reference has g @ weight`."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from parity.cases.op import IncompatibleError
+from parity.cases.oracle import is_plain
 from parity.judge.diagnose.causes import Cause, Result, standing_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator
 
@@ -50,8 +53,13 @@ def altered(evaluator: Evaluator, alteration: Alteration, before: Alteration) ->
 
 
 def named_alike(evaluator: Evaluator, cause: Cause, before: Alteration) -> str:
-    """The expression of the variant with the same id and options: the numbers of a cause are no formula."""
-    changed = set(cause.alteration.arguments) if cause.alteration else set()
+    """The expression of the variant with the same id, of numbers that are no formula; else with the same options."""
+    own = options_of(cause.alteration or Alteration())
     variants = (c.alteration for c in standing_causes(evaluator) if c.id == cause.id and c.alteration is not None)
-    alike = (a for a in variants if set(a.arguments) == changed)
+    alike = (a for a in variants if not all(map(is_plain, own.values())) or options_of(a).keys() == own.keys())
     return next((text for a in alike if (text := altered(evaluator, a, before))), "")
+
+
+def options_of(alteration: Alteration) -> dict[str, Any]:
+    """The options of the reference that an alteration changes."""
+    return {**alteration.arguments, **alteration.unstable}
