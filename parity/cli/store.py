@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from parity.cli.group import example, fail, main
-from parity.exit_codes import FAIL_ON, MISMATCH
+from parity.exit_codes import FAIL_ON, INCOMPLETE, MISMATCH
 
 
 @main.command(
@@ -64,11 +64,12 @@ def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
     """Write the cells of RUNS, each once, as one run into --out, and show it.
 
     Exit code: that of the whole, as from `parity run`; 2 if the runs had other seeds or backends, disagree in a cell,
-    or cannot be read, or the directory cannot be written.
+    or cannot be read, or the directory cannot be written; 3 where all would pass but a shard is missing.
     """
-    from parity.reporting.merge import MergeError, merge
+    from parity.reporting.merge import MergeError, merge, missing_shards
     from parity.reporting.results.directory import held
     from parity.reporting.results.results import ResultsError
+    from parity.reporting.text.words import listed
     from parity.run import check_ours, empty, show
 
     if out.resolve() in {run_dir.resolve() for run_dir in runs}:
@@ -80,11 +81,15 @@ def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
             empty(out)
             results = merge(runs, out)
         show(results, verbosity=-1 if quiet else 0)
+        missing = missing_shards(runs)
     except (MergeError, ResultsError) as error:
         fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or out}: {error.strerror or error}")
-    sys.exit(results.summary.exit_code)
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        click.echo(f"incomplete: shard {listed(missing)} {verb} missing, with its cases", err=True)
+    sys.exit(results.summary.exit_code or (INCOMPLETE if missing else 0))
 
 
 @main.command(

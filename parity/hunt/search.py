@@ -31,6 +31,7 @@ from parity.hunt.reduce import in_all_dtypes, reduce_case
 from parity.judge.bound.envelope import OFF
 from parity.judge.case import CaseJudge
 from parity.judge.compare.cell import consult_oracle
+from parity.judge.diagnose.behaviour import UNREPEATABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import Evaluator
 from parity.judge.diagnose.memory import Memory
@@ -345,9 +346,14 @@ class Search:
             self.n_repeated += 1
             return
         small = reduce_case(found, fault, finding.ratio, self.look_at)
-        self.findings = [other for other in self.findings if not other.repeats(finding)]
         with contextlib.suppress(TimeUp):
-            finding = replace(finding, ratio=self.look_at(small).faults.get(fault, finding.ratio))
+            ratios = [(trial, self.look_at(trial).faults.get(fault)) for trial in (small, found)]
+            shown = [(trial, ratio) for trial, ratio in ratios if ratio is not None]
+            if not shown and set(UNREPEATABLE).isdisjoint(d.id for d in finding.diagnoses):
+                return  # rounding that another call, with its tensors elsewhere in memory, does not repeat
+            small, ratio = shown[0] if shown else (small, finding.ratio)
+            finding = replace(finding, ratio=ratio)
+        self.findings = [other for other in self.findings if not other.repeats(finding)]
         self.findings.append(replace(finding, trial=small))
 
     def look_at(self, trial: Trial) -> Seen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -68,6 +69,20 @@ def merge(runs: Sequence[Path], out: Path) -> Results:
     for name, file in IN_RUN_DIR.items():
         write_atomically(out / file, rendered(name, results, out, Outputs({})))
     return results
+
+
+SHARD = re.compile(r"--shard[= ]([1-9]\d*)/([1-9]\d*)")
+
+
+def missing_shards(runs: Iterable[Path]) -> list[str]:
+    """The shards that none of the runs is, though others of as many are: `3/4`."""
+    seen: dict[int, set[int]] = {}
+    for run_dir in runs:
+        with stored(run_dir) as source:
+            found = SHARD.search(" ".join(source.one(RUN).command))
+        if found:
+            seen.setdefault(int(found[2]), set()).add(int(found[1]))
+    return [f"{i}/{n}" for n, there in sorted(seen.items()) for i in range(1, n + 1) if i not in there]
 
 
 class Merged:

@@ -157,6 +157,23 @@ def test_shards_are_merged_into_the_run_that_they_are_parts_of(found, tmp_path):
     assert re.search(r"offset=3 in float\d\d has other results in .*/c than in .*/a$", refused.stderr.strip())
 
 
+def test_a_missing_shard_is_no_pass(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "version: 1\nbackends: [numpy]\nbaseline: oracle\ncases:\n"
+        "  - {op: relu, inputs: {x: {shape: [4]}}, sweep: {inputs.x.normal.mean: [0, 1, 2]}}\n"
+    )
+    runs = [tmp_path / str(i) for i in (1, 2, 3)]
+    for i, run in enumerate(runs, 1):
+        assert call("run", config, "--shard", f"{i}/3", "--out", run, "-q").returncode == 0
+    part = call("merge", runs[0], runs[2], "--out", tmp_path / "part", "-q")
+    assert (part.returncode, part.stderr) == (
+        3,
+        "incomplete: shard 2/3 is missing, with its cases\n",
+    )
+    assert call("merge", *runs, "--out", tmp_path / "all", "-q").returncode == 0
+
+
 def test_a_store_that_is_none_is_refused(tmp_path):
     (tmp_path / STORE).write_bytes(b"no database at all" * 99)
     done = call("report", tmp_path)
