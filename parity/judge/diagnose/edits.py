@@ -400,8 +400,9 @@ class Scan:
 
     def _starts(self, edit: Edit) -> Sequence[float]:
         """The numbers with which the search for an added number or a limit begins."""
-        operands = self._program.steps[edit.positions[0]].operands if edit.kind in LIMITS else ()
-        values = np.asarray(self._trial.value(operands[edit.operand].index)) if operands else np.zeros(0)
+        step = self._program.steps[edit.positions[0]] if edit.kind in LIMITS else None
+        changed = None if step is None else Ref(step.index) if edit.operand == RESULT else step.operands[edit.operand]
+        values = np.asarray(self._trial.value(changed.index)) if isinstance(changed, Ref) else np.zeros(0)
         usable = values[np.isfinite(values)] if values.dtype.kind == "f" else np.zeros(0)
         found = np.quantile(usable, QUANTILES).tolist() if usable.size else DECADES
         return [value for value in dict.fromkeys(found) if value] or DECADES
