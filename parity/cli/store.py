@@ -66,7 +66,7 @@ def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
     Exit code: that of the whole, as from `parity run`; 2 if the runs had other seeds or backends, disagree in a cell,
     or cannot be read, or the directory cannot be written; 3 where all would pass but a shard is missing.
     """
-    from parity.reporting.merge import MergeError, merge, missing_shards
+    from parity.reporting.merge import MergeError, merge
     from parity.reporting.results.directory import held
     from parity.reporting.results.results import ResultsError
     from parity.reporting.text.words import listed
@@ -79,9 +79,8 @@ def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
         check_ours(out)
         with held(out):
             empty(out)
-            results = merge(runs, out)
+            results, missing = merge(runs, out)
         show(results, verbosity=-1 if quiet else 0)
-        missing = missing_shards(runs)
     except (MergeError, ResultsError) as error:
         fail(str(error))
     except OSError as error:

@@ -347,11 +347,11 @@ class Search:
             return
         small = reduce_case(found, fault, finding.ratio, self.look_at)
         with contextlib.suppress(TimeUp):
-            ratios = [(trial, self.look_at(trial).faults.get(fault)) for trial in (small, found)]
-            shown = [(trial, ratio) for trial, ratio in ratios if ratio is not None]
-            if not shown and set(UNREPEATABLE).isdisjoint(d.id for d in finding.diagnoses):
+            again = ((trial, self.look_at(trial).faults.get(fault)) for trial in (small, found))
+            shown = next(((trial, ratio) for trial, ratio in again if ratio is not None), None)
+            if shown is None and set(UNREPEATABLE).isdisjoint(d.id for d in finding.diagnoses):
                 return  # rounding that another call, with its tensors elsewhere in memory, does not repeat
-            small, ratio = shown[0] if shown else (small, finding.ratio)
+            small, ratio = shown or (small, finding.ratio)
             finding = replace(finding, ratio=ratio)
         self.findings = [other for other in self.findings if not other.repeats(finding)]
         self.findings.append(replace(finding, trial=small))

@@ -51,8 +51,9 @@ class MergeError(Exception):
     """Runs that do not belong together, or disagree; the message names both and says in what."""
 
 
-def merge(runs: Sequence[Path], out: Path) -> Results:
-    """Merge runs into the empty directory `out`; the tensors that they stored are linked, or copied.
+def merge(runs: Sequence[Path], out: Path) -> tuple[Results, list[str]]:
+    """Merge runs into the empty directory `out`; the tensors that they stored are linked, or copied. Also returns the
+    shards that are missing.
 
     Raises MergeError, ResultsError if a run cannot be read, and OSError if something cannot be written.
     """
@@ -68,20 +69,17 @@ def merge(runs: Sequence[Path], out: Path) -> Results:
         write_atomically(out / FILE_NAME, as_json(results))
     for name, file in IN_RUN_DIR.items():
         write_atomically(out / file, rendered(name, results, out, Outputs({})))
-    return results
+    return results, missing_shards(merged.commands)
 
 
 SHARD = re.compile(r"--shard[= ]([1-9]\d*)/([1-9]\d*)")
 
 
-def missing_shards(runs: Iterable[Path]) -> list[str]:
-    """The shards that none of the runs is, though others of as many are: `3/4`."""
+def missing_shards(commands: Iterable[Sequence[str]]) -> list[str]:
+    """The shards that no command ran, though another ran one of as many: `3/4`."""
     seen: dict[int, set[int]] = {}
-    for run_dir in runs:
-        with stored(run_dir) as source:
-            found = SHARD.search(" ".join(source.one(RUN).command))
-        if found:
-            seen.setdefault(int(found[2]), set()).add(int(found[1]))
+    for found in filter(None, (SHARD.search(" ".join(command)) for command in commands)):
+        seen.setdefault(int(found[2]), set()).add(int(found[1]))
     return [f"{i}/{n}" for n, there in sorted(seen.items()) for i in range(1, n + 1) if i not in there]
 
 
@@ -97,6 +95,7 @@ class Merged:
         """What each case computes, as a digest, and the run that it was first found in."""
         self.cells: dict[tuple[str, str], Path] = {}
         self.first: Path | None = None
+        self.commands: list[Sequence[str]] = []
         self.is_interrupted = False
 
     def take(self, run_dir: Path, source: Store) -> None:
@@ -104,6 +103,7 @@ class Merged:
         run, backends = source.one(RUN), list(source.rows(BACKENDS))
         self.check(run_dir, run, backends)
         self.first = self.first or run_dir
+        self.commands.append(run.command)
         self.run = run if self.run is None else joined(self.run, run)
         for row in backends:
             if not self.backends.get(row.name, row).version or row.name not in self.backends:
