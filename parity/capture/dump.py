@@ -23,7 +23,7 @@ import numpy as np
 
 import parity
 from parity.capture.frameworks.calls import Call, Layer
-from parity.capture.safetensors import NAMES, Writer
+from parity.capture.safetensors import NAMES, PARTIAL, Writer
 
 SHARD_BYTES = 512 << 20
 INDEX = "index.json"
@@ -101,7 +101,7 @@ class Dump:
     def write_index(self) -> None:
         """Replace the index, so that a reader finds the old one or the new one."""
         self.index["calls"] = [self.calls[order] for order in sorted(self.calls)]
-        partial = self.folder / f"{INDEX}.partial"
+        partial = self.folder / f"{INDEX}{PARTIAL}"
         partial.write_text(json.dumps(self.index, separators=(",", ":")) + "\n", encoding="utf-8")
         partial.replace(self.folder / INDEX)
 
@@ -136,4 +136,5 @@ def is_dump(folder: Path) -> bool:
 
 
 def _is_ours(name: str) -> bool:
-    return name in (INDEX, f"{INDEX}.partial") or (name.startswith("tensors-") and name.endswith(".safetensors"))
+    whole = name[: -len(PARTIAL)] if name.endswith(PARTIAL) else name
+    return whole == INDEX or (whole.startswith("tensors-") and whole.endswith(".safetensors"))

@@ -2,7 +2,8 @@
 
 A file is the header's length (8 bytes, little-endian), the header (JSON: name to dtype, shape and offsets), and the
 tensors' bytes without gaps. The format lets spaces follow the JSON, so a writer keeps a header of fixed size and adds
-an entry to it after each tensor's bytes. Only the last file of a killed process can end with bytes of no tensor.
+an entry to it after each tensor's bytes; a file gets its name once its header is whole. Only the last file of a killed
+process can end with bytes of no tensor.
 bfloat16 are bits in uint16; the format has uint16 too, which is written as int32.
 Source: https://github.com/huggingface/safetensors#format
 """
@@ -42,6 +43,9 @@ NAMES = {numpy: name for name, numpy in DTYPES.items()}
 LONGEST_HEADER = 100_000_000
 """As the format's own library has it."""
 
+PARTIAL = ".partial"
+"""The end of a file's name until its header is whole."""
+
 
 class SafetensorsError(ValueError):
     """A file is not in this format; the message says where."""
@@ -57,9 +61,10 @@ class Writer:
         start = b'{"__metadata__":{"format":"parity.capture"}'
         self.path = path
         self.size = 0
-        self._file = path.open("wb")
-        self._file.write(struct.pack("<Q", HEADER_BYTES) + (start + b"}").ljust(HEADER_BYTES))
-        self._file.flush()
+        partial = path.with_name(path.name + PARTIAL)
+        partial.write_bytes(struct.pack("<Q", HEADER_BYTES) + (start + b"}").ljust(HEADER_BYTES))
+        partial.replace(path)
+        self._file = path.open("r+b")
         self._header = len(start)
 
     def add(self, name: str, array: Any) -> bool:

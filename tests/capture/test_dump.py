@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -193,6 +194,26 @@ def test_a_killed_process_leaves_readable_shards(tmp_path):
     assert not index["complete"]
     assert set(index["tensors"]) <= set(tensors)
     assert len(tensors) - len(index["tensors"]) <= 17, "all but the last shard is in the index"
+
+
+def test_a_file_has_its_name_only_with_its_header(tmp_path, monkeypatch):
+    """A process that is killed between the two leaves a partial file, which the next dump removes."""
+    folder = tmp_path / "dump"
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(Path, "write_bytes", stopped_after_a_byte)
+        Dump(folder).add("x", np.zeros(3))
+    assert not tensors_of(folder)
+    assert [path.name for path in folder.glob("tensors-*")] == ["tensors-00000.safetensors.partial"]
+    with closing(Dump(folder)) as dump:
+        dump.add("x", np.ones(3))
+    assert sorted(path.name for path in folder.iterdir()) == ["index.json", "tensors-00000.safetensors"]
+    assert tensors_of(folder)["x"].tolist() == [1, 1, 1]
+
+
+def stopped_after_a_byte(path, data):
+    with path.open("wb") as file:
+        file.write(data[:1])
+    raise KeyboardInterrupt
 
 
 def test_each_rank_has_a_folder():

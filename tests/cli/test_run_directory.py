@@ -7,7 +7,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 
+import filelock
 import pytest
 
 from tests.conftest import call, started, user_config, waited_for
@@ -131,6 +133,17 @@ def test_a_run_that_was_killed_holds_nothing(config, live, option):
     live.wait()
     (config / "go").touch()
     assert call("run", "config.yaml", "--out", "run", *option, cwd=config).returncode == 1
+
+
+def test_a_lock_that_is_soon_free_is_waited_for(config):
+    """A process that a killed run was just starting has its lock until its exec."""
+    (config / "run").mkdir()
+    holder = filelock.FileLock(config / "run" / ".lock", thread_local=False)
+    holder.acquire()
+    free = threading.Timer(0.8, holder.release, [True])
+    free.start()
+    assert call("run", "config.yaml", "--out", "run", cwd=config).returncode == 1
+    free.join()
 
 
 def test_a_directory_with_a_lock_alone_is_empty(config):

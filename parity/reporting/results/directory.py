@@ -17,6 +17,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 RESERVED_BYTES = 8 << 10
 """Bytes per outcome, twice the size in results.json: 4.3 KiB in configs/layernorm.yaml."""
 MAX_RESERVED_BYTES = 64 << 20
+LOCK_SECONDS = 2.0
+"""How long to wait for the lock: a process that a killed run was just starting has it until its exec."""
 
 
 @contextlib.contextmanager
@@ -27,7 +29,7 @@ def held(run_dir: Path) -> Iterator[None]:
     """
     import filelock
 
-    lock = filelock.FileLock(run_dir / LOCK, timeout=0)
+    lock = filelock.FileLock(run_dir / LOCK, timeout=LOCK_SECONDS)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(lock)
