@@ -9,9 +9,9 @@ import subprocess
 import sys
 import threading
 
-import filelock
 import pytest
 
+from parity.reporting.results.directory import held
 from tests.conftest import call, started, user_config, waited_for
 
 DOUBLED = "def linear(x, weight, bias):\n    return 2 * (x @ weight.T + bias)\n"
@@ -135,15 +135,20 @@ def test_a_run_that_was_killed_holds_nothing(config, live, option):
     assert call("run", "config.yaml", "--out", "run", *option, cwd=config).returncode == 1
 
 
-def test_a_lock_that_is_soon_free_is_waited_for(config):
+def test_a_lock_that_is_soon_free_is_waited_for(tmp_path):
     """A process that a killed run was just starting has its lock until its exec."""
-    (config / "run").mkdir()
-    holder = filelock.FileLock(config / "run" / ".lock", thread_local=False)
-    holder.acquire()
-    free = threading.Timer(0.8, holder.release, [True])
-    free.start()
-    assert call("run", "config.yaml", "--out", "run", cwd=config).returncode == 1
-    free.join()
+    held_again = threading.Event()
+
+    def wait():
+        with held(tmp_path):
+            held_again.set()
+
+    with held(tmp_path):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert not held_again.wait(0.2)
+    waiting.join()
+    assert held_again.is_set()
 
 
 def test_a_directory_with_a_lock_alone_is_empty(config):
