@@ -58,8 +58,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """A worker per core that this process may use; more than eight would mostly wait for memory and for each other."""
-    return min(len(os.sched_getaffinity(0)), 8)
+    """One more than the cores that this process may use, since tests also wait for processes that start or are killed;
+    more than eight would mostly wait for memory and for each other."""
+    return min(len(os.sched_getaffinity(0)) + 1, 8)
 
 
 @dataclass(frozen=True)
