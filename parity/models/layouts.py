@@ -92,7 +92,7 @@ def layout_of(adapter: str, layer: LayerInfo, name: str) -> Layout:
     """The layout of a layer's tensor."""
     if adapter == "keras" and layer.kind == "EinsumDense":
         return einsum_layout(str(layer.options.get("equation", "")), name)
-    return CONVENTIONS.get(adapter, {}).get(layer.kind, {}).get(name, Layout(name))
+    return CONVENTIONS.get(adapter, {}).get(layer.extends or layer.kind, {}).get(name, Layout(name))
 
 
 def einsum_layout(equation: str, name: str) -> Layout:

@@ -38,12 +38,13 @@ class ModelError(Exception):
 @dataclass(frozen=True)
 class LayerInfo:
     """A layer of a port: its dotted name, the name of its class, and its plain attributes. `own`: its class is not the
-    framework's."""
+    framework's; `extends` is the one of the framework's that it extends."""
 
     name: str
     kind: str
     own: bool
     options: Mapping[str, Any]
+    extends: str = ""
 
 
 @dataclass(frozen=True)

@@ -96,12 +96,11 @@ class KerasPort(LayeredPort):
             function = layer.function if isinstance(layer, Step) else None
             function = layer.activation if type(layer) is self.keras.layers.Activation else function
             if function is None:
-                kind, module, options = given[name].kind, type(layer).__module__, dict(given[name].options)
+                kind, options, origin = given[name].kind, given[name].options, self.origin(layer)
             else:
                 kind, module, options = told(function)
-            options = {**options, "training": self.mode == "train"}
-            own = module.partition(".")[0] != "keras"
-            rows.append({"name": name, "kind": kind, "own": own, "options": options})
+                origin = {"own": module.partition(".")[0] != "keras"}
+            rows.append({"name": name, "kind": kind, **origin, "options": {**options, "training": self.mode == "train"}})
         return rows
 
     def own(self, layer: Any) -> Dict[str, Tuple[Any, bool]]:

@@ -82,16 +82,17 @@ class LayeredPort(Port):
         return call
 
     def described(self) -> List[Dict[str, Any]]:
-        root, kinds = self.source.framework.__name__, {name: type(layer) for name, layer in self.layers.items()}
         return [
-            {
-                "name": layer.name,
-                "kind": layer.kind,
-                "own": kinds[layer.name].__module__.partition(".")[0] != root,
-                "options": layer.options,
-            }
+            {"name": layer.name, "kind": layer.kind, "options": layer.options, **self.origin(self.layers[layer.name])}
             for layer in self.source.layers(self.model)
         ]
+
+    def origin(self, layer: Any) -> Dict[str, Any]:
+        """Whether a layer's class is the user's `own`, and the framework's that it `extends`."""
+        root = self.source.framework.__name__
+        theirs = next((cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == root), None)
+        own = theirs is not type(layer)
+        return {"own": own, "extends": theirs.__name__ if own and theirs else ""}
 
     def tensors(self) -> Iterator[State]:
         seen: Dict[int, str] = {}
