@@ -27,6 +27,7 @@ from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
 from parity.models.layers import plain
 from parity.models.layouts import layout_of
 from parity.models.leaves import Kernel
+from parity.models.likeness import likeness
 from parity.models.measure import Bench, Distance, difference
 from parity.models.ports import Array, ModelError, Port
 from parity.models.spec import Model
@@ -488,10 +489,13 @@ class Pair:
         at = max(finding.boundaries, key=lambda b: finding.boundaries[b], default=Boundary(finding.layer, 0, "out", 0))
         finding.id = "layer-code" if finding.kind != LAYER else "unexplained"
         finding.title = f"computes {at.words()} otherwise" if finding.kind != LAYER else "differs, for the same inputs"
-        finding.title += self._values(finding, at)
+        theirs, names = finding.values.get(at), (self.other.name, self.base.name)
+        looks = "" if theirs is None else likeness(theirs, self.free.plain.load(self.keys[str(at)]), names)
+        finding.title += f": {looks}" if looks else self._values(finding, at)
+        finding.explained = bool(looks)
         if "failed" in finding.evidence:
             finding.title += f" (parity failed to look for the cause, please report it: {finding.evidence['failed']})"
-        elif finding.kind == CODE and "untraced" in finding.evidence:
+        elif finding.kind == CODE and "untraced" in finding.evidence and not looks:
             finding.title += f" (its code cannot be searched: {finding.evidence['untraced']})"
         if finding.options:
             finding.title += f"; {leaves.words(finding.options, (self.base.name, self.other.name))}"

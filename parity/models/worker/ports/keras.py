@@ -100,7 +100,9 @@ class KerasPort(LayeredPort):
             else:
                 kind, module, options = told(function)
                 origin = {"own": module.partition(".")[0] != "keras"}
-            rows.append({"name": name, "kind": kind, **origin, "options": {**options, "training": self.mode == "train"}})
+            rows.append(
+                {"name": name, "kind": kind, **origin, "options": {**options, "training": self.mode == "train"}}
+            )
         return rows
 
     def own(self, layer: Any) -> Dict[str, Tuple[Any, bool]]:
