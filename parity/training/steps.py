@@ -45,7 +45,8 @@ class Update:
     edits of the reference.
 
     `rate` replaces the rate: (step, group, lr) to lr; `factor` multiplies the change of every parameter; those in
-    `skipped` stay as they are. The options are rounded to the dtype `narrow`: those in `narrowed`, or all.
+    `skipped` stay as they are. The options are rounded to the dtype `narrow`: those in `narrowed`, or all. All but that
+    holds for the parameters `of`, if there are any.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -57,6 +58,11 @@ class Update:
     narrow: str = ""
     narrowed: frozenset[str] = frozenset()
     edits: ProgramEdits | None = None
+    of: frozenset[str] = frozenset()
+
+    def at(self, parameter: str) -> Update:
+        """What is changed of the update of a parameter."""
+        return self if not self.of or parameter in self.of else Update(narrow=self.narrow, narrowed=self.narrowed)
 
 
 def rates(training: Training, step: int, **variants: Any) -> list[float]:
@@ -133,7 +139,7 @@ def updated(
     before: Mapping[str, Arrays],
     grads: Arrays,
     lr: Sequence[float] | Array,
-    change: Update = NO_CHANGE,
+    changes: Update = NO_CHANGE,
     functions: Functions = IN_PAIRS,
 ) -> dict[str, Array]:
     """`param.<name>` and `state.<state>.<name>` after step `step`, from clipped gradients.
@@ -146,7 +152,7 @@ def updated(
     groups = {name: i for i, some in enumerate(training.groups) for name in some.parameters}
     updates: dict[str, Array] = {}
     for name, grad in grads.items():
-        i = groups[name]
+        i, change = groups[name], changes.at(name)
         params = params_of(training, i, step, float(lr[min(i, len(lr) - 1)]), change)
         param = before["param"][name]
         tensors = {"param": param, "grad": grad, **zero_states(op, params, param), **states.get(name, {})}

@@ -281,6 +281,23 @@ def test_gradients_of_some_parameters_that_are_not_cleared_are_named(
     assert (diagnosis.id, diagnosis.evidence["parameters"]["of"]) == ("gradient-not-zeroed", own)
 
 
+@pytest.mark.parametrize("pattern", ["*.bias", "linear1.*"])
+def test_an_option_that_some_parameters_of_a_group_do_not_have_is_named(pattern: str, tmp_path: Path) -> None:
+    text = GROUPS.replace("adam, lr: 0.01, eps: 1.0e-3", "adamw, lr: 0.01, weight_decay: 0.1")
+    case = planned(text.replace('[{parameters: ["linear1.*"], lr: 0.002}]', "[]"), tmp_path)
+    own = [p.name for p in case.params.parameters if fnmatchcase(p.name, pattern)]
+    lie = lies(StepChanges(update=Update(options={0: {"weight_decay": 0.0}}, of=frozenset(own))))
+    [diagnosis] = judged(case, {"honest": SILENT, "liar": lie}).diagnoses
+    assert diagnosis.evidence["parameters"]["of"] == sorted(own)
+    assert diagnosis.evidence["expression"] in NOT_DECAYED
+
+
+NOT_DECAYED = (
+    "shrink = lr * 0, where the reference has lr * weight_decay",
+    "shrink = 0 * weight_decay, where the reference has lr * weight_decay",
+)
+
+
 def test_an_option_whose_number_is_right_by_chance_ties_with_a_number_in_place(tmp_path: Path) -> None:
     """1 - 0.01 * 0.1 is the square's beta, 0.999."""
     text = GROUPS.replace("adam, lr: 0.01, eps: 1.0e-3", "adamw, lr: 0.01, weight_decay: 0.1")

@@ -155,6 +155,17 @@ def parts(stage: Stage) -> Iterator[tuple[Mapping[str, Any], frozenset[str]]]:
         yield {"of": sorted(off)}, off
 
 
+def limited(one: Cause, stage: Stage) -> Causes:
+    """A cause of the update of all parameters, and of that of those alone that are off."""
+    given = one.alteration or Alteration()
+    for own, of in parts(stage):
+        arguments = {**given.arguments, "update.of": of} if of else given.arguments
+        alteration = replace(given, arguments=arguments)
+        yield replace(
+            one, parameters={**one.parameters, **own}, alteration=alteration, weight=one.weight + ALONE * bool(of)
+        )
+
+
 def earlier_gradients(stage: Stage) -> Causes:
     """Gradients added to those of the previous step, or replaced by them; nothing if these are unknown."""
     previous = stage.measured.probe.previous
@@ -225,7 +236,9 @@ def optimizer_variants(training: Training) -> list[Variant]:
 def update_variants(stage: Stage) -> Causes:
     """The variants of the optimizer; where they have the step's number, one before and one behind it."""
     variants = optimizer_variants(stage.training)
-    yield from (varied("update", variant) for variant in variants if "step" not in variant.params)
+    for variant in variants:
+        if "step" not in variant.params:
+            yield from limited(varied("update", variant), stage)
     for offset in (-1, 1) if any("step" in variant.params for variant in variants) else ():
         yield cause("step-offset", {"offset": offset}, shown_by="an early step", update__offset=offset)
 

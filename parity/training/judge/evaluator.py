@@ -175,7 +175,7 @@ class StageEvaluator(Evaluator):
         prefix = f"{self.stage}."
         if part is None or not all(name.startswith(prefix) for name in alteration.arguments):
             return ""
-        own = {name.removeprefix(prefix): value for name, value in alteration.arguments.items()}
+        own = {name.removeprefix(prefix): value for name, value in alteration.arguments.items() if name != "update.of"}
         try:
             return part.expression(Alteration(own), Alteration())
         except (TypeError, ValueError):

@@ -27,7 +27,7 @@ from parity.judge.diagnose.proposals import proposals
 from parity.judge.diagnose.search import CLEARER, SearchResult, Sources, search
 from parity.training.cost import cost
 from parity.training.edits import ProgramEdits
-from parity.training.judge.causes import NAMED, Stage, standing
+from parity.training.judge.causes import NAMED, Stage, limited, standing
 from parity.training.judge.evaluator import PartEvaluator, StageEvaluator, part_of, variants_of
 from parity.training.judge.measured import Measured
 from parity.training.judge.oracle import StepOracle, UnknownError, of_model
@@ -183,7 +183,10 @@ class StageInquiry(Inquiry):
             return list(causes)
         part = self._part.evaluator
         assert isinstance(part, PartEvaluator)  # noqa: S101 - see `_part`
-        return [of_stage(self.main.stage, part, cause) for cause in causes]
+        stated = (of_stage(self.main.stage, part, cause) for cause in causes)
+        if self.main.stage != "update":
+            return list(stated)
+        return [alone for cause in stated for alone in limited(cause, self._asked_about)]
 
     def confirmed(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
         """Those that explain every step that is outside, with no exception; the easiest to believe first."""
