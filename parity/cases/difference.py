@@ -31,7 +31,8 @@ def difference(reference: Program, variant: Program) -> str:
         if other is not None and ours[other] != theirs[index]:
             way = list(parted((other, index), (reference, ours), (variant, theirs)))
             n = sum(one in tensors[0] and two in tensors[1] for one, two in way)
-            texts = (described(programs, values) for values in (way[n - 1], *way[n:]))
+            has = {content: index for index, content in ours.items()}
+            texts = (described(programs, (i, j), has.get(theirs[j])) for i, j in (way[n - 1], *way[n:]))
             return next(filter(None, texts), f"{named(programs[1], way[n - 1][1])} with other constants")
     return ""
 
@@ -62,9 +63,11 @@ def contents(program: Program, known: dict[Hashable, int]) -> dict[int, int]:
 def parted(
     values: tuple[int, int], reference: tuple[Program, Contents], variant: tuple[Program, Contents]
 ) -> Iterator[tuple[int, int]]:
-    """Two values of both programs that differ, and those behind them, to the first whose steps differ themselves."""
+    """Two values of both programs that differ, and those behind them, to the first whose steps differ themselves, or
+    where several operands differ and the variant has another value of the reference."""
     (before, ours), (after, theirs) = reference, variant
     steps, others = ({step.index: step for step in program.steps} for program in (before, after))
+    has = set(ours.values())
     following: tuple[int, int] | None = values
     while following is not None:
         one, other = following
@@ -72,7 +75,8 @@ def parted(
         if one not in steps or other not in others or not is_alike(steps[one], others[other]):
             return
         pairs = zip(steps[one].refs, others[other].refs, strict=True)
-        following = next(((i, j) for i, j in pairs if ours[i] != theirs[j]), None)
+        apart = [(i, j) for i, j in pairs if ours[i] != theirs[j]]
+        following = apart[0] if apart and (len(apart) == 1 or theirs[other] not in has) else None
 
 
 def of_tensors(program: Program) -> set[int]:
@@ -95,13 +99,17 @@ def plain(step: Step) -> list[str]:
     return [repr(operand) for operand in step.operands if not isinstance(operand, (Ref, tuple, list))]
 
 
-def described(programs: tuple[Program, Program], values: tuple[int, int]) -> str:
+def described(programs: tuple[Program, Program], values: tuple[int, int], taken: int | None) -> str:
     """The expressions of a value in both programs, and the name of the first result that they are in; "" if they are
-    the same."""
+    the same. `taken` is the value of the reference that the variant has there, told by its name if it has one."""
     ours, theirs = (expression(program, index) for program, index in zip(programs, values, strict=True))
     if ours == theirs:
         return ""
     name, is_whole = enclosing(programs[1], values[1])
+    elsewhere, has_name = ("", False) if taken is None else enclosing(programs[0], taken)
+    place = enclosing(programs[0], values[0])
+    if has_name and elsewhere != place[0]:
+        theirs, (name, is_whole) = elsewhere, place
     told = f"{theirs}, where the reference has {ours}"
     told = f"{name} = {told}" if is_whole else f"{told} (in {name})"
     return told + definitions(told, {k: v for program in programs for k, v in named_formulas(program)})

@@ -192,7 +192,7 @@ def lossy_forms(origin: KernelExplanation) -> Iterator[Mapping[str, Any]]:
 
 
 def shortened(value: float) -> Iterator[float]:
-    """0, and a fitted number with more and more digits: the data do not determine the last ones, and people write few."""
+    """0, and a fitted number with more and more digits: data do not determine the last ones, and people write few."""
     yield 0.0
     yield from (float(f"{value:.{digits}g}") for digits in range(1, 18))
 
