@@ -51,6 +51,7 @@ from parity.reporting.results.results import (
     ResultsError,
     as_json,
     new_directory,
+    read_results,
     write_atomically,
 )
 from parity.reporting.results.resume import Finished, ResumeError, comparison, finished, going_on, stored
@@ -322,9 +323,12 @@ def check_ours(run_dir: Path) -> None:
             with stored(run_dir) as store:
                 store.one(RUN)
         except ResultsError as error:
-            raise FileExistsError(
-                errno.EEXIST, "it is not empty and is not a run directory of parity", str(run_dir)
-            ) from error
+            if (run_dir / FILE_NAME).is_file():
+                with contextlib.suppress(ResultsError):
+                    read_results(run_dir)
+                    return
+            what = f"its {STORE} is broken" if (run_dir / STORE).is_file() else "it is not a run directory of parity"
+            raise FileExistsError(errno.EEXIST, f"it is not empty, and {what}", str(run_dir)) from error
 
 
 def empty(run_dir: Path) -> None:
