@@ -42,7 +42,7 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
 from parity.outcome import CellOutcome
 from parity.reporting.results import record
-from parity.reporting.results.directory import LOCK, Losses, held, reserve
+from parity.reporting.results.directory import LOCK, Losses, held, made, reserve
 from parity.reporting.results.kept import file_name, side_folders
 from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, write_run_files
 from parity.reporting.results.results import (
@@ -308,8 +308,7 @@ def claimed(out: Path | None, plan: Plan, *, resume: bool = False) -> Iterator[P
     if out is None:
         out = new_directory(REPORTS / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     elif not resume:
-        out.mkdir(parents=True, exist_ok=True)
-        check_ours(out)
+        check_ours(made(out))
     with held(out) if out.is_dir() else contextlib.nullcontext():
         if not resume:
             empty(out)
