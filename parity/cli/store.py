@@ -124,7 +124,7 @@ def judge(
     from parity.reporting.results.results import ResultsError
 
     if rule is not None and (rtol or atol or fail_on):
-        raise click.UsageError("--rule has tolerances of its own")
+        raise click.UsageError("--rule has tolerances of its own; leave --rtol, --atol and --fail-on out")
     try:
         if rule is not None:
             from parity.reporting.rules import asked
