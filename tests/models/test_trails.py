@@ -1,12 +1,13 @@
 """Code between layers in two ports: what each calls, and where that parts."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from parity.models.trails import Parting, Step, Trail, is_place, same
-from parity.models.worker.calls import PART, WHOLE
+from parity.models.worker.calls import PART, WHOLE, Calls
 from parity.models.worker.intercept import Interception
 from tests.conftest import call
 from tests.models.ports import TWO, config_of
@@ -81,6 +82,20 @@ def test_a_mask_along_another_axis_is_no_mask_that_lacks():
         "masked = scores + (1 - mask[:, None, :, None]) * -1e4, "
         "where ours has scores + (1 - mask[:, None, None, :]) * -1e4"
     ]
+
+
+def test_what_the_source_writes_is_told_though_it_is_the_default():
+    def told(function, **given):
+        return Calls._told_of(
+            SimpleNamespace(port=SimpleNamespace(roots=(__name__.partition(".")[0],))), function, given
+        )
+
+    def source(text):
+        names = {"told": told, "loss": lambda output, from_logits=False: output, "given": {"from_logits": False}}
+        return eval(compile(text, "source", "eval"), names)
+
+    assert source("told(loss, output=3, from_logits=False)") == {"output": 3, "from_logits": False}
+    assert source("told(loss, output=3, **given)") == {"output": 3}
 
 
 @pytest.fixture(scope="module")
