@@ -42,7 +42,7 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
 from parity.outcome import CellOutcome
 from parity.reporting.results import record
-from parity.reporting.results.directory import LOCK, Losses, held, reserve
+from parity.reporting.results.directory import LOCK, Losses, held, made, reserve
 from parity.reporting.results.kept import file_name, side_folders
 from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, write_run_files
 from parity.reporting.results.results import (
@@ -51,6 +51,7 @@ from parity.reporting.results.results import (
     ResultsError,
     as_json,
     new_directory,
+    read_results,
     write_atomically,
 )
 from parity.reporting.results.resume import Finished, ResumeError, comparison, finished, going_on, stored
@@ -307,8 +308,7 @@ def claimed(out: Path | None, plan: Plan, *, resume: bool = False) -> Iterator[P
     if out is None:
         out = new_directory(REPORTS / f"{slug(plan.name)}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     elif not resume:
-        out.mkdir(parents=True, exist_ok=True)
-        check_ours(out)
+        check_ours(made(out))
     with held(out) if out.is_dir() else contextlib.nullcontext():
         if not resume:
             empty(out)
@@ -322,9 +322,12 @@ def check_ours(run_dir: Path) -> None:
             with stored(run_dir) as store:
                 store.one(RUN)
         except ResultsError as error:
-            raise FileExistsError(
-                errno.EEXIST, "it is not empty and is not a run directory of parity", str(run_dir)
-            ) from error
+            if (run_dir / FILE_NAME).is_file():
+                with contextlib.suppress(ResultsError):
+                    read_results(run_dir)
+                    return
+            what = f"its {STORE} is broken" if (run_dir / STORE).is_file() else "it is not a run directory of parity"
+            raise FileExistsError(errno.EEXIST, f"it is not empty, and {what}", str(run_dir)) from error
 
 
 def empty(run_dir: Path) -> None:

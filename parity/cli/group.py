@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_THREADS = 256
 """More threads or workers than this start a fork storm on any machine that tests run on."""
+
+AGAIN_S = 0.01
 
 
 def example(*lines: str) -> str:
@@ -170,7 +173,10 @@ def outputs(as_json: bool, github: bool, fingerprints: tuple[Path, ...], **files
 
 
 def end_once_on_signals() -> None:
-    """Let the first of Ctrl-C, SIGTERM and SIGHUP interrupt the run, and no second one interrupt its end."""
+    """Let the first of Ctrl-C, SIGTERM and SIGHUP interrupt the run, and no second one interrupt its end.
+
+    One that comes in `__del__` or in a callback of the garbage collector, where Python drops it, is repeated.
+    """
     wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     # nohup and a shell's background jobs ignore some of them on purpose.
     numbers = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
@@ -180,8 +186,19 @@ def end_once_on_signals() -> None:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for number in numbers:
-        signal.signal(number, interrupt)
+    def listen() -> None:
+        for number in numbers:
+            signal.signal(number, interrupt)
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        if lost.exc_type is not KeyboardInterrupt:
+            sys.__unraisablehook__(lost)
+            return
+        listen()
+        threading.Timer(AGAIN_S, signal.raise_signal, numbers[:1]).start()
+
+    listen()
+    sys.unraisablehook = again
 
 
 def fail(message: str, code: int = USAGE) -> NoReturn:

@@ -67,7 +67,7 @@ def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
     or cannot be read, or the directory cannot be written; 3 where all would pass but a shard is missing.
     """
     from parity.reporting.merge import MergeError, merge
-    from parity.reporting.results.directory import held
+    from parity.reporting.results.directory import held, made
     from parity.reporting.results.results import ResultsError
     from parity.reporting.text.words import listed
     from parity.run import check_ours, empty, show
@@ -75,8 +75,7 @@ def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
     if out.resolve() in {run_dir.resolve() for run_dir in runs}:
         raise click.UsageError(f"{out} is one of the runs; name another --out")
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        check_ours(out)
+        check_ours(made(out))
         with held(out):
             empty(out)
             results, missing = merge(runs, out)
@@ -125,7 +124,7 @@ def judge(
     from parity.reporting.results.results import ResultsError
 
     if rule is not None and (rtol or atol or fail_on):
-        raise click.UsageError("--rule has tolerances of its own")
+        raise click.UsageError("--rule has tolerances of its own; leave --rtol, --atol and --fail-on out")
     try:
         if rule is not None:
             from parity.reporting.rules import asked

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import signal
 import tempfile
 import time
 import warnings
 from collections.abc import Collection, Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,22 +158,49 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
     scratch = Scratch(Path(tempfile.gettempdir()))
     stack = contextlib.ExitStack()
     stack.callback(scratch.remove)
-    with (
-        stack,
-        dask.config.set(settings),
-        LocalCluster(
-            n_workers=n_workers,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=None,
-            host="127.0.0.1",
-            # Tensors live in the backends' processes, whose memory the engine bounds.
-            memory_limit=0,
-            local_directory=str(scratch.folder),
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
-    ):
+    with stack:
+        stack.enter_context(dask.config.set(settings))
+        # A cluster that is interrupted half-way cannot be closed.
+        with uninterrupted():
+            cluster = stack.enter_context(
+                LocalCluster(
+                    n_workers=n_workers,
+                    threads_per_worker=1,
+                    processes=True,
+                    dashboard_address=None,
+                    host="127.0.0.1",
+                    # Tensors live in the backends' processes, whose memory the engine bounds.
+                    memory_limit=0,
+                    local_directory=str(scratch.folder),
+                    silence_logs=logging.CRITICAL,
+                )
+            )
         yield cluster
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let signals that end a run wait until the end of the context.
+
+    Threads that start in it, and processes that these start at any time, never get Ctrl-C: a terminal sends it to all
+    processes of a command, and those of Dask would print where they were. They end with the host.
+    """
+    resource_tracker.ensure_running()  # it would unblock Ctrl-C in the thread that needs it first
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def quiet() -> None:

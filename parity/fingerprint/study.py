@@ -30,6 +30,7 @@ from parity.fingerprint.gathering import Gathered, gather
 from parity.fingerprint.precision import PRECISIONS
 from parity.outcome import Outcome
 from parity.reporting.plots.drift import Line, drift_file
+from parity.reporting.results.directory import made
 from parity.reporting.results.record import backend_row, cpu_model
 from parity.reporting.results.results import new_directory, write_atomically
 
@@ -152,7 +153,7 @@ def claim(out: Path | None, op: str) -> Path:
     """
     if out is None:
         return new_directory(Path("reports") / f"fingerprint-{op}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
-    out.mkdir(parents=True, exist_ok=True)
+    made(out)
     if any(out.iterdir()):
         if not (out / FILE_NAME).is_file():
             raise FileExistsError(errno.EEXIST, "it is not empty and does not hold a fingerprint", str(out))

@@ -55,12 +55,14 @@ class Trial:
 class Seen:
     """What a trial showed: the error ratio of every wrong tensor, and the largest one of each backend.
 
-    `outcomes` have arrays of their own. Nothing is wrong where the reference cannot take the inputs.
+    `nonfinite`: those that are infinite or NaN where the exact value is finite, or the reverse, or have no value or
+    another shape. `outcomes` have arrays of their own. Nothing is wrong where the reference cannot take the inputs.
     """
 
     trial: Trial
     outcomes: tuple[CellOutcome, ...]
     faults: Mapping[Fault, float] = field(default_factory=dict)
+    nonfinite: frozenset[Fault] = frozenset()
     nearest: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -178,9 +180,18 @@ def judged(
         cell = judge_of(trial, own).cells[trial.dtype]
         ratios = {(name, tensor): ratio for name in cell.off for tensor, ratio in ratios_of(cell, name).items()}
         nearest = {name: max((r for (n, _), r in ratios.items() if n == name), default=0.0) for name in cell.off}
-        return Seen(trial, own, {fault: ratio for fault, ratio in ratios.items() if ratio >= OFF}, nearest)
+        faults = {fault: ratio for fault, ratio in ratios.items() if ratio >= OFF}
+        return Seen(trial, own, faults, frozenset(f for f in faults if not is_finite(cell, *f)), nearest)
     except REFUSED:
         return Seen(trial, own)
+
+
+def is_finite(cell: Cell, backend: str, tensor: str) -> bool:
+    """Whether a backend's tensor is finite wherever the exact one is, and nowhere else."""
+    values, exact = cell.observed(backend).get(tensor), cell.oracle.get(tensor)
+    if values is None or exact is None or values.shape != exact.shape:
+        return False
+    return bool(np.array_equal(np.isfinite(values), np.isfinite(as_dtype(exact, str(values.dtype)))))
 
 
 def whole_ratios(cell: Cell, backend: str) -> dict[str, float]:

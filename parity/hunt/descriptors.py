@@ -23,8 +23,9 @@ from parity.config.stress import resized, with_shapes
 from parity.hunt.bench import REFUSED, Trial
 from parity.starter.design import alternatives, others
 
-SIZES = (1, 2, 3, 4, 5, 8, 16, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1023, 1024, 1025)
-"""Few elements, and those beside the sizes of warps, tiles and blocks of kernels."""
+SIZES = (2, 3, 4, 5, 1, 8, 16, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1023, 1024, 1025)
+"""Few elements, and those beside the sizes of warps, tiles and blocks of kernels; the simplest first, which is not 1: a
+mean or a variance of one element is degenerate."""
 MOST = 1 << 13
 """Elements of a tensor; what a search can find in more of them, it finds faster in fewer."""
 SCALES = (0, -3, 3, 5, -7, 7, 10, -10, 13, -13, 17, -20, 20, -27, 30, -40, 40, -63, 63, -75, 100, -120)

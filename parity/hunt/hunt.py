@@ -36,7 +36,7 @@ from parity.hunt.write import (
     written,
 )
 from parity.judge.bound.envelope import OFF
-from parity.reporting.results.directory import held
+from parity.reporting.results.directory import held, made
 from parity.reporting.results.outputs import Outputs, write_run_files
 from parity.reporting.results.results import REPORTS, new_directory
 from parity.reporting.text.words import plural
@@ -102,8 +102,7 @@ def claimed(out: Path | None, request: Request, *, resume: bool) -> Iterator[Pat
     if out is None:
         name = slug(Path(request.subject).stem)
         out = new_directory(REPORTS / f"hunt-{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
-    out.mkdir(parents=True, exist_ok=True)
-    if any(out.iterdir()) and not (out / STATE).is_file():
+    if any(made(out).iterdir()) and not (out / STATE).is_file():
         raise FileExistsError(errno.EEXIST, "it is not empty and holds no hunt", str(out))
     with held(out):
         empty(out)

@@ -2,7 +2,7 @@
 
 Sizes are cut by the judge's own reduction (`judge/diagnose/reduction.py`), here down to one element; what this module
 adds is delta debugging of everything else. Every step keeps the fault: the same tensor of the same backend beyond its
-error bound.
+error bound, finite if it was, of inputs on which its exact value still depends, in a case that nobody refuses.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases.draw import TensorPlan, Values
+from parity.cases.draw import TensorPlan, Values, generator
 from parity.cases.dtypes import as_dtype, coarsest, held_by_all
 from parity.cases.op import TensorShapes
+from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
 from parity.hunt.bench import REFUSED, Fault, Seen, TimeUp, Trial
 from parity.judge.bound.envelope import OFF, Array
@@ -32,19 +33,26 @@ FEW_NUMBERS = 64
 """Elements are simplified one by one up to so many."""
 DIGITS = (1, 2, 3, 4)
 MOST_WHOLE = 1e6
+ASIDE, ROUNDING = 2.0**-10, 1e-12
+"""How far an input is changed, and how little its effect may be, to see in float64 whether there is one."""
 
 Look = Callable[[Trial], Seen]
 
 
 @dataclass
 class Reducer:
-    """Makes one fault's case smaller; `look` runs a trial."""
+    """Makes one fault's case smaller; `look` runs a trial, `seen` is the first one, and `ratio` its error ratio."""
 
-    look: Look
+    seen: Seen
     fault: Fault
-    least: float
-    dtype: str
+    ratio: float
+    look: Look
     left: int = MOST_CALLS
+
+    def __post_init__(self) -> None:
+        self._least = max(OFF, min(self.ratio, CLEARLY))
+        self._failed = {outcome.backend for outcome in self.seen.failed}
+        self._needed = self.needed(self.seen.trial.case, self.seen.trial.inputs)
 
     def shows(self, case: CasePlan, inputs: Mapping[str, Array]) -> bool:
         """Whether a case shows the fault; not, once all calls are spent."""
@@ -52,29 +60,62 @@ class Reducer:
             return False
         self.left -= 1
         try:
-            seen = self.look(Trial(case, self.dtype, inputs))
+            seen = self.look(Trial(case, self.seen.trial.dtype, inputs))
         except TimeUp:
             self.left = 0
             return False
-        return seen.faults.get(self.fault, 0.0) >= self.least
+        return (
+            seen.faults.get(self.fault, 0.0) >= self._least
+            and (self.fault in seen.nonfinite) == (self.fault in self.seen.nonfinite)
+            and self._failed.issuperset(outcome.backend for outcome in seen.failed)
+            and inputs.keys() & self._needed <= self.needed(case, inputs)
+        )
+
+    def needed(self, case: CasePlan, inputs: Mapping[str, Array]) -> frozenset[str]:
+        """The inputs on which the exact value of the fault's tensor depends.
+
+        None do where an axis is too short for what the op computes along it, such as the mean of one element.
+        """
+        _, tensor = self.fault
+
+        wide = {name: values if values.dtype.kind == "i" else values.astype(float) for name, values in inputs.items()}
+        reference = partial(evaluate, case.definition, case.params, dtype=float, gradients=case.gradients)
+        try:
+            with np.errstate(all="ignore"):
+                exact = reference(wide, outputs=[tensor])[tensor]
+                return frozenset(
+                    name
+                    for name, values in wide.items()
+                    if values.dtype.kind != "i"
+                    and differ(reference({**wide, name: aside(values, name)}, outputs=[tensor])[tensor], exact)
+                )
+        except REFUSED:
+            return frozenset()
 
 
-def in_all_dtypes(trial: Trial, fault: Fault, ratio: float, look: Look, dtypes: tuple[str, ...]) -> Trial:
+def aside(values: Array, name: str) -> Array:
+    """Values that are all a little different."""
+    step = ASIDE * generator(0, "aside", name).normal(size=values.shape)
+    return np.asarray(values + step * np.where(values == 0, 1, np.abs(values)))
+
+
+def differ(values: Array, others: Array) -> bool:
+    """Whether some element differs by more than rounding."""
+    return not np.allclose(values, others, rtol=ROUNDING, atol=0, equal_nan=True)
+
+
+def in_all_dtypes(seen: Seen, fault: Fault, look: Look, dtypes: tuple[str, ...]) -> Trial:
     """The trial as a case in all of `dtypes`, if it shows the fault with numbers that all of them have."""
+    trial = seen.trial
     shared = rounded_to_all((trial.case, dict(trial.inputs)), dtypes)
-    shows = Reducer(look, fault, least(ratio), trial.dtype).shows(*shared)
+    shows = Reducer(seen, fault, seen.faults[fault], look).shows(*shared)
     return Trial(shared[0], trial.dtype, shared[1]) if shows else trial
 
 
-def least(ratio: float) -> float:
-    """The error ratio that a smaller case must have."""
-    return max(OFF, min(ratio, CLEARLY))
-
-
-def reduce_case(trial: Trial, fault: Fault, ratio: float, look: Look) -> Trial:
-    """The smallest case that shows `fault`, whose error ratio in `trial` is `ratio`."""
-    reducer = Reducer(look, fault, least(ratio), trial.dtype)
-    small: Small = (trial.case, dict(trial.inputs))
+def reduce_case(seen: Seen, fault: Fault, ratio: float, look: Look) -> Trial:
+    """The smallest case that shows `fault`, whose error ratio in the trial is `ratio`."""
+    reducer = Reducer(seen, fault, ratio, look)
+    small: Small = (seen.trial.case, dict(seen.trial.inputs))
     for _ in range(ROUNDS):
         before = n_numbers(small)
         for fewer in (without_gradients, without_optional, with_usual_params):
@@ -85,7 +126,7 @@ def reduce_case(trial: Trial, fault: Fault, ratio: float, look: Look) -> Trial:
         small = rounder(reducer, small)
         if n_numbers(small) == before:
             break
-    return Trial(written_out(*small), trial.dtype, small[1])
+    return Trial(written_out(*small), seen.trial.dtype, small[1])
 
 
 def stepwise(reducer: Reducer, small: Small, steps: Callable[[Small], Iterator[Small]]) -> Small:

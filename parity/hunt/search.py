@@ -228,8 +228,13 @@ class Search:
                 raise Shrunk
             else:
                 left -= len(batch)
-                fault, op = self.pending[1], self.pending[0].trial.case.op
-                again = [s for _, s in self.look(batch, arm.kind) if fault in s.faults and s.trial.case.op == op]
+                first, fault = self.pending
+                op, is_nonfinite = first.trial.case.op, fault in first.nonfinite
+                again = [
+                    s
+                    for _, s in self.look(batch, arm.kind)
+                    if fault in s.faults and s.trial.case.op == op and (fault in s.nonfinite) == is_nonfinite
+                ]
                 if not again:
                     return
                 self.pending = again[0], fault
@@ -340,12 +345,12 @@ class Search:
         op = seen.trial.case.op
         self._followed[op, backend] += 1
         self._followed.update((op, name, wrong) for name, wrong in seen.faults if name == backend)
-        found = in_all_dtypes(seen.trial, fault, seen.faults[fault], self.look_at, tuple(self.dtypes))
+        found = in_all_dtypes(seen, fault, self.look_at, tuple(self.dtypes))
         finding = self.diagnosed(Finding(found, found, backend, tensor, seen.faults[fault]))
         if any(map(finding.repeats, self.findings)):
             self.n_repeated += 1
             return
-        small = reduce_case(found, fault, finding.ratio, self.look_at)
+        small = reduce_case(replace(seen, trial=found), fault, finding.ratio, self.look_at)
         with contextlib.suppress(TimeUp):
             again = ((trial, self.look_at(trial).faults.get(fault)) for trial in (small, found))
             shown = next(((trial, ratio) for trial, ratio in again if ratio is not None), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -61,8 +62,8 @@ def smallest(bench: Bench, trial: Trial, cell: CellResult) -> Finding:
         ended = "".join(f": {o.outcome.value}: {o.message}" for o in seen.failed)
         raise HuntError(f"{cell.backend} {bench.infos[cell.backend].version} does not show it any more{ended}")
     fault = min(shown, key=lambda f: (f[1].startswith("grad."), -shown[f]))
-    found = in_all_dtypes(trial, fault, shown[fault], look, tuple(cell.case.dtypes))
-    small = reduce_case(found, fault, shown[fault], look)
+    found = in_all_dtypes(seen, fault, look, tuple(cell.case.dtypes))
+    small = reduce_case(replace(seen, trial=found), fault, shown[fault], look)
     return Finding(small, small, *fault, look(small).faults.get(fault, shown[fault]), cell.diagnoses)
 
 

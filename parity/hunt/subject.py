@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import yaml
 
 from parity.cases import OPS
+from parity.cases.dtypes import COARSENESS
 from parity.cases.op import Op
 from parity.config import ConfigError, Overrides, load_backends, load_plan
 from parity.config.errors import nearest
@@ -55,6 +56,17 @@ class Subject:
 
 def subject_of(text: str, backends: Sequence[str], dtypes: Sequence[str], adapter: str | None = None) -> Subject:
     """The op, config or file of the command line; raises HuntError, ConfigError and StarterError."""
+    unknown = [name for name in dtypes if name not in COARSENESS]
+    if unknown:
+        raise HuntError(f"--dtype {unknown[0]}: no such dtype; allowed: {', '.join(COARSENESS)}")
+    subject = found_subject(text, backends, dtypes, adapter)
+    if not subject.bases:
+        raise HuntError(f"{text}: there is no case of it to start from in {', '.join(dtypes)}")
+    return subject
+
+
+def found_subject(text: str, backends: Sequence[str], dtypes: Sequence[str], adapter: str | None) -> Subject:
+    """What the text names."""
     path = Path(text)
     if text in OPS:
         specs = load_backends(backends or DEFAULT_BACKENDS)

@@ -219,12 +219,14 @@ def finding_row(finding: Finding) -> Written:
 
 def read_state(folder: Path) -> Mapping[str, Any]:
     """The state of a hunt; raises HuntError."""
+    if not (folder / STATE).is_file():
+        raise HuntError(f"{folder} holds no hunt to go on with: it has no {STATE}")
     try:
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
         if state["format"] != FORMAT:
             raise HuntError(f"{folder / STATE} was written by another version of parity")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise HuntError(f"{folder} holds no hunt to go on with: {error}") from error
+        raise HuntError(f"{folder / STATE} is broken ({error}); start the hunt anew") from error
     return dict(state)
 
 

@@ -124,17 +124,27 @@ class Pair:
         for finding in loaded:
             finding.comparisons = [self._weights(name) for name in finding.parameters]
         shared = weights.untied(self.moves, self.base, self.other) if self._differentiable else ()
-        if not self.findings and any(self._gradients_off()):
-            self.findings = self._backward() or self._called_otherwise(run) or ([] if off else self._parting())
-        elif any(self._buffers_left()):
+        right = self._with_weights(loaded)
+        if not right.findings and any(right._gradients_off()):
+            off = any(map(right._is_off, [*right._outputs, "loss"]))
+            self.findings = right._backward() or right._called_otherwise(run) or ([] if off else right._parting())
+        elif any(right._buffers_left()):
             known = {finding.layer for finding in self.findings}
-            self.findings += [finding for finding in self._called_otherwise(run) if finding.layer not in known]
+            self.findings += [finding for finding in right._called_otherwise(run) if finding.layer not in known]
         self.findings = [*loaded, *(finding for finding in self.findings if finding.title), *shared]
         self._measure()
         self.first = next(
             (at for at, d in steps.distances(self.free, self.run, self.keys, self.axes, whole=True) if d.off),
             None,
         )
+
+    def _with_weights(self, loaded: Sequence[Finding]) -> Pair:
+        """The pair with the baseline's values in the port, where its own are others: what they explain is told."""
+        if not loaded:
+            return self
+        state = self.states[self.other.name]
+        run = self.other.run(state, self.batch, layers=self.partners, gradients=bool(self.model.loss))
+        return replace(self, run=run)
 
     def _trusted(self) -> Iterator[tuple[str, str]]:
         """The names of tensors without those that are far from what has their name although the outputs are right: a
@@ -223,8 +233,14 @@ class Pair:
     def _called_otherwise(self, run: Recorded) -> list[Finding]:
         """Code that calls its layers more or less often, with the same values: two norms that are still equal."""
         found = [Finding(CODE, layer, 0, partner, {}) for layer, partner in self.partners.items()]
+        wrong = [name.removeprefix("grad.") for name in self._gradients_off()]
         for finding in found:
             self._count_calls(finding, run)
+            # A layer that a function stands for has its gradients.
+            apart = finding.called_otherwise
+            own = [[n for n in self.other.tensors if n.startswith(f"{name}.")] for name in apart]
+            if self._differentiable and all(own) and not any(name in wrong for names in own for name in names):
+                finding.title = ""
         return [finding for finding in found if finding.title]
 
     # Causes
@@ -269,7 +285,10 @@ class Pair:
         ours = steps.calls(self.free.plain, {self.partners[name]: name for name in children})
         evaluates = self.model.mode == "eval"
         idle = {name for name in children if evaluates and plain(self.other.layers[name].kind) == "dropout"}
-        apart = [name for name in children if theirs[name] != ours[name] and name not in idle]
+        apart = [
+            name for name in children
+            if theirs[name] != ours[name] and name not in idle and not self._is_passed(name, run)
+        ]  # fmt: skip
         if apart:
             finding.called_otherwise = apart
             if finding.explained and finding.id == "layer-code":
@@ -278,6 +297,13 @@ class Pair:
             told = (f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}" for name in apart)
             finding.title = "; ".join(told)
             finding.evidence.pop("expression", None)
+
+    def _is_passed(self, name: str, run: Recorded) -> bool:
+        """Whether a layer is only a container in one port: all that is in it is called as often in both."""
+        within = {layer: layer for layer in self.partners if layer.startswith(f"{name}.")}
+        theirs = steps.calls(run, within)
+        ours = steps.calls(self.free.plain, {self.partners[layer]: layer for layer in within})
+        return bool(within) and theirs == ours
 
     def _judged_op(self, finding: Finding, op: Any) -> Judged | None:
         """Judge a layer as a case of its op; a layer that is within its error bound there loses its finding."""
@@ -524,9 +550,13 @@ class Pair:
         total = {**last, **right}
         mended: list[str] = []
         loaded: list[str] = []
-        for finding in self.findings[:MOST_MENDED]:
-            loaded += finding.parameters
-            mended += [str(at) for at in (*finding.boundaries, *finding.again) if not at.state]
+        one_by_one = [[finding] for finding in self.findings[:MOST_MENDED]]
+        for together in (*one_by_one, self.findings[MOST_MENDED:]):
+            for finding in together:
+                loaded += finding.parameters
+                mended += [str(at) for at in (*finding.boundaries, *finding.again) if not at.state]
+            if not together:
+                continue
             try:
                 run = self.other.run(
                     self._state(loaded),
@@ -542,12 +572,16 @@ class Pair:
                 # Mended alone, a tensor of another size does not fit what follows; with the next finding, it may.
                 continue
             left = self._apart(run)
-            finding.shares = {
-                name: (last[name] - left[name]) / whole for name, whole in total.items() if whole and np.isfinite(whole)
-            }
-            finding.share = finding.shares.pop("output", None)
             outputs = [self.free.distance(name, run, name, whole=True) for name in self._outputs if name in run]
-            finding.left = max((distance.ratio for distance in outputs), default=None)
+            for finding in together:
+                finding.left = max((distance.ratio for distance in outputs), default=None)
+            if len(together) == 1:
+                finding.shares = {
+                    name: (last[name] - left[name]) / whole
+                    for name, whole in total.items()
+                    if whole and np.isfinite(whole)
+                }
+                finding.share = finding.shares.pop("output", None)
             last = left
 
     def _state(self, loaded: Sequence[str]) -> Path:

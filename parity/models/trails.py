@@ -242,7 +242,17 @@ class Parting:
                 if mended is None:
                     continue
                 if not self._is_more(mended, mark, root):
-                    yield from self._texts([(mark, other)])
+                    yield from self._texts([(self._wrong_after(key, mark, other), other)])
+
+    def _wrong_after(self, key: str, mark: str, other: str) -> str:
+        """The value itself; where it is right, what is made of it, if that is wrong and the other mends it, too: what
+        was done there is told, though what follows may not depend on it."""
+        if mark not in self._twins:
+            return mark
+        shape, root = self.ours.values[other].shape, self.theirs.outputs[key]
+        made = (step.mark for step in self.theirs.steps if mark in step.reads and step.mark not in self._twins)
+        fits = (one for one in made if one != root and permuted(shape, self.theirs.values[one].shape))
+        return next((one for one in fits if self._mends(key, {one: other}) is not None), mark)
 
     def _is_more(self, mended: Trail, mark: str, root: str) -> bool:
         """Whether a step behind a mended value does nothing any more, but did before: it was a part of what parts."""
@@ -360,6 +370,8 @@ class Parting:
             ours = right.name
         if max(len(theirs), len(ours)) > LONGEST:
             theirs, ours = self._theirs(mark, 0, brief=True)[0], self._ours(other, 0, brief=True)[0]
+        if theirs == ours:  # but for where axes of length 1 are
+            theirs = self._theirs(mark, 0, exact=True)[0]
         if max(len(theirs), len(ours)) > LONGEST or theirs == ours:
             return None
         layer, _, side, _ = key.split("|") if mark == self.theirs.outputs.get(key) else ("", "", "", "")
@@ -380,15 +392,16 @@ class Parting:
         same_kind = [(a.mark, b.mark) for a in users for b in rights if a.kind == b.kind]
         return same_kind[0] if len(same_kind) == 1 else (mark, other)
 
-    def _theirs(self, mark: str, depth: int = 1, *, brief: bool = False) -> tuple[str, int]:
-        """Their expression of a value, and how tightly it holds together: up to what both have, and if it shall be
-        `brief`, to what has a name in the source."""
+    def _theirs(self, mark: str, depth: int = 1, *, brief: bool = False, exact: bool = False) -> tuple[str, int]:
+        """Their expression of a value, and how tightly it holds together: up to what both have (`exact`: in one shape),
+        and if it shall be `brief`, to what has a name in the source."""
         twin, step = self._twins.get(mark), self.theirs.by_mark.get(mark)
-        if twin is not None and (step is None or self._in_order(mark, twin)):
+        is_told = twin is not None and (not exact or self.theirs.values[mark].shape == self.ours.values[twin].shape)
+        if twin is not None and (step is None or (is_told and self._in_order(mark, twin))):
             return self._named(self.ours, twin)
         if step is None or (brief and depth and step.labelled):
             return self.theirs.names[mark], WHOLE
-        return joined(step, lambda one: self._theirs(one, depth + 1, brief=brief)), step.level
+        return joined(step, lambda one: self._theirs(one, depth + 1, brief=brief, exact=exact)), step.level
 
     def _ours(self, mark: str, depth: int = 1, *, brief: bool = False) -> tuple[str, int]:
         """Our expression of a value."""

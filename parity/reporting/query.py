@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from parity.config.nodes import printable
 from parity.reporting.results.resume import stored
-from parity.reporting.results.store import TABLES, VIEWS
+from parity.reporting.results.store import TABLES, VIEWS, is_broken
 
 EVERYTHING = "SELECT * FROM comparisons"
 ALLOWED = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
@@ -51,6 +51,8 @@ def ask(run_dir: Path, sql: str, show: Any) -> None:
         except (sqlite3.Error, sqlite3.Warning) as error:
             if str(error) == "interrupted":
                 raise KeyboardInterrupt from error
+            if is_broken(error):
+                raise
             store.db.set_authorizer(None)
             raise QueryError(explained(str(error), sql, store.db)) from error
 

@@ -11,7 +11,7 @@ from parity.config.nodes import printable
 from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.compare.verdict import Verdict
 from parity.reporting.results.cells import CellResult
-from parity.reporting.results.rows import Results, Source
+from parity.reporting.results.rows import ComparisonRow, Results, Source
 from parity.reporting.text.evidence import HARMLESS
 from parity.reporting.text.words import few as first_few
 from parity.reporting.text.words import listed, plural
@@ -180,7 +180,7 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
     outside = "?" if row.n_mismatched is None else row.n_mismatched
     yield (
         f"{tensor} {shape} against {check.side}: {outside} of {n} elements exceed "
-        f"rtol={row.rtol} atol={row.atol}; largest difference {row.max_abs_diff}"
+        f"rtol={row.rtol} atol={row.atol}; {odd_or_largest(row)}"
     )
     values = {
         label: getattr(row, f"{check.live}_value"),
@@ -193,6 +193,17 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
         bound = f"the error bound is {size.limit:g}"
         where = f" in {size.where}" if size.where else ""
         yield f"    its error{where} is {size.ratio:.3g} times that of a careful implementation; {bound}"
+
+
+def odd_or_largest(row: ComparisonRow) -> str:
+    """What is expected where only one value is finite, or the largest difference."""
+    if row.verdict != Verdict.NONFINITE.value:
+        return f"largest difference {row.max_abs_diff}"
+    got, wanted = (
+        "a number" if value is None or math.isfinite(value) else str(value).replace("nan", "NaN")
+        for value in (row.actual_value, row.expected_value)
+    )
+    return f"{got} where {wanted} is expected"
 
 
 def unheld(check: Check) -> ArrayLayout | None:

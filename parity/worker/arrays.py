@@ -43,13 +43,32 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
         return described
     try:
         array = np.asarray(value if isinstance(value, (np.ndarray, np.generic)) else adapter.to_numpy(value))
-    except TypeError:
+    except (TypeError, AttributeError) as error:
+        if is_numpys(described[0]):
+            raise undense(value, error) from error
         # NumPy has no float8: the reply says what it was.
         return described
+    if array.dtype.hasobject and is_numpys(described[0]):
+        raise undense(value, "NumPy takes it for an object")
     if described[0] == "bfloat16" and dtype != "bfloat16":
         return described
     is_bits = dtype == "bfloat16" and described[0] in ("bfloat16", "uint16")
     return array.view(np.uint16) if is_bits else widened(array)
+
+
+def is_numpys(dtype: str) -> bool:
+    """Whether NumPy has numbers of a dtype."""
+    try:
+        return np.dtype(dtype).kind in "biufc"
+    except TypeError:
+        return False
+
+
+def undense(value: Any, why: Any) -> TypeError:
+    """The error for a result, such as a sparse tensor, of which there is no array."""
+    layout = getattr(value, "layout", None)
+    kind = type(value).__name__ + ("" if layout is None else f" ({layout})")
+    return TypeError(f"a result is a {kind}, which has no array of its values: {why}; return dense tensors")
 
 
 def widened(array: Any) -> Any:

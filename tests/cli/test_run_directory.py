@@ -151,6 +151,13 @@ def test_a_lock_that_is_soon_free_is_waited_for(tmp_path):
     assert held_again.is_set()
 
 
+def test_a_link_to_nothing_is_refused(config):
+    (config / "out").symlink_to("nowhere")
+    done = call("run", "config.yaml", "--out", "out", cwd=config)
+    said = "cannot use out: it is a link to nowhere, which does not exist; name another --out\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
 def test_a_directory_with_a_lock_alone_is_empty(config):
     (config / "run").mkdir()
     (config / "run" / ".lock").touch()

@@ -60,3 +60,29 @@ def test_lost_output_is_said_where_it_is_all_there_is(tmp_path, command):
 @pytest.mark.parametrize("loss", ["2>&-", "2>/dev/full"])
 def test_a_wrong_command_line_is_exit_code_2_without_stderr_too(tmp_path, loss):
     assert shell(f"{PARITY} run --bogus {loss}", tmp_path)[0] == 2
+
+
+LOST_INTERRUPT = """
+import signal
+import time
+
+from parity.cli.group import end_once_on_signals
+
+
+class Interrupted:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+end_once_on_signals()
+try:
+    Interrupted()
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_that_python_drops_is_repeated():
+    done = subprocess.run([sys.executable, "-c", LOST_INTERRUPT], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")

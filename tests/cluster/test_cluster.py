@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager, suppress
@@ -151,7 +153,11 @@ def test_two_workers_give_the_rows_of_one_process(place, pair):
 
 
 def test_a_run_that_was_interrupted_goes_on(light, pair):
+    workers = pair.client.run(os.getpid)
+
     def interrupt():
+        for pid in workers.values():  # as a terminal does
+            os.kill(pid, signal.SIGINT)
         raise KeyboardInterrupt
 
     cut = light.run("cut", pair.run, Watching(interrupt))
@@ -160,6 +166,7 @@ def test_a_run_that_was_interrupted_goes_on(light, pair):
     seen = Watching()
     assert rows(light.run("cut", pair.run, seen, resume=True)) == rows(light.whole)
     assert 0 < sum(event.n_cases for event in seen.events if isinstance(event, ShardFinished)) < len(cut.cases)
+    assert pair.client.run(os.getpid) == workers
 
 
 def test_a_killed_worker_loses_nothing(light):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,14 @@ LINEAR = "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [
 HONEST = """
 def linear_backward(grad_y, x, weight):
     return {"x": grad_y @ weight, "weight": grad_y.T @ x, "bias": grad_y.sum(0)}
+"""
+SPARSE = """
+class Sparse:
+    dtype, shape, layout = "float32", (4, 3), "csr"
+
+
+def linear(**_):
+    return Sparse()
 """
 
 
@@ -39,6 +48,7 @@ def run_ops(parity_run, tmp_path: Path, text: str, *arguments: str, adapter: str
         ),
         ("def linear(**_):\n    return [1.0]\n", "must return a tensor, or a mapping of tensors by name, not a list"),
         ("def linear(**_):\n    return {'y': 'text'}\n", "y is a str"),
+        (SPARSE, "a result is a Sparse (csr), which has no array of its values"),
     ],
 )
 def test_what_cannot_be_used_is_an_error_and_never_a_pass(parity_run, tmp_path, text, said):
@@ -46,6 +56,7 @@ def test_what_cannot_be_used_is_an_error_and_never_a_pass(parity_run, tmp_path, 
     assert finished.code == 3
     assert said in finished.message("mine")
     assert "PASS" not in finished.stdout
+    assert re.search(r"mine: \w+ in one \(float32, float64\): ", finished.stdout)
 
 
 def test_a_table_does_not_say_that_a_crashed_op_agrees(parity_run, tmp_path):

@@ -25,7 +25,8 @@ HUNT = ("hunt", "softmax", "-b", "mine=numpy:ops.py", "--dtype", "float32")
         (["hunt"], "name an op, a config or a file"),
         (["hunt", "softmax", "-b", "torhc"], 'did you mean "torch"?'),
         (["hunt", "nowhere.py"], "cannot read nowhere.py"),
-        (["hunt", "--resume", "full"], "full holds no hunt to go on with"),
+        (["hunt", "--resume", "full"], "full holds no hunt to go on with: it has no hunt.json"),
+        (["hunt", "softmax", "--dtype", "int8"], "--dtype int8: no such dtype; allowed: "),
         (["hunt", "softmax", "--out", "full"], "it is not empty and holds no hunt"),
         (["reduce", "full"], "full"),
     ],
@@ -60,7 +61,7 @@ def test_a_finding_is_a_small_case_a_config_and_a_script(hunted):
     folder, done = hunted
     assert done.returncode == 1
     assert "FOUND  1 finding in 80 trials of softmax" in done.stdout
-    assert re.search(r"inputs: \{x: \{values: \[+-?\d+\.\d\]+\}\}", done.stdout)
+    assert re.search(r"inputs: \{x: \{values: \[+-?\d+\.\d, -?\d+\.\d\]+\}\}", done.stdout)
     script = next((folder / "out" / "repro").glob("softmax-1.*.py"))
     assert subprocess.run([sys.executable, script], cwd=folder, capture_output=True, check=False).returncode == 1
     results = json.loads((folder / "out" / "results.json").read_text())
@@ -134,6 +135,6 @@ def test_a_case_of_a_run_is_reduced(tmp_path):
     assert call("run", "big.yaml", "--out", "run", cwd=tmp_path).returncode == 1
     done = call("reduce", "run", "big", "--dtype", "float32", "--out", "small.yaml", cwd=tmp_path)
     assert done.returncode == 0
-    assert re.search(r"values: \[+-?\d+\.\d\]+\}", done.stdout)
+    assert re.search(r"values: \[+-?\d+\.\d, -?\d+\.\d\]+\}", done.stdout)
     assert call("run", "small.yaml", cwd=tmp_path).returncode == 1
     assert "big has no finding of torch" in call("reduce", "run", "big", "-b", "torch", cwd=tmp_path).stderr

@@ -14,6 +14,7 @@ from parity.cases.draw import TensorPlan, Uniform
 from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
 from parity.engine import EngineOptions
 from parity.hunt.bench import Bench, TimeUp, Trial, judged, whole_ratios
+from parity.hunt.reduce import reduce_case
 from parity.hunt.search import Search, cut_after
 from parity.hunt.subject import subject_of
 from parity.outcome import CellOutcome, Outcome, Output
@@ -52,7 +53,7 @@ def searched(bench, subject, op, *, diagnose=False, trials=MOST_TRIALS):
         ("softmax", "y", 2),
         ("gelu", "y", 1),
         ("adam", "param", 4),
-        ("layer_norm", "y", 6),
+        ("layer_norm", "y", 9),
     ],
 )
 def test_a_fault_is_found_and_made_small(bench, subject, op, tensor, most):
@@ -71,6 +72,35 @@ def shown(op, inputs, **values):
     outcome = CellOutcome(op, "float32", "mine", Outcome.OK, outputs=outputs)
     with np.errstate(all="ignore"):
         return judged(Trial(case, "float32", inputs), [outcome], whole_ratios).faults
+
+
+def divided_by_one_less(trial):
+    """What a LayerNorm shows that needs a weight and divides by n - 1, which is NaN for one element."""
+    x, weight, bias = (trial.inputs.get(name) for name in ("x", "weight", "bias"))
+    if weight is None:
+        outcome = CellOutcome("layer_norm", "float32", "mine", Outcome.ERROR, message="no weight")
+    else:
+        centred = x - x.mean(-1, keepdims=True)
+        var = np.square(centred).sum(-1, keepdims=True) / np.float32(x.shape[-1] - 1)
+        y = centred / np.sqrt(var + np.float32(1e-5)) * weight + (0 if bias is None else bias)
+        outcome = CellOutcome("layer_norm", "float32", "mine", Outcome.OK, outputs={"y": Output("float32", y.shape, y)})
+    return judged(trial, [outcome], whole_ratios)
+
+
+def test_a_smaller_case_fails_in_the_same_way():
+    rng = np.random.default_rng(0)
+    shapes = {"x": (6, 12), "weight": (12,), "bias": (12,)}
+    inputs = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    tensors = tuple(TensorPlan(name, shape, Uniform()) for name, shape in shapes.items())
+    params = OPS["layer_norm"].params((12,))
+    case = CasePlan(
+        "c", "layer_norm", params, ("float32",), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0), gradients=False
+    )
+    with np.errstate(all="ignore"):
+        seen = divided_by_one_less(Trial(case, "float32", inputs))
+        fault = ("mine", "y")
+        small = reduce_case(seen, fault, seen.faults[fault], divided_by_one_less)
+    assert {name: values.shape for name, values in small.inputs.items()} == {"x": (2,), "weight": (2,)}
 
 
 def test_what_is_flushed_to_zero_on_the_way_is_no_fault():

@@ -1,11 +1,13 @@
 """Code between layers in two ports: what each calls, and where that parts."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from parity.models.trails import is_place, same
+from parity.models.trails import Parting, Step, Trail, is_place, same
+from parity.models.worker.calls import PART, WHOLE, Calls
 from parity.models.worker.intercept import Interception
 from tests.conftest import call
 from tests.models.ports import TWO, config_of
@@ -46,6 +48,54 @@ FAULTS = {
         "it calls detach(softmax(scores, -1)), which ours does not",
     ),
 }  # fmt: skip
+
+
+def masked(at, given=None):
+    """The trail of scores that get a mask along one of their last two axes."""
+    rng = np.random.default_rng(0)
+    values = {"_v0_": rng.normal(size=(2, 3, 4, 4)), "_v1_": np.array([[1.0, 1, 1, 1], [1, 1, 0, 0]])}
+
+    def put(mark, value):
+        values[mark] = (given or {}).get(mark, value)
+
+    put("_v2_", values["_v1_"][:, None, None, :] if at == "None, :" else values["_v1_"][:, None, :, None])
+    put("_v3_", (1 - values["_v2_"]) * -1e4)
+    put("_v4_", values["_v0_"] + values["_v3_"])
+    top = np.exp(values["_v4_"] - values["_v4_"].max(-1, keepdims=True))
+    put("_v5_", top / top.sum(-1, keepdims=True))
+    steps = [
+        Step("_v2_", "getitem", f"_v1_[:, None, {at}]", WHOLE, labelled=False),
+        Step("_v3_", "mul", "(1 - _v2_) * -1e4", PART, labelled=False),
+        Step("_v4_", "masked", "_v0_ + _v3_", PART - 1, labelled=True),
+        Step("_v5_", "softmax", "softmax(_v4_, -1)", WHOLE, labelled=True),
+    ]
+    names = {"_v0_": "scores", "_v1_": "mask", **{step.mark: step.name for step in steps}}
+    inputs = {"_v0_": "in:0", "_v1_": "in:1"}
+    return Trail(steps, values, names, inputs, {"net|0|out|0": "_v5_"})
+
+
+def test_a_mask_along_another_axis_is_no_mask_that_lacks():
+    """What it adds to a whole row has no effect on the softmax."""
+    keys = {"net|0|out|0": "net|0|out|0"}
+    parting = Parting(masked("None, :"), masked(":, None"), keys, lambda given: masked(":, None", given), "ours", "net")
+    assert parting.told() == [
+        "masked = scores + (1 - mask[:, None, :, None]) * -1e4, "
+        "where ours has scores + (1 - mask[:, None, None, :]) * -1e4"
+    ]
+
+
+def test_what_the_source_writes_is_told_though_it_is_the_default():
+    def told(function, **given):
+        return Calls._told_of(
+            SimpleNamespace(port=SimpleNamespace(roots=(__name__.partition(".")[0],))), function, given
+        )
+
+    def source(text):
+        names = {"told": told, "loss": lambda output, from_logits=False: output, "given": {"from_logits": False}}
+        return eval(compile(text, "source", "eval"), names)
+
+    assert source("told(loss, output=3, from_logits=False)") == {"output": 3, "from_logits": False}
+    assert source("told(loss, output=3, **given)") == {"output": 3}
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ from parity.reporting.text.findings import LONGEST, condition, findings, short, 
 from tests.reporting.stored_runs import CASE, backend_row, case_row, comparison, diagnosis, stored, unstable
 from tests.reporting.test_explain import bare
 
+SHAPES = {"a": [4, 3], "b": [4, 1], "c": [4, 2]}
+
 
 def run_of(tmp_path, rows, diagnoses=(), cases=()):
     return read_results(stored(tmp_path / "run", rows, list(diagnoses), list(cases)))
@@ -51,6 +53,15 @@ def test_an_edit_without_a_name_is_told_by_its_formula(tmp_path):
         "computes a, where the reference has b",
         "computes c, where the reference has b",
     }
+
+
+def test_the_formula_is_that_of_a_plain_case(tmp_path):
+    cases = [case_row(name, inputs={"x": {"shape": shape, "draw": "", "file": None}}) for name, shape in SHAPES.items()]
+    rows = [{**unstable(case="a"), "verdict": "nonfinite"}, unstable(case="b", required_rtol=999.0), unstable(case="c")]
+    causes = [diagnosis(case=name, evidence={"expression": f"{name}, where the reference has d"}) for name in SHAPES]
+    [finding] = findings(run_of(tmp_path, rows, causes, cases))
+    assert [d.row.case for d in finding.differences] == ["a", "b", "c"]
+    assert finding.formula() == "computes c, where the reference has d"
 
 
 def test_what_passes_or_is_accepted_is_no_finding(tmp_path):

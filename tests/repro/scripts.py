@@ -47,7 +47,7 @@ with open(sys.argv[1], "w") as file:
 
 HEAD = re.compile(
     r"(?P<tensor>\S+) (?P<shape>\[.*?\]) against (?P<side>\S+): (?P<n>\d+) of (?P<size>\d+) elements exceed "
-    r"rtol=(?P<rtol>\S+) atol=(?P<atol>\S+); largest difference (?P<largest>\S+)"
+    r"rtol=(?P<rtol>\S+) atol=(?P<atol>\S+); (?:largest difference (?P<largest>\S+)|(?P<odd>.*) is expected)"
 )
 WORST = re.compile(r"    worst at (?P<index>\[.*?\]): (?P<values>.*)")
 RATIO = re.compile(

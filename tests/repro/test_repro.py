@@ -152,11 +152,13 @@ def test_another_structure(finding, text, line):
 
 def test_nan_against_a_number(finding):
     text = "import numpy as np\ndef linear(x, weight, bias):\n    y = x @ weight.T + bias\n    y[2, 1] = np.nan\n    return y\n"
-    [script] = scripts(finding(text, PLAIN), "one", "--dtype", "float32")
-    [shown, _] = comparisons(run_alone(sys.executable, script).stdout)
+    [script] = scripts(finding(text, PLAIN), "one", "--dtype", "float32", "--issue")
+    done = run_alone(sys.executable, script)
+    assert done.stdout in script.with_suffix(".md").read_text()
+    [shown, _] = comparisons(done.stdout)
     assert shown.index == [2, 1]
     assert math.isnan(shown.values["mine"])
-    assert shown.head["n"] == "1"
+    assert (shown.head["n"], shown.head["odd"]) == ("1", "NaN where a number")
 
 
 def test_an_error_that_the_tolerance_hides(finding):

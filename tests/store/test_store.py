@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import shutil
 import signal
 import sqlite3
 from contextlib import closing
@@ -174,11 +175,41 @@ def test_a_missing_shard_is_no_pass(tmp_path):
     assert call("merge", *runs, "--out", tmp_path / "all", "-q").returncode == 0
 
 
-def test_a_store_that_is_none_is_refused(tmp_path):
-    (tmp_path / STORE).write_bytes(b"no database at all" * 99)
-    done = call("report", tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"{STORE}: file is not a database" in done.stderr
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "config.yaml").write_text(
+        "version: 1\nbackends: [numpy]\ncases: [{op: relu, inputs: {x: {shape: [2]}}}]\n"
+    )
+    assert call("run", "config.yaml", "--out", "run", "-q", cwd=folder).returncode == 0
+    return folder
+
+
+BROKEN = {
+    b"": "holds no run: it is empty, or no file of parity",
+    b"no database at all" * 99: "is broken (file is not a database)",
+    None: "is broken (database disk image is malformed)",
+}
+
+
+@pytest.mark.parametrize("content", BROKEN)
+def test_a_store_that_is_broken_is_named_with_what_to_do(finished, tmp_path, content):
+    run = tmp_path / "run"
+    shutil.copytree(finished / "run", run)
+    (run / STORE).write_bytes((run / STORE).read_bytes()[:9000] if content is None else content)
+    for done in (call("query", run, "SELECT * FROM cells"), call("judge", run, "--rtol", "1")):
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"{run / STORE} {BROKEN[content]}; delete it, then parity reads results.json beside it\n"
+    resumed = call("run", finished / "config.yaml", "--out", run, "--resume")
+    assert f"{run / STORE} {BROKEN[content]}" in resumed.stderr
+    assert call("run", finished / "config.yaml", "--out", run, "-q").returncode == 0
+    (run / STORE).write_bytes(b"\0")
+    (run / "results.json").unlink()
+    assert "its rows are lost: delete the directory and run the config again" in call("report", run).stderr
+    assert (
+        "it is not empty, and its results.sqlite is broken"
+        in call("run", finished / "config.yaml", "--out", run).stderr
+    )
 
 
 def test_the_page_names_every_column():

@@ -9,7 +9,7 @@ import inspect
 from typing import Any, Dict, List, Mapping, Tuple
 
 from parity.models.worker.tape import Tape
-from parity.models.worker.trace import Known, attribute_of, is_in_place, source_of_call, written
+from parity.models.worker.trace import Known, attribute_of, is_in_place, keywords_of_caller, source_of_call, written
 
 SUM, PRODUCT, SIGN, POWER, PART, WHOLE = range(1, 7)
 """How tightly an expression holds together, from `a + b` to `f(a)`."""
@@ -96,12 +96,12 @@ class Calls(Known):
         if named.strip("_") in BACKWARD:
             self.backward.append(self.told(named.strip("_"), args, kwargs)[0])
         elif not named.endswith("_like") and self.is_cut(outputs, (args, kwargs)):
-            self.backward.append(f"{self.told(named.strip('_'), args, unusual(function, kwargs))[0]}{WITHOUT}")
+            self.backward.append(f"{self.told(named.strip('_'), args, self._told_of(function, kwargs))[0]}{WITHOUT}")
         if not outputs or named == "__set__":
             return result
         if all(id(output) in self._known for output in outputs) and not is_in_place(named):
             return result
-        text, level = self.told(named.strip("_"), args, unusual(function, kwargs))
+        text, level = self.told(named.strip("_"), args, self._told_of(function, kwargs))
         if outputs == [result]:
             other = self._other(result)
             self._known_anew(other, text, level, named)
@@ -118,6 +118,11 @@ class Calls(Known):
             and not any(map(self.port.flows, floats))
             and any(map(self.port.flows, self.port.tensors_in(given)))
         )
+
+    def _told_of(self, function: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
+        """The arguments by keyword that are not the function's defaults, or that the source writes."""
+        told = keywords_of_caller(self.port.roots).union(unusual(function, given))
+        return {name: value for name, value in given.items() if name in told}
 
     def _outputs(self, result: Any) -> List[Any]:
         """The tensors that a function has returned."""

@@ -13,7 +13,7 @@ import linecache
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Collection, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -157,11 +157,24 @@ class Tracer(Known):
 ASSIGNED = re.compile(r"\s*(\w+)\s*[-+*/]?=[^=]")
 
 
-def source_of_call(roots: Collection[str]) -> Tuple[str, Any]:
-    """The name that the source which calls packages gives to what it computes there, and the place."""
+def caller_of(roots: Collection[str]) -> Any:
+    """The frame of the source that calls packages."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("parity", *roots):
         frame = frame.f_back
+    return frame
+
+
+def keywords_of_caller(roots: Collection[str]) -> FrozenSet[str]:
+    """The keywords with which the function that calls packages calls anything."""
+    frame = caller_of(roots)
+    consts = () if frame is None else frame.f_code.co_consts
+    return frozenset(name for item in consts if isinstance(item, tuple) for name in item if isinstance(name, str))
+
+
+def source_of_call(roots: Collection[str]) -> Tuple[str, Any]:
+    """The name that the source which calls packages gives to what it computes there, and the place."""
+    frame = caller_of(roots)
     if frame is None:
         return "", None
     found = ASSIGNED.match(linecache.getline(frame.f_code.co_filename, frame.f_lineno))

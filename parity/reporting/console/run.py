@@ -174,8 +174,9 @@ def remarks(results: Results, *, verbose: bool = True) -> Iterator[Text]:
     groups = grouped(((row.backend, row.outcome, row.message), row) for row in messages)
     for (backend, outcome, message), rows in sorted(groups.items(), key=lambda item: -len(item[1])):
         label = "note" if outcome == "ok" else outcome
-        cases, dtypes = {row.case for row in rows}, sorted({row.dtype for row in rows})
-        where = f" in {plural(len(cases), 'case')} ({', '.join(dtypes)}): "
+        cases, dtypes = list(dict.fromkeys(row.case for row in rows)), sorted({row.dtype for row in rows})
+        which = cases[0] if len(cases) == 1 else f"{len(cases)} cases, for example {cases[0]}"
+        where = printable(f" in {which} ({', '.join(dtypes)}): ")
         text = printable(message.replace("\n", " | "))
         yield Text.assemble(
             (printable(f"{backend}: {label}"), "yellow"), printable(where), text if verbose else cut(text, MAX_MESSAGE)

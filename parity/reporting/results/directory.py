@@ -21,6 +21,16 @@ LOCK_SECONDS = 2.0
 """How long to wait for the lock: a process that a killed run was just starting has it until its exec."""
 
 
+def made(folder: Path) -> Path:
+    """The folder, which is made if it is not there; raises OSError, which says what else is in its place."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        what = "it is a file" if folder.exists() else f"it is a link to {folder.readlink()}, which does not exist"
+        raise FileExistsError(errno.EEXIST, what, str(folder)) from error
+    return folder
+
+
 @contextlib.contextmanager
 def held(run_dir: Path) -> Iterator[None]:
     """Hold the lock of a directory; it is released when its process ends.

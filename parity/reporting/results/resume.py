@@ -16,7 +16,7 @@ from parity.engine import EngineOptions
 from parity.judge.compare.verdict import Comparison
 from parity.reporting.kinds import report_of
 from parity.reporting.results import record
-from parity.reporting.results.results import ResultsError, read_results, spelled
+from parity.reporting.results.results import FILE_NAME, ResultsError, read_results, spelled
 from parity.reporting.results.rows import VERDICTS, BackendRow, CaseRow, ComparisonRow, RunRow
 from parity.reporting.results.store import BACKENDS, CASES, RUN, STORE, Store, fill, read_only, store_of
 
@@ -45,6 +45,8 @@ class Finished:
 
 def finished(plan: Plan, options: EngineOptions, run_dir: Path) -> Finished:
     """The finished part of the run in `run_dir`; raises ResumeError if its plan was another one."""
+    if not any((run_dir / name).exists() for name in (STORE, FILE_NAME)):
+        raise ResumeError(f"{run_dir} holds no run to go on with; run it without --resume")
     try:
         with stored(run_dir) as store:
             for name in missing(store.one(RUN)):

@@ -30,7 +30,7 @@ from msgspec import inspect, structs
 from parity.exit_codes import DEFAULT_FAIL_ON, INTERRUPTED
 from parity.exit_codes import FAILING as LEVELS
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.reporting.results.results import ResultsError, as_number, encode, problem
+from parity.reporting.results.results import FILE_NAME, ResultsError, as_number, encode, problem
 from parity.reporting.results.rows import (
     FAILING,
     PASSING,
@@ -376,7 +376,7 @@ class Store:
         except (msgspec.ValidationError, ValueError, KeyError) as error:
             raise ResultsError(f"{self.path or STORE}: {table.name}: {problem(error)}") from error
         except sqlite3.Error as error:
-            raise ResultsError(f"{self.path or STORE}: {error}") from error
+            raise unreadable(self.path, error) from error
 
     def one(self, table: Table) -> Any:
         """The only row of a table; raises ResultsError if there is none."""
@@ -511,13 +511,37 @@ def read_only(path: Path) -> Iterator[Store]:
     store.path, store._lost, store._waiting, store._overview = path, None, [], None
     try:
         store.db = opened(path)
-        version = version_of(store.db)
-        if version != SCHEMA_VERSION:
-            raise ResultsError(f"{path}: a store of version {version}; this release reads {SCHEMA_VERSION}")
         with contextlib.closing(store.db):
+            version = version_of(store.db)
+            if version > SCHEMA_VERSION:
+                raise ResultsError(
+                    f"{path} was written by a newer release of parity (format {version}, this one reads "
+                    f"{SCHEMA_VERSION}): update parity"
+                )
+            if not version:
+                raise ResultsError(f"{path} holds no run: it is empty, or no file of parity; {instead_of(path)}")
             yield store
     except sqlite3.Error as error:
-        raise ResultsError(f"{path}: {error}") from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path | None, error: sqlite3.Error) -> ResultsError:
+    """Why a store cannot be read, and what to do."""
+    if path is None or not is_broken(error):
+        return ResultsError(f"{path or STORE}: {error}")
+    return ResultsError(f"{path} is broken ({error}); {instead_of(path)}")
+
+
+def is_broken(error: Exception) -> bool:
+    """Whether a store's file is the reason of an error."""
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+
+
+def instead_of(path: Path) -> str:
+    """What to do where a store is lost."""
+    if path.with_name(FILE_NAME).is_file():
+        return f"delete it, then parity reads {FILE_NAME} beside it"
+    return "its rows are lost: delete the directory and run the config again"
 
 
 def opened(path: Path) -> sqlite3.Connection:

@@ -38,6 +38,7 @@ WITHOUT_CAUSE: Mapping[str, str] = {
 }
 """What is told of differences that have no diagnosis, by verdict."""
 NO_CAUSE = "unexplained"
+NONFINITE = "nonfinite"
 STRUCTURE = "structure"
 """The verdict whose message is the cause: values were not looked at."""
 
@@ -106,6 +107,11 @@ class Finding:
         """Whether its id is the name of a cause."""
         return self.id.partition(" ")[0] not in UNNAMED and any(d.diagnosis for d in self.differences)
 
+    @cached_property
+    def with_short_axes(self) -> set[str]:
+        """The cases with an axis of one element, along which formulas degenerate."""
+        return {case.id for case in self.cases if any(1 in item.shape for item in case.inputs.values())}
+
     def sentence(self) -> Text:
         """`paddle: the variance is E[x^2] - E[x]^2 (variance-naive)`."""
         who = (printable(f"{listed(self.backends)}: "), "bold")
@@ -133,7 +139,8 @@ class Finding:
 
     def formula(self) -> str:
         """`computes var = ..., where the reference has ...`, or the numbers that were found, or those that are off."""
-        found = [d.diagnosis.evidence for d in self.differences if d.diagnosis is not None]
+        plain = sorted(self.differences, key=lambda d: (d.row.verdict == NONFINITE, d.row.case in self.with_short_axes))
+        found = [d.diagnosis.evidence for d in plain if d.diagnosis is not None]
         found += [row.evidence for row in self.alike]
         for key in ("expression", "parameters", "rates", "alone"):
             value = next((evidence[key] for evidence in found if evidence.get(key)), None)
