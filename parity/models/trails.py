@@ -44,6 +44,12 @@ LONGEST, FAIR = 200, 120
 
 KINDS = {
     **dict.fromkeys(("view", "flatten", "squeeze", "unsqueeze", "contiguous", "expand", "unflatten"), "reshape"),
+    **dict.fromkeys(("reducemean",), "mean"),
+    **dict.fromkeys(("reducesum",), "sum"),
+    **dict.fromkeys(("reducemax", "max"), "amax"),
+    **dict.fromkeys(("reducemin", "min"), "amin"),
+    **dict.fromkeys(("gemm",), "linear"),
+    **dict.fromkeys(("upsample", "resize"), "interpolate"),
     **dict.fromkeys(("permute", "swapaxes", "movedim"), "transpose"),
     **dict.fromkeys(("cat", "concatenate"), "concat"),
     **dict.fromkeys(("masked_fill",), "where"),
@@ -71,7 +77,7 @@ class Step:
     def kind(self) -> str:
         """What it does, in a word that frameworks share."""
         word = re.split(r"[([]", self.text)[0] if self.level == WHOLE else MARK.sub("", self.text)
-        word = re.sub(r"[\d.\s]+", "", word)
+        word = re.sub(r"[\d.\s]+", "", word).lower()
         return KINDS.get(word, word)
 
 
