@@ -13,7 +13,7 @@ from parity.models.findings import Boundary
 from parity.models.measure import TRUTH
 from parity.models.orders import Sight
 from parity.models.ports import Array, ModelError, Port
-from parity.models.trails import NEAR, ROUGHLY, Parting, Trail
+from parity.models.trails import NEAR, ROUGHLY, Parting, Trail, same
 from parity.models.worker.calls import WHOLE
 from parity.models.worker.tape import Recorded
 
@@ -111,15 +111,35 @@ def closing(partners: Mapping[str, str], layer: str, base: Recorded, other: Reco
 
 def parted(one: Side, other: Side, keys: Mapping[str, str], dtype: str, folder: Path) -> tuple[list[str], bool]:
     """Where the code of two layers parts, in words, and whether the first one makes more than the call of a function;
-    both lists of calls are stored in `folder`. Raises ModelError."""
+    both lists of calls are stored in `folder`. In a wide dtype, unless it parts in its own alone. Raises ModelError."""
     wide = TRUTH.get(dtype, dtype)
     try:
-        ours, theirs, near = one.trail(wide), other.trail(wide), NEAR
+        parting = parting_of(one, other, keys, wide, NEAR)
     except ModelError:
-        ours, theirs, near = one.trail(dtype), other.trail(dtype), ROUGHLY
+        wide, parting = dtype, parting_of(one, other, keys, dtype, ROUGHLY)
+    texts = parting.told() if parting.off else []
+    if wide != dtype and not parting.off:
+        parting = parting_of(one, other, keys, dtype, ROUGHLY)
+        texts = [f"in {dtype} alone: {text}" for text in parting.told()]
     folder.mkdir(parents=True, exist_ok=True)
-    for side, trail in ((one, ours), (other, theirs)):
+    for side, trail in ((one, parting.ours), (other, parting.theirs)):
         (folder / f"calls-{side.port.name}.txt").write_text(trail.text, encoding="utf-8")
+    return texts, len(parting.ours.steps) != 1 or parting.ours.steps[0].level < WHOLE
 
-    parting = Parting(ours, other.seen(theirs), keys, other.again, one.port.name, other.layer, near)
-    return parting.told(), len(ours.steps) != 1 or ours.steps[0].level < WHOLE
+
+def spelled_out(side: Side, key: str, goal: Array, dtype: str) -> tuple[str, bool]:
+    """What a layer that calls several functions computes, as an expression, and whether that is something done to the
+    right result, which is `y` then; empty for a single call. Raises ModelError."""
+    trail = side.seen(side.trail(dtype))
+    root = trail.outputs[key]
+    if len(trail.steps) < 2:
+        return "", False
+    steps = (step.mark for step in trail.steps if step.mark != root)
+    right = next((mark for mark in steps if same(trail.values[mark], goal, ROUGHLY)), None)
+    return trail.expressed(root, {} if right is None else {right: "y"})[0], right is not None
+
+
+def parting_of(one: Side, other: Side, keys: Mapping[str, str], dtype: str, near: float) -> Parting:
+    """Both trails in a dtype. Raises ModelError."""
+    ours, theirs = one.trail(dtype), other.trail(dtype)
+    return Parting(ours, other.seen(theirs), keys, other.again, one.port.name, other.layer, near)

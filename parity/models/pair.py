@@ -31,6 +31,7 @@ from parity.models.measure import Bench, Distance, difference
 from parity.models.ports import Array, ModelError, Port
 from parity.models.spec import Model
 from parity.models.state import Move
+from parity.models.trails import LONGEST
 from parity.models.worker.crossing import LOSS
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome, Output
@@ -249,6 +250,21 @@ class Pair:
         judged = self._judged_code(finding) if op is None else self._judged_op(finding, op)
         if judged is None and not finding.title:
             self._undiagnosed(finding)
+        if op is not None and self.other.converted and finding.title and finding.id != "layer-options":
+            self._spell_out(finding)
+
+    def _spell_out(self, finding: Finding) -> None:
+        """Say what a layer of several nodes computes: it is the cause where the right result is among its values."""
+        at = Boundary(finding.layer, finding.call, "out", 0)
+        goal = self.free.plain.load(self.keys[str(at)])
+        try:
+            text, is_behind = beside.spelled_out(self._sides(finding, None)[1], str(at), goal, self.dtype)
+        except (ModelError, ValueError, TypeError, KeyError):
+            return
+        if is_behind:
+            self._tell(finding, [f"{text}, where {self.base.name} has y"])
+        elif text and len(text) <= LONGEST:
+            finding.title += f"; it computes {text}"
 
     def _dtypes(self, finding: Finding) -> dict[str, tuple[Any, Any]]:
         """The dtypes of a layer's parameters, if they differ."""

@@ -22,6 +22,8 @@ OPERATORS: Mapping[str, str] = {
 """What `calls.py` calls an operator, where that is not the operator's name."""
 LISTED = 8
 """A list of so many whole numbers is told, of more its name."""
+SILENT = ("allowzero", "stash_type", "storage_order")
+"""Attributes that change no value of a tensor with elements."""
 SPELLED_OUT = 1 << 16
 """Elements up to which the operators' reference takes the place of a kernel that ONNX Runtime lacks."""
 WORD = re.compile(r"[A-Za-z]\w{0,31}")
@@ -227,7 +229,7 @@ def unusual(onnx: Any, node: Node, model: Any) -> Dict[str, Any]:
         known = {}
     plain = {n: attribute(onnx, item.default_value) for n, item in known.items() if item.default_value.name}
     kept = {name: value for name, value in node.options.items() if isinstance(value, (int, float, str, list))}
-    return {name: value for name, value in kept.items() if not (name in plain and plain[name] == value)}
+    return {n: v for n, v in kept.items() if n not in SILENT and not (n in plain and plain[n] == v)}
 
 
 def worded(value: Any) -> str:
