@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -70,13 +70,15 @@ def sides(
     sight: Sight,
     keys: Mapping[str, str],
     rows: int | None,
+    behind: Collection[str] = (),
 ) -> tuple[Side, Side]:
-    """The baseline's layer and the other port's, with the tensors of the baseline's run (`rows` of the batch)."""
+    """The baseline's layer and the other port's, with the tensors of the baseline's run (`rows` of the batch).
+    `behind` are layers of the baseline that the other port has folded into those before them."""
     base, other = ports
     ours = partners[layer]
     partners = closing(partners, layer, plain, sight.run)
     theirs = {there: here for here, there in partners.items()}
-    children = children_of(ours, list(partners.values()))
+    children = children_of(ours, [*partners.values(), *behind])
     cut = Cut(rows)
     given = cut.all(given_to(ours, call, children, [name for name in plain if Boundary.of(name) is not None], plain))
     names = inverted(keys)
@@ -136,7 +138,9 @@ def spelled_out(side: Side, key: str, goal: Array, dtype: str) -> tuple[str, boo
         return "", False
     steps = (step.mark for step in trail.steps if step.mark != root)
     right = next((mark for mark in steps if same(trail.values[mark], goal, ROUGHLY)), None)
-    return trail.expressed(root, {} if right is None else {right: "y"})[0], right is not None
+    given = [mark for mark, place in trail.inputs.items() if place.startswith("in:")]
+    known = {mark: f"x{i or ''}" for i, mark in enumerate(given)} | ({} if right is None else {right: "y"})
+    return trail.expressed(root, known)[0], right is not None
 
 
 def parting_of(one: Side, other: Side, keys: Mapping[str, str], dtype: str, near: float) -> Parting:

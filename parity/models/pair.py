@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from parity.models.ports import Array, ModelError, Port
 from parity.models.spec import Model
 from parity.models.state import Move
 from parity.models.trails import LONGEST
-from parity.models.worker.crossing import LOSS
+from parity.models.worker.crossing import LOSS, ULP
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome, Output
 from parity.reporting.text.words import few, plural
@@ -42,6 +43,8 @@ MOST_MENDED = 12
 ELSEWHERE = 0.1
 """So far from another one, as a part of it, a tensor is not the same with an error, if the outputs are right."""
 CLASS = "its class"
+EDITED = "reference-edit"
+"""A cause without a name."""
 MAIN = 0.1
 """A finding that explains less of the output's difference is not the cause of what is off there."""
 SMALL_CASE = 1 << 22
@@ -217,7 +220,7 @@ class Pair:
         """The code of a finding in both ports."""
         return beside.sides(
             (self.base, self.other), self.states, self.partners, finding.layer, finding.call, self.free.plain,
-            self.sight, self.keys, rows,
+            self.sight, self.keys, rows, tuple(self.behind.values()),
         )  # fmt: skip
 
     def _called_otherwise(self, run: Recorded) -> list[Finding]:
@@ -263,7 +266,12 @@ class Pair:
             return
         if is_behind:
             self._tell(finding, [f"{text}, where {self.base.name} has y"])
-        elif text and len(text) <= LONGEST:
+            return
+        narrow = next((name for name in ULP if name in re.findall(r"\w+", f"{text} {finding.options.get('dtype')}")), "")
+        metrics = finding.metrics.get(at)
+        if narrow and metrics is not None and metrics.rmse <= OFF * ULP[narrow] * metrics.expected_rms:
+            finding.id, finding.title, finding.explained = "layer-options", f"computes in {narrow}", True
+        if text and len(text) <= LONGEST and (narrow or not finding.explained or finding.id == EDITED):
             finding.title += f"; it computes {text}"
 
     def _dtypes(self, finding: Finding) -> dict[str, tuple[Any, Any]]:

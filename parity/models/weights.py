@@ -52,7 +52,7 @@ def differing(moves: Sequence[Move], base: Port, other: Port, moved: Path) -> It
         if np.array_equal(have, want) or (same and rounded(have, want, base.name) is None):
             continue
         others = {m.target: wanted for m in moves if m is not move}
-        looked = None if move.eps is None else misfolded(have, move, Recorded(str(base.state)))
+        looked = None if move.eps is None else misfolded(have, move, base)
         evidence, title = looked or looks(have, want, base.name, others)
         yield Finding(
             WEIGHTS, move.target.rpartition(".")[0], 0, move.sources[0].rpartition(".")[0], {}, title=title,
@@ -85,8 +85,9 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
     return "other", f"other values than {base}'s: it was not loaded from them"
 
 
-def misfolded(have: Array, move: Move, stored: Recorded) -> tuple[str, str] | None:
+def misfolded(have: Array, move: Move, base: Port) -> tuple[str, str] | None:
     """What was done otherwise as a BatchNorm was folded into a convolution; None if that is not found."""
+    stored = Recorded(str(base.state))
     eps, arrays = move.eps or 0.0, [stored.load(name).astype(np.float64) for name in move.sources]
     weight, bias, mean, variance, *own = arrays
     least = FOLDED * float(np.abs(have).max(initial=0.0))
@@ -106,12 +107,13 @@ def misfolded(have: Array, move: Move, stored: Recorded) -> tuple[str, str] | No
     for how, values in tried.items():
         if close(have, values, 0.0, least):
             return "folded", f"folded {how}"
-    return another_eps(have, arrays, eps, least)
+    return another_eps(have, arrays, eps, base.name)
 
 
-def another_eps(have: Array, arrays: Sequence[Array], eps: float, least: float) -> tuple[str, str] | None:
+def another_eps(have: Array, arrays: Sequence[Array], eps: float, base: str) -> tuple[str, str] | None:
     """Whether a fold has another epsilon; of a weight also, whether another scale for each channel is all of it."""
     weight, bias, mean, variance, *own = arrays
+    least = FOLDED * float(np.abs(have).max(initial=0.0))
     with np.errstate(all="ignore"):
         if have.ndim == 1:
             scale = (have - bias) / ((own[0] if own else 0.0) - mean)
@@ -122,7 +124,8 @@ def another_eps(have: Array, arrays: Sequence[Array], eps: float, least: float) 
     if np.isfinite(found) and close(have, folded(arrays, found, have.shape), 0.0, least):
         return "folded", f"folded with eps {found:.2g} instead of {eps:g}"
     if have.ndim > 1 and close(have, own[0] * scale.reshape(-1, *[1] * (have.ndim - 1)), 0.0, least):
-        return "folded", "folded with another running variance or weight of the BatchNorm"
+        far = float(np.sqrt(np.mean((have / folded(arrays, eps, have.shape) - 1) ** 2)))
+        return "folded", f"{100 * far:.2g} % away from {base}'s, by a factor for each channel: another running variance"
     return None
 
 

@@ -22,8 +22,8 @@ OPERATORS: Mapping[str, str] = {
 """What `calls.py` calls an operator, where that is not the operator's name."""
 LISTED = 8
 """A list of so many whole numbers is told, of more its name."""
-SILENT = ("allowzero", "stash_type", "storage_order")
-"""Attributes that change no value of a tensor with elements."""
+SILENT: Mapping[str, Any] = {"allowzero": (0, 1), "stash_type": (1,), "pads": (0,), "strides": (1,), "dilations": (1,)}
+"""Attributes with the numbers that are not told: they are plain, or change nothing."""
 SPELLED_OUT = 1 << 16
 """Elements up to which the operators' reference takes the place of a kernel that ONNX Runtime lacks."""
 WORD = re.compile(r"[A-Za-z]\w{0,31}")
@@ -37,10 +37,16 @@ class NodeCalls(Known):
     """
 
     def __init__(
-        self, pieces: Pieces, route: Route, tape: Tape, others: Mapping[int, Any], returned: Mapping[str, Any]
+        self,
+        pieces: Pieces,
+        route: Route,
+        layer: str,
+        tape: Tape,
+        others: Mapping[int, Any],
+        returned: Mapping[str, Any],
     ) -> None:
         super().__init__()
-        self.pieces, self.graph, self.route, self.tape = pieces, pieces.graph, route, tape
+        self.pieces, self.graph, self.route, self.layer, self.tape = pieces, pieces.graph, route, layer, tape
         self.others, self.returned = others, returned
         self.steps: List[Dict[str, Any]] = []
         self.inputs: Dict[str, str] = {}
@@ -179,7 +185,8 @@ class NodeCalls(Known):
         if array.dtype.kind in "iu" and array.ndim == 1 and array.size <= LISTED:
             return worded(array.tolist())
         self.seen[name] = array
-        word = name if re.fullmatch(r"[A-Za-z][\w.]*", name) else "constant"
+        own = name[len(self.layer) + 1 :] if self.layer and name.startswith(f"{self.layer}.") else name
+        word = own if re.fullmatch(r"[A-Za-z][\w.]*", own) else "constant"
         mark = self._known_as(array, word)
         self.inputs[mark] = f"constant:{self.names[mark]}"
         return mark
@@ -229,7 +236,12 @@ def unusual(onnx: Any, node: Node, model: Any) -> Dict[str, Any]:
         known = {}
     plain = {n: attribute(onnx, item.default_value) for n, item in known.items() if item.default_value.name}
     kept = {name: value for name, value in node.options.items() if isinstance(value, (int, float, str, list))}
-    return {n: v for n, v in kept.items() if n not in SILENT and not (n in plain and plain[n] == v)}
+    return {n: v for n, v in kept.items() if not is_silent(n, v) and not (n in plain and plain[n] == v)}
+
+
+def is_silent(name: str, value: Any) -> bool:
+    """Whether an attribute need not be told."""
+    return name in SILENT and set(value if isinstance(value, list) else [value]) <= set(SILENT[name])
 
 
 def worded(value: Any) -> str:

@@ -209,7 +209,7 @@ class OnnxruntimePort(Port):
         outputs = self.graph.returned_by(nodes)
         route = Route(self.graph, nodes, outputs, frozenset(children) - {layer})
         loaded = {name: partial(self._held, array) for name, array in values.items()}
-        calls = NodeCalls(self.pieces, route, tape, others, loaded)
+        calls = NodeCalls(self.pieces, route, layer, tape, others, loaded)
         return calls.run(given, {key(layer, call, OUT, i): value for i, value in enumerate(outputs)})
 
     def _held(self, array: Any, value: str) -> Any:
