@@ -185,7 +185,9 @@ class Fault:
 def refolded(name: str, norm: str, text: str) -> str:
     """Another bias of a convolution that has a BatchNorm in it: `text` of its weight g, bias b, mean m and variance v."""
     for word in ("weight", "bias", "running_mean", "running_var"):
-        text = re.sub(rf"\b{word.removeprefix('running_')[0]}\b", f'NORMS["{norm}.{word}"]' if word != "weight" else "w", text)
+        text = re.sub(
+            rf"\b{word.removeprefix('running_')[0]}\b", f'NORMS["{norm}.{word}"]' if word != "weight" else "w", text
+        )
     return f'w = NORMS["{norm}.weight"]; changed("{name}", lambda _: np.float32({text}))'
 
 
@@ -200,10 +202,10 @@ FAULTS = (
     Fault("scale", "encoder", f'without(node({FIRST}, "Div"), 0)', "code of encoder.0.attention", r"one step differs.*matmul / 2\.828"),
     Fault("mask-complement", "encoder", f'without(node({FIRST}, "Sub"), 1)', "code of encoder.[01].attention", "one step differs.*1 - "),
     Fault("mask-small", "encoder", f'node({FIRST}, "Mul").input[1] = given("small", -10)', "code of encoder.[01].attention", "-10"),
-    Fault("axis", "encoder", f'option(node({FIRST}, "Softmax"), "axis", -2)', "code of encoder.0.attention", "softmax_dim is -1 in torch and -2"),
+    Fault("axis", "encoder", f'option(node({FIRST}, "Softmax"), "axis", -2)', "code of encoder.0.attention", r"softmax_dim is -1 in torch and -2|Softmax\(.*axis=-2\), where"),
     Fault("query-key", "encoder", f'swapped(node({FIRST}, "Transpose", 0), node({FIRST}, "Transpose", 2), 0)', "code of encoder.0.attention", "one step differs.*swapaxes"),
-    Fault("heads", "encoder", f'without(node({FIRST}, "Transpose", 3), 0)', "code of encoder.0.attention", "one step differs.*swapaxes"),
-    Fault("residual", "encoder", 'without(node("encoder.0", "Add"), 1)', "code of encoder.0", "an output repeats an input"),
+    Fault("heads", "encoder", f'without(node({FIRST}, "Transpose", 3), 0)', "code of encoder.0.attention", r"one step differs.*transpose\(matmul_2, 1, 2\)"),
+    Fault("residual", "encoder", 'without(node("encoder.0", "Add"), 1)', "code of encoder.0", r"gets attention, where torch gives it x \+ attention"),
     Fault("float16", "encoder", 'in_float16("encoder.0.up")', "encoder.0.up", "computes in float16"),
     Fault("transposed", "encoder", f'changed({value_of("encoder.1.attention.value")}, np.transpose)', "encoder.1.attention.value.weight", "torch's transposed"),
     Fault("query-key-weights", "encoder", f'swapped(node({SECOND}.query", "MatMul"), node({SECOND}.key", "MatMul"), 1)', r"encoder.1.attention.(query|key).weight", "should have"),
@@ -211,7 +213,7 @@ FAULTS = (
     Fault("float16-weight", "encoder", f'changed({value_of("encoder.0.up")}, lambda w: w.astype(np.float16).astype(np.float32))', "encoder.0.up.weight", "rounded to float16"),
     Fault("bfloat16-weight", "encoder", f'changed({value_of("encoder.1.up")}, lambda w: ((w.view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32))', "encoder.1.up.weight", "rounded to bfloat16"),
     Fault("8-bits", "encoder", f'changed({value_of("encoder.0.down")}, lambda w: np.rint(w / abs(w).max() * 127) * (abs(w).max() / 127))', "encoder.0.down.weight", "quantised to 8 bits"),
-    Fault("positions", "encoder", 'changed("embedding_1", lambda w: np.roll(w, 1, 0))', "embedding_1", "other values than torch's"),
+    Fault("positions", "encoder", 'changed("embedding_1", lambda w: np.roll(w, 1, 0))', "embedding_1", "torch's shifted by 1"),
     Fault("last-token", "encoder", 'node("", "Gather").input[1] = given("last", 8, np.int64)', "code of the model", "-1|8"),
     Fault("alpha", "encoder", 'option(node("classifier", "Gemm"), "alpha", 0.5)', "classifier", r"y = y \* 0\.5"),
     Fault("bias", "encoder", 'del node("classifier", "Gemm").input[2]', "classifier", "weight or bias is not applied"),
@@ -222,24 +224,24 @@ FAULTS = (
     Fault("folded", "resnet", 'changed(node("block1.bn1", "Conv").input[1], lambda w: w * np.float32(1.01))', "block1.bn1.weight", "away from torch's"),
     Fault("include-pad", "resnet", 'option(node("avg", "AveragePool"), "count_include_pad", 0)', "layer avg", "count_include_pad is True in torch and False"),
     Fault("pool-pads", "resnet", 'option(node("pool", "MaxPool"), "pads", [0, 0, 2, 2])', "layer pool", "padding is 1 in torch and"),
-    Fault("corners", "resnet", 'option(node("", "Resize"), "coordinate_transformation_mode", "align_corners")', "code of the model", "align_corners is False in torch and True"),
+    Fault("corners", "resnet", 'option(node("", "Resize"), "coordinate_transformation_mode", "align_corners")', "code of the model", "align_corners'"),
     Fault("nearest", "resnet", 'option(node("", "Resize"), "mode", "nearest")', "code of the model", "mode is|nearest"),
     Fault("leaky", "resnet", 'node("relu", "Relu").op_type = "LeakyRelu"', "layer relu", "its class is ReLU in torch and LeakyReLU"),
-    Fault("shortcut", "resnet", 'without(node("block1", "Add"), 0)', "code of block1", "an output repeats an input"),
-    Fault("mean-of-rows", "resnet", 'found = node("", "ReduceMean"); found.op_type = "ReduceMax"', "code of the model", "max"),
+    Fault("shortcut", "resnet", 'without(node("block1", "Add"), 0)', "code of block1", r"gets bn2, where torch gives it bn2 \+ short"),
+    Fault("mean-of-rows", "resnet", 'found = node("", "ReduceMean"); found.op_type = "ReduceMax"', "code of the model", "ReduceMax"),
     Fault("mask-of-ids", "encoder", 'GRAPH.node.insert(0, helper.make_node("Cast", ["ids"], ["real"], to=1)); GRAPH.node.insert(1, helper.make_node("Sign", ["real"], ["mask0"])); node("encoder.0.attention", "Unsqueeze").input[0] = "mask0"', "code of the model|encoder.[01]", "(?i)ids"),
     Fault("scale-of-width", "encoder", f'node({FIRST}, "Div").input[1] = given("width", 24 ** 0.5)', "code of encoder.0.attention", "4.89"),
     Fault("mask-not-added", "encoder", f'without(node({SECOND}", "Add"), 0)', "code of encoder.1.attention", "where torch has .*scores|-10000"),
-    Fault("softmax-float16", "encoder", f'behind(behind("softmax", "Cast", to=10), "Cast", to=1)', "code of encoder.0.attention", "(?i)float16"),
+    Fault("softmax-float16", "encoder", 'behind(behind("softmax", "Cast", to=10), "Cast", to=1)', "code of encoder.0.attention", "(?i)float16"),
     Fault("reshape-mixes", "encoder", f'node({FIRST}, "Reshape", 3).input[0] = node({FIRST}, "MatMul", 1).output[0]', "code of encoder.0.attention", "(?i)transpose"),
     Fault("key-heads", "encoder", f'found = node({FIRST}, "Reshape", 1); found.input[1] = given("shape", [4, 3, 9, 8], np.int64); option(node({FIRST}, "Transpose", 2), "perm", [0, 1, 3, 2])', "code of encoder.0.attention", "(?i)reshape|view"),
-    Fault("temperature", "encoder", f'behind("div_1", "Mul", [given("warm", 1.1)])', "code of encoder.1.attention", "1.1"),
+    Fault("temperature", "encoder", 'behind("div_1", "Mul", [given("warm", 1.1)])', "code of encoder.1.attention", "1.1"),
     Fault("mask-of-two", "encoder", f'node({FIRST}, "Sub").input[0] = given("two", 2)', "code of encoder.[01].attention|encoder.0.attention", "2 - "),
-    Fault("clipped", "encoder", f'behind("matmul", "Clip", [given("low", -1), given("high", 1)])', "code of encoder.0.attention", "(?i)clip"),
+    Fault("clipped", "encoder", 'behind("matmul", "Clip", [given("low", -1), given("high", 1)])', "code of encoder.0.attention", "(?i)clip"),
     Fault("key-for-value", "encoder", f'node({SECOND}", "MatMul", 1).input[1] = node({SECOND}", "Transpose", 0).output[0]', "code of encoder.1.attention", "query|q"),
     Fault("log-softmax", "encoder", f'node({FIRST}, "Softmax").op_type = "LogSoftmax"', "code of encoder.0.attention", "(?i)log_?softmax"),
-    Fault("residual-half", "encoder", f'behind("linear_11", "Mul", [given("half", 0.5)])', "encoder.1", "0.5|half"),
-    Fault("residual-early", "encoder", f'node("encoder.0", "Add", 1).input[0] = "layer_norm"', "code of encoder.0", "attention|norm1|x"),
+    Fault("residual-half", "encoder", 'behind("linear_11", "Mul", [given("half", 0.5)])', "encoder.1", "0.5|half"),
+    Fault("residual-early", "encoder", 'node("encoder.0", "Add", 1).input[0] = "layer_norm"', "code of encoder.0", "attention|norm1|x"),
     Fault("positions-twice", "encoder", 'behind("add", "Add", ["embedding_1"])', "code of the model", "(?i)position|embedding|2"),
     Fault("norm-unbiased", "encoder", OTHER_NORM.format(step='("Mul", ["d0", n], "d")'), "encoder.1.norm1", "unbiased|variance|24"),
     Fault("norm-no-root", "encoder", OTHER_NORM.format(step='("Mul", ["d0", "d0"], "d")'), "encoder.1.norm1", ""),
@@ -257,7 +259,7 @@ FAULTS = (
     Fault("one-axis", "resnet", 'found = node("", "ReduceMean"); found.input[1] = given("three", [3], np.int64); behind("mean", "Gather", [given("first", 0, np.int64)], axis=2)', "code of the model", r"3"),
     Fault("shortcut-half", "resnet", 'behind("conv2d_3", "Mul", [given("half", 0.5)])', "block1", "0.5"),
     Fault("relu-before", "resnet", 'node("block1", "Add").input[0] = behind("getitem_6", "Relu")', "block1", "(?i)relu"),
-    Fault("channels", "resnet", 'node("block1.bn1", "Conv").input[0] = behind("max_pool2d", "Gather", [given("order", [1, 0, 2, 3, 4, 5, 6, 7], np.int64)], node("block1.bn1", "Conv"), axis=1)', "code of block1|block1.bn1", r"1, 0, 2"),
+    Fault("channels", "resnet", 'behind("max_pool2d", "Gather", [given("order", [1, 0, 2, 3, 4, 5, 6, 7], np.int64)], node("block1.bn1", "Conv"), axis=1); node("block1.short", "Conv").input[0] = "max_pool2d"', "code of block1|block1.bn1", r"1, 0, 2"),
     Fault("shortcut-relu", "resnet", 'behind("conv2d_6", "Relu")', "block2", "(?i)relu"),
 )  # fmt: skip
 

@@ -267,7 +267,8 @@ class Pair:
         if is_behind:
             self._tell(finding, [f"{text}, where {self.base.name} has y"])
             return
-        narrow = next((name for name in ULP if name in re.findall(r"\w+", f"{text} {finding.options.get('dtype')}")), "")
+        words = re.findall(r"\w+", f"{text} {finding.options.get('dtype')}")
+        narrow = next((name for name in ULP if name in words), "")
         metrics = finding.metrics.get(at)
         if narrow and metrics is not None and metrics.rmse <= OFF * ULP[narrow] * metrics.expected_rms:
             finding.id, finding.title, finding.explained = "layer-options", f"computes in {narrow}", True

@@ -22,6 +22,7 @@ FOLDED = 1e-5
 """Values that were computed in float32, as a part of the largest."""
 GRID = 256
 """Values of 8 bits."""
+STALE = "of another training step, rounded, or folded otherwise"
 NEAR = 0.2
 """How far values are from others at most, as a part of them, to be called an earlier state of them."""
 SHIFTS = tuple(by for n in range(1, 5) for by in (n, -n))
@@ -54,6 +55,8 @@ def differing(moves: Sequence[Move], base: Port, other: Port, moved: Path) -> It
         others = {m.target: wanted for m in moves if m is not move}
         looked = None if move.eps is None else misfolded(have, move, base)
         evidence, title = looked or looks(have, want, base.name, others)
+        if move.eps is not None and have.ndim == 1:
+            title = title.replace(STALE, "another running mean, running variance or bias of the BatchNorm")
         yield Finding(
             WEIGHTS, move.target.rpartition(".")[0], 0, move.sources[0].rpartition(".")[0], {}, title=title,
             id="weights-differ", explained=True, parameters=(move.target,), evidence={"looks": evidence},
@@ -80,7 +83,7 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
     apart = float(np.sqrt(np.mean((have - want) ** 2) / (np.mean(want**2) or 1.0))) if have.shape == want.shape else 1.0
     if apart < NEAR:
         coarse = have.size > 2 * GRID and np.unique(have).size <= GRID
-        why = "quantised to 8 bits" if coarse else "of another training step, rounded, or folded otherwise"
+        why = "quantised to 8 bits" if coarse else STALE
         return "near", f"{100 * apart:.2g} % away from {base}'s (root mean square): {why}"
     return "other", f"other values than {base}'s: it was not loaded from them"
 

@@ -193,20 +193,18 @@ class NodeCalls(Known):
 
     def _index(self, node: Node, inputs: Sequence[str]) -> str:
         """The index that a node takes a part with, if its places are known."""
-        known = [self.graph.values.get(name) for name in inputs[1:]]
-        if not known or any(array is None for array in known) or node.op not in ("Gather", "Slice"):
+        x, given = self.seen.get(inputs[0]), self.graph.values
+        if node.op not in ("Gather", "Slice") or x is None or not all(name in given for name in inputs[1:]):
             return ""
-        x = self.seen.get(inputs[0])
-        if x is None:
-            return ""
+        first, *more = (given[name] for name in inputs[1:])
         if node.op == "Gather":
-            index = known[0]
             axis = node.options.get("axis", 0) % x.ndim
-            return ":, " * axis + worded(index.tolist()) if index.ndim < 2 and index.size <= LISTED else ""
-        starts, ends, *more = (array.tolist() for array in known)
-        axes = more[0] if more else list(range(len(starts)))
-        by = more[1] if len(more) > 1 else [1] * len(starts)
-        parts = {axis % x.ndim: part(*bounds, x.shape[axis]) for axis, *bounds in zip(axes, starts, ends, by)}
+            return ":, " * axis + worded(first.tolist()) if first.ndim < 2 and first.size <= LISTED else ""
+        if not more:
+            return ""
+        ends, axes, by = [*(array.tolist() for array in more), *[None] * 2][:3]
+        axes, by = axes or list(range(first.size)), by or [1] * first.size
+        parts = {n % x.ndim: part(a, b, step, x.shape[n]) for n, a, b, step in zip(axes, first.tolist(), ends, by)}
         return ", ".join(parts.get(axis, ":") for axis in range(max(parts) + 1))
 
 
