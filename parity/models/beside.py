@@ -17,6 +17,9 @@ from parity.models.trails import NEAR, ROUGHLY, Parting, Trail, same
 from parity.models.worker.calls import WHOLE
 from parity.models.worker.tape import Recorded
 
+MOST_LEFT_OUT = 40
+"""Steps of a layer that are left out, one after the other."""
+
 
 @dataclass
 class Side:
@@ -129,18 +132,27 @@ def parted(one: Side, other: Side, keys: Mapping[str, str], dtype: str, folder: 
     return texts, len(parting.ours.steps) != 1 or parting.ours.steps[0].level < WHOLE
 
 
-def spelled_out(side: Side, key: str, goal: Array, dtype: str) -> tuple[str, bool]:
-    """What a layer that calls several functions computes, as an expression, and whether that is something done to the
-    right result, which is `y` then; empty for a single call. Raises ModelError."""
+def spelled_out(side: Side, key: str, goal: Array, dtype: str, base: str) -> tuple[str, bool]:
+    """What a layer that calls several functions computes, as an expression; or what of it has no place there, and that
+    this is the cause: the right result, `y`, is changed further, or comes out without one of the steps. Empty for a
+    single call. Raises ModelError."""
     trail = side.seen(side.trail(dtype))
     root = trail.outputs[key]
     if len(trail.steps) < 2:
         return "", False
-    steps = (step.mark for step in trail.steps if step.mark != root)
-    right = next((mark for mark in steps if same(trail.values[mark], goal, ROUGHLY)), None)
     given = [mark for mark, place in trail.inputs.items() if place.startswith("in:")]
-    known = {mark: f"x{i or ''}" for i, mark in enumerate(given)} | ({} if right is None else {right: "y"})
-    return trail.expressed(root, known)[0], right is not None
+    known = {mark: f"x{i or ''}" for i, mark in enumerate(given)}
+    inner = [step for step in trail.steps if step.mark != root]
+    right = next((step.mark for step in inner if same(trail.values[step.mark], goal, ROUGHLY)), None)
+    if right is not None:
+        return f"{trail.expressed(root, {**known, right: 'y'})[0]}, where {base} has y", True
+    for step, before in [(step, mark) for step in inner[:MOST_LEFT_OUT] for mark in step.reads]:
+        value = trail.values[before]
+        mended = side.again({step.mark: value}) if value.shape == trail.values[step.mark].shape else None
+        if mended is not None and same(mended.values[mended.outputs[key]], goal, ROUGHLY):
+            texts = (trail.expressed(mark, known)[0] for mark in (step.mark, before))
+            return f"{next(texts)}, where {base} has {next(texts)}", True
+    return trail.expressed(root, known)[0], False
 
 
 def parting_of(one: Side, other: Side, keys: Mapping[str, str], dtype: str, near: float) -> Parting:

@@ -257,15 +257,16 @@ class Pair:
             self._spell_out(finding)
 
     def _spell_out(self, finding: Finding) -> None:
-        """Say what a layer of several nodes computes: it is the cause where the right result is among its values."""
+        """Say what a layer of several nodes computes, or which of them is the cause."""
         at = Boundary(finding.layer, finding.call, "out", 0)
         goal = self.free.plain.load(self.keys[str(at)])
         try:
-            text, is_behind = beside.spelled_out(self._sides(finding, None)[1], str(at), goal, self.dtype)
+            side = self._sides(finding, None)[1]
+            text, is_cause = beside.spelled_out(side, str(at), goal, self.dtype, self.base.name)
         except (ModelError, ValueError, TypeError, KeyError):
             return
-        if is_behind:
-            self._tell(finding, [f"{text}, where {self.base.name} has y"])
+        if is_cause:
+            self._tell(finding, [text])
             return
         words = re.findall(r"\w+", f"{text} {finding.options.get('dtype')}")
         narrow = next((name for name in ULP if name in words), "")

@@ -20,6 +20,7 @@ OPERATORS: Mapping[str, str] = {
     "BitwiseOr": "or", "BitwiseNot": "invert",
 }  # fmt: skip
 """What `calls.py` calls an operator, where that is not the operator's name."""
+SHAPES = ("Shape", "Size")
 LISTED = 8
 """A list of so many whole numbers is told, of more its name."""
 SILENT: Mapping[str, Any] = {"allowzero": (0, 1), "stash_type": (1,), "pads": (0,), "strides": (1,), "dilations": (1,)}
@@ -51,6 +52,7 @@ class NodeCalls(Known):
         self.steps: List[Dict[str, Any]] = []
         self.inputs: Dict[str, str] = {}
         self.seen: Dict[str, Any] = {}
+        self.fixed: Dict[str, Any] = dict(self.graph.values)
         self._within: Dict[str, Any] = {}
 
     def run(self, given: Mapping[str, Any], outputs: Mapping[str, str]) -> Dict[str, Any]:
@@ -71,7 +73,7 @@ class NodeCalls(Known):
                     self._leave(value, node)
         entered = [(c.name, c.value) for c in self.route.crossings.values() if c.name.split("|")[2] == IN]
         wanted = {key: self.seen[value] for key, value in [*entered, *outputs.items()] if value in self.seen}
-        found = {key: repr(self.var(array)) for key, array in wanted.items() if is_float(array)}
+        found = {key: self._mark(array) for key, array in wanted.items() if is_float(array)}
         return {"steps": self.steps, "names": self.names, "inputs": self.inputs, "outputs": found, "backward": []}
 
     def _known_as(self, array: Any, wanted: str) -> str:
@@ -136,9 +138,13 @@ class NodeCalls(Known):
 
     def _note(self, node: Node) -> None:
         """A node of the code, whose results are steps."""
-        values = made_by(node)
+        values, arrays = made_by(node), self._made(node)
+        if self._is_fixed(node) and all(map(is_short, arrays)):
+            self.fixed.update(zip(values, arrays))
+            self.seen.update(zip(values, arrays))
+            return
         text, level = self.told(node)
-        for i, (value, array) in enumerate(zip(values, self._made(node))):
+        for i, (value, array) in enumerate(zip(values, arrays)):
             other = self.others.get(len(self.steps))
             array = array if other is None else np.asarray(other).reshape(array.shape).astype(array.dtype)
             self.seen[value] = array
@@ -148,6 +154,18 @@ class NodeCalls(Known):
                 {"mark": self._known_as(array, name), "text": whole[0], "level": whole[1], "labelled": False}
             )
             self.steps[-1]["name"] = self.names[self.steps[-1]["mark"]]
+
+    def _is_fixed(self, node: Node) -> bool:
+        """Whether a node's result follows from the model and from shapes alone."""
+        return node.op in SHAPES or all(name in self.fixed for name in node.reads)
+
+    def _mark(self, array: Any, wanted: str = "constant") -> str:
+        """The mark of a value; of one that nothing has made, as a constant."""
+        known = id(array) in self._known
+        mark = repr(self.var(array)) if known else self._known_as(array, wanted)
+        if not known:
+            self.inputs[mark] = f"constant:{self.names[mark]}"
+        return mark
 
     # Words
 
@@ -177,23 +195,18 @@ class NodeCalls(Known):
         """An input."""
         if not name:
             return "None"
-        if name in self.seen:
-            return repr(self.var(self.seen[name]))
-        array = self.graph.values[name]
-        if array.size == 1 and (array.ndim == 0 or is_float(array)):
-            return worded(array.reshape(()).astype(np.float64).item() if is_float(array) else array.item())
-        if array.dtype.kind in "iu" and array.ndim == 1 and array.size <= LISTED:
-            return worded(array.tolist())
-        self.seen[name] = array
+        array = self.fixed.get(name)
+        if array is None:
+            return self._mark(self.seen[name])
+        if is_short(array):
+            return worded(array.astype(np.float64).item() if is_float(array) and array.size == 1 else listed(array))
         own = name[len(self.layer) + 1 :] if self.layer and name.startswith(f"{self.layer}.") else name
-        word = own if re.fullmatch(r"[A-Za-z][\w.]*", own) else "constant"
-        mark = self._known_as(array, word)
-        self.inputs[mark] = f"constant:{self.names[mark]}"
-        return mark
+        self.seen[name] = array
+        return self._mark(array, own if re.fullmatch(r"[A-Za-z][\w.]*", own) else "constant")
 
     def _index(self, node: Node, inputs: Sequence[str]) -> str:
         """The index that a node takes a part with, if its places are known."""
-        x, given = self.seen.get(inputs[0]), self.graph.values
+        x, given = self.seen.get(inputs[0]), self.fixed
         if node.op not in ("Gather", "Slice") or x is None or not all(name in given for name in inputs[1:]):
             return ""
         first, *more = (given[name] for name in inputs[1:])
@@ -218,6 +231,14 @@ def is_float(array: Any) -> bool:
     return bool(array.dtype.kind in "fV")
 
 
+def is_short(array: Any) -> bool:
+    """Whether values are told: a number, or a few whole numbers, such as sizes, axes and scales."""
+    if array.ndim == 0 or (array.size == 1 and is_float(array)):
+        return array.size == 1
+    few = array.ndim == 1 and array.size <= LISTED
+    return few and bool(array.dtype.kind in "iu" or (array.dtype.kind == "f" and np.array_equal(array, np.rint(array))))
+
+
 def part(start: int, end: int, step: int, length: int) -> str:
     """A part of an axis: `1:3`, without the ends of the axis."""
     first = "" if start == 0 and step > 0 else str(start)
@@ -240,6 +261,11 @@ def unusual(onnx: Any, node: Node, model: Any) -> Dict[str, Any]:
 def is_silent(name: str, value: Any) -> bool:
     """Whether an attribute need not be told."""
     return name in SILENT and set(value if isinstance(value, list) else [value]) <= set(SILENT[name])
+
+
+def listed(array: Any) -> Any:
+    """Values as a list, or one as it is; whole numbers as such."""
+    return (array if array.dtype.kind == "b" else array.astype(np.int64)).tolist()
 
 
 def worded(value: Any) -> str:
