@@ -132,10 +132,10 @@ def parted(one: Side, other: Side, keys: Mapping[str, str], dtype: str, folder: 
     return texts, len(parting.ours.steps) != 1 or parting.ours.steps[0].level < WHOLE
 
 
-def spelled_out(side: Side, key: str, goal: Array, dtype: str, base: str) -> tuple[str, bool]:
+def spelled_out(side: Side, key: str, goal: Array, dtype: str, base: str, *, leave_out: bool) -> tuple[str, bool]:
     """What a layer that calls several functions computes, as an expression; or what of it has no place there, and that
-    this is the cause: the right result, `y`, is changed further, or comes out without one of the steps. Empty for a
-    single call. Raises ModelError."""
+    this is the cause: the right result, `y`, is changed further, or (`leave_out`) comes out without one of the steps.
+    Empty for a single call. Raises ModelError."""
     trail = side.seen(side.trail(dtype))
     root = trail.outputs[key]
     if len(trail.steps) < 2:
@@ -146,12 +146,11 @@ def spelled_out(side: Side, key: str, goal: Array, dtype: str, base: str) -> tup
     right = next((step.mark for step in inner if same(trail.values[step.mark], goal, ROUGHLY)), None)
     if right is not None:
         return f"{trail.expressed(root, {**known, right: 'y'})[0]}, where {base} has y", True
-    for step, before in [(step, mark) for step in inner[:MOST_LEFT_OUT] for mark in step.reads]:
+    for mark, before in [(one.mark, mark) for one in inner[: MOST_LEFT_OUT * leave_out] for mark in one.reads]:
         value = trail.values[before]
-        mended = side.again({step.mark: value}) if value.shape == trail.values[step.mark].shape else None
+        mended = side.again({mark: value}) if value.shape == trail.values[mark].shape else None
         if mended is not None and same(mended.values[mended.outputs[key]], goal, ROUGHLY):
-            texts = (trail.expressed(mark, known)[0] for mark in (step.mark, before))
-            return f"{next(texts)}, where {base} has {next(texts)}", True
+            return f"{trail.expressed(mark, known)[0]}, where {base} has {trail.expressed(before, known)[0]}", True
     return trail.expressed(root, known)[0], False
 
 

@@ -262,7 +262,9 @@ class Pair:
         goal = self.free.plain.load(self.keys[str(at)])
         try:
             side = self._sides(finding, None)[1]
-            text, is_cause = beside.spelled_out(side, str(at), goal, self.dtype, self.base.name)
+            text, is_cause = beside.spelled_out(
+                side, str(at), goal, self.dtype, self.base.name, leave_out=not finding.explained
+            )
         except (ModelError, ValueError, TypeError, KeyError):
             return
         if is_cause:

@@ -234,9 +234,9 @@ def is_float(array: Any) -> bool:
 def is_short(array: Any) -> bool:
     """Whether values are told: a number, or a few whole numbers, such as sizes, axes and scales."""
     if array.ndim == 0 or (array.size == 1 and is_float(array)):
-        return array.size == 1
-    few = array.ndim == 1 and array.size <= LISTED
-    return few and bool(array.dtype.kind in "iu" or (array.dtype.kind == "f" and np.array_equal(array, np.rint(array))))
+        return bool(array.size == 1)
+    whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and np.array_equal(array, np.rint(array)))
+    return bool(whole and array.ndim == 1 and array.size <= LISTED)
 
 
 def part(start: int, end: int, step: int, length: int) -> str:
