@@ -16,6 +16,7 @@ from parity.models.layouts import Layout
 from parity.models.leaves import Kernel, op_of, options_of
 from parity.models.ports import Array, LayerInfo, ModelError, Port, TensorInfo
 from parity.models.state import Move, canonical, composed
+from parity.models.steps import grouped, lengths
 from parity.models.weights import FOLDED as SAME
 from parity.models.weights import close
 from parity.models.worker.tape import Recorded, squeezed
@@ -253,10 +254,22 @@ class FoldedKernel:
 
 def adopted(base: Port, other: Port, partners: Mapping[str, str]) -> None:
     """Let layers whose class the file does not say be of their partner's."""
-    for name, partner in partners.items():
-        if name in other.layers and not other.layers[name].kind:
-            ours = base.layers[partner]
-            other.layers[name] = replace(other.layers[name], kind=ours.kind, own=ours.own)
+    other.guessed = [name for name in partners if name in other.layers and not other.layers[name].kind]
+    for name in other.guessed:
+        ours = base.layers[partners[name]]
+        other.layers[name] = replace(other.layers[name], kind=ours.kind, own=ours.own)
+
+
+def of_size(other: Port, partners: Mapping[str, str], base: Recorded, run: Recorded) -> dict[str, str]:
+    """The partners without those of layers whose class is a guess and that get or return tensors of other sizes: such a
+    node has a layer's parameter, but is another part of the model."""
+
+    def sizes(stored: Recorded, layer: str) -> list[list[int]]:
+        groups = grouped(stored)
+        return [sorted(lengths(stored, groups.get((layer, 0, side), []))) for side in ("in", "out")]
+
+    guessed = set(other.guessed) - {""}
+    return {n: there for n, there in partners.items() if n not in guessed or sizes(run, n) == sizes(base, there)}
 
 
 def paired(found: Mapping[str, str], folds: Sequence[Fold]) -> dict[str, str]:

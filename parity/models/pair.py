@@ -21,7 +21,7 @@ from parity.judge.compare.metrics import Metrics, compare, quotient
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
-from parity.models import backward, beside, leaves, orders, repro, steps, weights
+from parity.models import backward, beside, converted, leaves, orders, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
 from parity.models.converted import Fold, FoldedKernel
 from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
@@ -92,6 +92,8 @@ class Pair:
     def judged(self) -> None:
         """Look for what is off, layer by layer in step, and for the causes; measure what each explains."""
         off = any(map(self._is_off, [*self._outputs, "loss"]))
+        if self.other.converted:
+            self.partners = converted.of_size(self.other, self.partners, self.free.plain, self.run)
         after = steps.resized(self.partners, self.free.plain, self.run) if off else None
         self.resized = after is not None
         self.partners = steps.fitting(self.other, self.partners, self.free.plain, self.run, after)
