@@ -168,6 +168,7 @@ TANH = """act = node("encoder.0.act", "Gelu")
 BARE = """for number, found in enumerate(GRAPH.node):
         found.name = f"n{number}"
         del found.metadata_props[:]"""
+BARE_TOO, FUSED_TOO = f"\n    {BARE}", '\n    optimized("ORT_ENABLE_EXTENDED")'
 FIRST, SECOND = '"encoder.0.attention"', '"encoder.1.attention'
 
 
@@ -260,6 +261,12 @@ FAULTS = (
     Fault("shortcut-half", "resnet", 'behind("conv2d_3", "Mul", [given("half", 0.5)])', "block1", "0.5"),
     Fault("relu-before", "resnet", 'node("block1", "Add").input[0] = behind("getitem_6", "Relu")', "block1", "(?i)relu"),
     Fault("channels", "resnet", 'behind("max_pool2d", "Gather", [given("order", [1, 0, 2, 3, 4, 5, 6, 7], np.int64)], node("block1.bn1", "Conv"), axis=1); node("block1.short", "Conv").input[0] = "max_pool2d"', "code of block1|block1.bn1", r"1, 0, 2"),
+    Fault("scale-bare", "encoder", f'without(node({FIRST}, "Div"), 0)' + BARE_TOO, "code of the model", r"scores = matmul, where torch has matmul / 2\.828"),
+    Fault("eps-bare", "encoder", 'option(node("encoder.0.norm2", "LayerNormalization"), "epsilon", 1e-3)' + BARE_TOO, "code of the model", "epsilon=1e-3"),
+    Fault("clipped-fused", "encoder", 'behind("matmul", "Clip", [given("low", -1), given("high", 1)])' + FUSED_TOO, "code of the model", r"Clip\(matmul, -1, 1\)"),
+    Fault("residual-fused", "encoder", 'without(node("encoder.0", "Add"), 1)' + FUSED_TOO, "code of the model", r"out, where torch has x \+ out"),
+    Fault("relu-fused", "resnet", 'node("block1", "Add").input[0] = behind("getitem_6", "Relu")' + FUSED_TOO, "code of the model", r"Relu\(bn2\), where torch has bn2"),
+    Fault("half-fused", "resnet", 'behind("conv2d_3", "Mul", [given("half", 0.5)])' + FUSED_TOO, "short", "0.5|half"),
     Fault("shortcut-relu", "resnet", 'behind("conv2d_6", "Relu")', "block2", "(?i)relu"),
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ from parity.models.layouts import Layout
 from parity.models.leaves import Kernel, op_of, options_of
 from parity.models.ports import Array, LayerInfo, ModelError, Port, TensorInfo
 from parity.models.state import Move, canonical, composed
-from parity.models.steps import grouped, lengths
+from parity.models.steps import grouped, inside, lengths
 from parity.models.weights import FOLDED as SAME
 from parity.models.weights import close
 from parity.models.worker.tape import Recorded, squeezed
@@ -268,7 +268,7 @@ def of_size(other: Port, partners: Mapping[str, str], base: Recorded, run: Recor
         groups = grouped(stored)
         return [sorted(lengths(stored, groups.get((layer, 0, side), []))) for side in ("in", "out")]
 
-    guessed = set(other.guessed) - {""}
+    guessed = {name for name in other.guessed if name and not any(inside(inner, name) for inner in partners)}
     return {n: there for n, there in partners.items() if n not in guessed or sizes(run, n) == sizes(base, there)}
 
 
