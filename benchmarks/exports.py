@@ -266,7 +266,7 @@ FAULTS = (
     Fault("clipped-fused", "encoder", 'behind("matmul", "Clip", [given("low", -1), given("high", 1)])' + FUSED_TOO, "code of the model", r"Clip\(matmul, -1, 1\)"),
     Fault("residual-fused", "encoder", 'without(node("encoder.0", "Add"), 1)' + FUSED_TOO, "code of the model", r"out, where torch has x \+ out"),
     Fault("relu-fused", "resnet", 'node("block1", "Add").input[0] = behind("getitem_6", "Relu")' + FUSED_TOO, "code of the model", r"Relu\(bn2\), where torch has bn2"),
-    Fault("half-fused", "resnet", 'behind("conv2d_3", "Mul", [given("half", 0.5)])' + FUSED_TOO, "short", "0.5|half"),
+    Fault("half-fused", "resnet", 'behind("conv2d_3", "Mul", [given("half", 0.5)])' + FUSED_TOO, "short", "its weight and bias are not torch's"),
     Fault("shortcut-relu", "resnet", 'behind("conv2d_6", "Relu")', "block2", "(?i)relu"),
 )  # fmt: skip
 

@@ -255,8 +255,19 @@ class Pair:
         judged = self._judged_code(finding) if op is None else self._judged_op(finding, op)
         if judged is None and not finding.title:
             self._undiagnosed(finding)
-        if op is not None and self.other.converted and finding.title and finding.id != "layer-options":
+        if op is not None and self.other.converted and not finding.title:
+            self._of_its_own(finding)
+        elif op is not None and self.other.converted and finding.id != "layer-options":
             self._spell_out(finding)
+
+    def _of_its_own(self, finding: Finding) -> None:
+        """Keep a layer that is right with the baseline's parameters, if its own are not known as any of these."""
+        known = {move.target for move in self.moves}
+        own = [name for name in self.other.tensors if name.rpartition(".")[0] == finding.layer and name not in known]
+        if own and any(map(self._is_off, self._outputs)):
+            self._undiagnosed(finding)
+            names = few([name.rpartition(".")[2] for name in own])
+            finding.title += f"; its {names} are not {self.base.name}'s, or have another factor or sum in them"
 
     def _spell_out(self, finding: Finding) -> None:
         """Say what a layer of several nodes computes, or which of them is the cause."""
