@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,9 +13,12 @@ from parity.models.findings import Boundary
 from parity.models.measure import TRUTH
 from parity.models.orders import Sight
 from parity.models.ports import Array, ModelError, Port
-from parity.models.trails import NEAR, ROUGHLY, Parting, Trail
+from parity.models.trails import NEAR, ROUGHLY, Parting, Trail, same
 from parity.models.worker.calls import WHOLE
 from parity.models.worker.tape import Recorded
+
+MOST_LEFT_OUT = 40
+"""Steps of a layer that are left out, one after the other."""
 
 
 @dataclass
@@ -70,13 +73,15 @@ def sides(
     sight: Sight,
     keys: Mapping[str, str],
     rows: int | None,
+    behind: Collection[str] = (),
 ) -> tuple[Side, Side]:
-    """The baseline's layer and the other port's, with the tensors of the baseline's run (`rows` of the batch)."""
+    """The baseline's layer and the other port's, with the tensors of the baseline's run (`rows` of the batch).
+    `behind` are layers of the baseline that the other port has folded into those before them."""
     base, other = ports
     ours = partners[layer]
     partners = closing(partners, layer, plain, sight.run)
     theirs = {there: here for here, there in partners.items()}
-    children = children_of(ours, list(partners.values()))
+    children = children_of(ours, [*partners.values(), *behind])
     cut = Cut(rows)
     given = cut.all(given_to(ours, call, children, [name for name in plain if Boundary.of(name) is not None], plain))
     names = inverted(keys)
@@ -111,15 +116,45 @@ def closing(partners: Mapping[str, str], layer: str, base: Recorded, other: Reco
 
 def parted(one: Side, other: Side, keys: Mapping[str, str], dtype: str, folder: Path) -> tuple[list[str], bool]:
     """Where the code of two layers parts, in words, and whether the first one makes more than the call of a function;
-    both lists of calls are stored in `folder`. Raises ModelError."""
+    both lists of calls are stored in `folder`. In a wide dtype, unless it parts in its own alone. Raises ModelError."""
     wide = TRUTH.get(dtype, dtype)
     try:
-        ours, theirs, near = one.trail(wide), other.trail(wide), NEAR
+        parting = parting_of(one, other, keys, wide, NEAR)
     except ModelError:
-        ours, theirs, near = one.trail(dtype), other.trail(dtype), ROUGHLY
+        wide, parting = dtype, parting_of(one, other, keys, dtype, ROUGHLY)
+    texts = parting.told() if parting.off else []
+    if wide != dtype and not parting.off:
+        parting = parting_of(one, other, keys, dtype, ROUGHLY)
+        texts = [f"in {dtype} alone: {text}" for text in parting.told()]
     folder.mkdir(parents=True, exist_ok=True)
-    for side, trail in ((one, ours), (other, theirs)):
+    for side, trail in ((one, parting.ours), (other, parting.theirs)):
         (folder / f"calls-{side.port.name}.txt").write_text(trail.text, encoding="utf-8")
+    return texts, len(parting.ours.steps) != 1 or parting.ours.steps[0].level < WHOLE
 
-    parting = Parting(ours, other.seen(theirs), keys, other.again, one.port.name, other.layer, near)
-    return parting.told(), len(ours.steps) != 1 or ours.steps[0].level < WHOLE
+
+def spelled_out(side: Side, key: str, goal: Array, dtype: str, base: str, *, leave_out: bool) -> tuple[str, bool]:
+    """What a layer that calls several functions computes, as an expression; or what of it has no place there, and that
+    this is the cause: the right result, `y`, is changed further, or (`leave_out`) comes out without one of the steps.
+    Empty for a single call. Raises ModelError."""
+    trail = side.seen(side.trail(dtype))
+    root = trail.outputs[key]
+    if len(trail.steps) < 2:
+        return "", False
+    given = [mark for mark, place in trail.inputs.items() if place.startswith("in:")]
+    known = {mark: f"x{i or ''}" for i, mark in enumerate(given)}
+    inner = [step for step in trail.steps if step.mark != root]
+    right = next((step.mark for step in inner if same(trail.values[step.mark], goal, ROUGHLY)), None)
+    if right is not None:
+        return f"{trail.expressed(root, {**known, right: 'y'})[0]}, where {base} has y", True
+    for mark, before in [(one.mark, mark) for one in inner[: MOST_LEFT_OUT * leave_out] for mark in one.reads]:
+        value = trail.values[before]
+        mended = side.again({mark: value}) if value.shape == trail.values[mark].shape else None
+        if mended is not None and same(mended.values[mended.outputs[key]], goal, ROUGHLY):
+            return f"{trail.expressed(mark, known)[0]}, where {base} has {trail.expressed(before, known)[0]}", True
+    return trail.expressed(root, known)[0], False
+
+
+def parting_of(one: Side, other: Side, keys: Mapping[str, str], dtype: str, near: float) -> Parting:
+    """Both trails in a dtype. Raises ModelError."""
+    ours, theirs = one.trail(dtype), other.trail(dtype)
+    return Parting(ours, other.seen(theirs), keys, other.again, one.port.name, other.layer, near)

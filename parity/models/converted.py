@@ -12,9 +12,11 @@ import numpy as np
 
 from parity.cases.op import Op
 from parity.config.plan import CasePlan
-from parity.models.leaves import Kernel, op_of
-from parity.models.ports import Array, LayerInfo, ModelError, Port
-from parity.models.state import Move
+from parity.models.layouts import Layout
+from parity.models.leaves import Kernel, op_of, options_of
+from parity.models.ports import Array, LayerInfo, ModelError, Port, TensorInfo
+from parity.models.state import Move, canonical, composed
+from parity.models.steps import grouped, inside, lengths
 from parity.models.weights import FOLDED as SAME
 from parity.models.weights import close
 from parity.models.worker.tape import Recorded, squeezed
@@ -22,7 +24,6 @@ from parity.models.worker.tape import Recorded, squeezed
 FOLDED = "folded"
 """How a parameter is matched that has the BatchNorm behind its layer in it."""
 NAME, CONTENT = "name", "content"
-STATISTICS = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True)
@@ -67,22 +68,32 @@ def fits(base: Port, other: Port, move: Move) -> bool:
     return size // (1 if move.part is None else move.part[1]) == int(np.prod(other.tensors[move.target].shape))
 
 
+def in_words_of_pytorch(base: Port) -> dict[str, tuple[TensorInfo, Layout]]:
+    """The baseline's tensors by PyTorch's names, with what gives PyTorch's layouts: a graph has both."""
+    found = ((info, *canonical(base, info)) for info in base.tensors.values())
+    return {entry.name: (info, layout) for info, entry, layout in found}
+
+
 def named(base: Port, other: Port, known: Mapping[str, Move]) -> Iterator[Move]:
     """By name."""
+    ours = in_words_of_pytorch(base)
     for name, info in other.tensors.items():
-        if name not in known and name in base.tensors:
-            there = base.tensors[name]
-            if sorted(squeezed(there.shape)) == sorted(squeezed(info.shape)):
-                axes = () if squeezed(there.shape) == squeezed(info.shape) else (1, 0)
-                if not axes or len(there.shape) == len(info.shape) == len(axes):
-                    yield Move(name, (there.tied or name,), axes, how=NAME)
+        if name not in known and name in ours and not ours[name][1].merged:
+            there, layout = ours[name]
+            shape = layout.ordered(there.shape)
+            if sorted(squeezed(shape)) == sorted(squeezed(info.shape)):
+                turned = () if squeezed(shape) == squeezed(info.shape) else (1, 0)
+                if not turned or len(shape) == len(info.shape) == len(turned):
+                    yield Move(name, (there.tied or there.name,), composed([layout.axes, turned]), how=NAME)
 
 
 def alike(base: Port, other: Port, known: Mapping[str, Move]) -> Iterator[Move]:
     """By their numbers, transposed or not; values that are all equal say nothing."""
     ours, theirs = Recorded(str(base.state)), Recorded(str(other.state))
-    named_already = {name for name in other.tensors if name in base.tensors}
-    used = {source for move in known.values() for source in move.sources} | named_already
+    names = in_words_of_pytorch(base)
+    named_already = {name for name in other.tensors if name in names}
+    used = {source for move in known.values() for source in move.sources}
+    used |= {names[name][0].name for name in named_already}
     free = [t for t in base.tensors.values() if not t.tied and t.name not in used]
     for name, info in other.tensors.items():
         array = theirs.load(name) if name not in known and name not in named_already else np.zeros(0)
@@ -119,15 +130,12 @@ def same(a: Array, b: Array) -> tuple[int, ...] | None:
 
 def folds_of(base: Port, other: Port) -> Iterator[Fold]:
     """Convolutions of the port that have a BatchNorm in them: the baseline's has parameters, the port's has none."""
-    names = list(base.layers)
+    names, ours = list(base.layers), in_words_of_pytorch(base)
     for layer in names:
-        if (
-            not is_norm(base, layer)
-            or f"{layer}.running_var" in other.tensors
-            or f"{layer}.running_var" not in base.tensors
-        ):
+        statistic = f"{layer}.running_var"
+        if not is_norm(base, layer) or statistic in other.tensors or statistic not in ours:
             continue
-        size = base.tensors[f"{layer}.running_var"].shape
+        size = ours[statistic][0].shape
         before = [
             name
             for name in names[: names.index(layer)]
@@ -177,10 +185,12 @@ def is_conv(port: Port, layer: str) -> bool:
 
 def folded(base: Port, other: Port, fold: Fold) -> Iterator[Move]:
     """The weight and the bias of a folded layer."""
-    eps = float(base.layers[fold.norm].options.get("eps", 1e-5))
-    statistics = [f"{fold.norm}.{name}" for name in ("weight", "bias", "running_mean", "running_var")]
-    if not all(name in base.tensors for name in statistics):
+    eps = float(options_of(base, base.layers[fold.norm]).get("eps", 1e-5))
+    ours = in_words_of_pytorch(base)
+    parts = [f"{fold.norm}.{name}" for name in ("weight", "bias", "running_mean", "running_var")]
+    if not all(name in ours for name in parts):
         return
+    statistics = [ours[name][0].name for name in parts]
     bias = [name for name in (f"{fold.conv}.bias",) if name in base.tensors]
     for own, sources in (("weight", [f"{fold.conv}.weight"]), ("bias", bias)):
         if f"{fold.layer}.{own}" in other.tensors:
@@ -244,10 +254,22 @@ class FoldedKernel:
 
 def adopted(base: Port, other: Port, partners: Mapping[str, str]) -> None:
     """Let layers whose class the file does not say be of their partner's."""
-    for name, partner in partners.items():
-        if name in other.layers and not other.layers[name].kind:
-            ours = base.layers[partner]
-            other.layers[name] = replace(other.layers[name], kind=ours.kind, own=ours.own)
+    other.guessed = [name for name in partners if name in other.layers and not other.layers[name].kind]
+    for name in other.guessed:
+        ours = base.layers[partners[name]]
+        other.layers[name] = replace(other.layers[name], kind=ours.kind, own=ours.own)
+
+
+def of_size(other: Port, partners: Mapping[str, str], base: Recorded, run: Recorded) -> dict[str, str]:
+    """The partners without those of layers whose class is a guess and that get or return tensors of other sizes: such a
+    node has a layer's parameter, but is another part of the model."""
+
+    def sizes(stored: Recorded, layer: str) -> list[list[int]]:
+        groups = grouped(stored)
+        return [sorted(lengths(stored, groups.get((layer, 0, side), []))) for side in ("in", "out")]
+
+    guessed = {name for name in other.guessed if name and not any(inside(inner, name) for inner in partners)}
+    return {n: there for n, there in partners.items() if n not in guessed or sizes(run, n) == sizes(base, there)}
 
 
 def paired(found: Mapping[str, str], folds: Sequence[Fold]) -> dict[str, str]:

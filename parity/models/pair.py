@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from parity.judge.compare.metrics import Metrics, compare, quotient
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
-from parity.models import backward, beside, leaves, orders, repro, steps, weights
+from parity.models import backward, beside, converted, leaves, orders, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
 from parity.models.converted import Fold, FoldedKernel
 from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
@@ -32,7 +33,8 @@ from parity.models.measure import Bench, Distance, difference
 from parity.models.ports import Array, ModelError, Port
 from parity.models.spec import Model
 from parity.models.state import Move
-from parity.models.worker.crossing import LOSS
+from parity.models.trails import LONGEST
+from parity.models.worker.crossing import LOSS, ULP
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome, Output
 from parity.reporting.text.words import few, plural
@@ -42,6 +44,8 @@ MOST_MENDED = 12
 ELSEWHERE = 0.1
 """So far from another one, as a part of it, a tensor is not the same with an error, if the outputs are right."""
 CLASS = "its class"
+EDITED = "reference-edit"
+"""A cause without a name."""
 MAIN = 0.1
 """A finding that explains less of the output's difference is not the cause of what is off there."""
 SMALL_CASE = 1 << 22
@@ -89,6 +93,8 @@ class Pair:
     def judged(self) -> None:
         """Look for what is off, layer by layer in step, and for the causes; measure what each explains."""
         off = any(map(self._is_off, [*self._outputs, "loss"]))
+        if self.other.converted:
+            self.partners = converted.of_size(self.other, self.partners, self.free.plain, self.run)
         after = steps.resized(self.partners, self.free.plain, self.run) if off else None
         self.resized = after is not None
         self.partners = steps.fitting(self.other, self.partners, self.free.plain, self.run, after)
@@ -227,7 +233,7 @@ class Pair:
         """The code of a finding in both ports."""
         return beside.sides(
             (self.base, self.other), self.states, self.partners, finding.layer, finding.call, self.free.plain,
-            self.sight, self.keys, rows,
+            self.sight, self.keys, rows, tuple(self.behind.values()),
         )  # fmt: skip
 
     def _called_otherwise(self, run: Recorded) -> list[Finding]:
@@ -266,6 +272,41 @@ class Pair:
         judged = self._judged_code(finding) if op is None else self._judged_op(finding, op)
         if judged is None and not finding.title:
             self._undiagnosed(finding)
+        if op is not None and self.other.converted and not finding.title:
+            self._of_its_own(finding)
+        elif op is not None and self.other.converted and finding.id != "layer-options":
+            self._spell_out(finding)
+
+    def _of_its_own(self, finding: Finding) -> None:
+        """Keep a layer that is right with the baseline's parameters, if its own are not known as any of these."""
+        known = {move.target for move in self.moves}
+        own = [name for name in self.other.tensors if name.rpartition(".")[0] == finding.layer and name not in known]
+        if own and any(map(self._is_off, self._outputs)):
+            self._undiagnosed(finding)
+            names = few([name.rpartition(".")[2] for name in own])
+            finding.title += f"; its {names} are not {self.base.name}'s, or have another factor or sum in them"
+
+    def _spell_out(self, finding: Finding) -> None:
+        """Say what a layer of several nodes computes, or which of them is the cause."""
+        at = Boundary(finding.layer, finding.call, "out", 0)
+        goal = self.free.plain.load(self.keys[str(at)])
+        try:
+            side = self._sides(finding, None)[1]
+            text, is_cause = beside.spelled_out(
+                side, str(at), goal, self.dtype, self.base.name, leave_out=not finding.explained
+            )
+        except (ModelError, ValueError, TypeError, KeyError):
+            return
+        if is_cause:
+            self._tell(finding, [text])
+            return
+        words = re.findall(r"\w+", f"{text} {finding.options.get('dtype')}")
+        narrow = next((name for name in ULP if name in words), "")
+        metrics = finding.metrics.get(at)
+        if narrow and metrics is not None and metrics.rmse <= OFF * ULP[narrow] * metrics.expected_rms:
+            finding.id, finding.title, finding.explained = "layer-options", f"computes in {narrow}", True
+        if text and len(text) <= LONGEST and (narrow or not finding.explained or finding.id == EDITED):
+            finding.title += f"; it computes {text}"
 
     def _dtypes(self, finding: Finding) -> dict[str, tuple[Any, Any]]:
         """The dtypes of a layer's parameters, if they differ."""
@@ -371,6 +412,9 @@ class Pair:
         """
         few = self._few_rows(finding)
         told, is_code = self._parted(finding, few)
+        if "unrecorded" in finding.evidence and few:
+            # A graph may have the batch's size in it.
+            told, is_code = self._parted(finding, None)
         if told and is_code:
             return None
         judged = self._judged_rows(finding, few) if few else None

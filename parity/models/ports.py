@@ -60,7 +60,8 @@ class TensorInfo:
 
 class Port:
     """A backend's model: `layers` and `tensors` by name, and `state`, the folder of the tensors it was built with.
-    `outputs` are the baseline's names of outputs, for a port that has none of its own."""
+    `outputs` are the baseline's names of outputs, for a port that has none of its own; `guessed` the layers whose class
+    is only that of their partner."""
 
     def __init__(self, spec: BackendSpec, case: CasePlan, dtype: str, workers: Workers, folder: Path) -> None:
         self.spec, self.name, self.model, self.dtype = spec, spec.name, self._model(case), dtype
@@ -73,6 +74,7 @@ class Port:
         self.tensors: dict[str, TensorInfo] = {}
         self.differentiable = self.has_loss = True
         self.converted = False
+        self.guessed: Sequence[str] = ()
         self.outputs: Sequence[str] = ()
         self.seconds = 0.0
 

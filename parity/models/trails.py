@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ SMALL = 0.2
 NOTHING = 1e-15
 """A difference that is no larger, as a part of the largest element, is none."""
 MENDED = 1e-3
-"""What a value in the place of another one may leave of the difference at an output."""
+"""What a value in the place of another one may leave of the difference at an output, and of the output."""
 MOST_TRIED = 160
 SHORT = 48
 """An expression of at most so many characters is told in full, where its value has no name of its own."""
@@ -44,6 +45,12 @@ LONGEST, FAIR = 200, 120
 
 KINDS = {
     **dict.fromkeys(("view", "flatten", "squeeze", "unsqueeze", "contiguous", "expand", "unflatten"), "reshape"),
+    **dict.fromkeys(("reducemean",), "mean"),
+    **dict.fromkeys(("reducesum",), "sum"),
+    **dict.fromkeys(("reducemax", "max"), "amax"),
+    **dict.fromkeys(("reducemin", "min"), "amin"),
+    **dict.fromkeys(("gemm",), "linear"),
+    **dict.fromkeys(("upsample", "resize"), "interpolate"),
     **dict.fromkeys(("permute", "swapaxes", "movedim"), "transpose"),
     **dict.fromkeys(("cat", "concatenate"), "concat"),
     **dict.fromkeys(("masked_fill",), "where"),
@@ -71,7 +78,7 @@ class Step:
     def kind(self) -> str:
         """What it does, in a word that frameworks share."""
         word = re.split(r"[([]", self.text)[0] if self.level == WHOLE else MARK.sub("", self.text)
-        word = re.sub(r"[\d.\s]+", "", word)
+        word = re.sub(r"[\d.\s]+", "", word).lower()
         return KINDS.get(word, word)
 
 
@@ -127,6 +134,13 @@ class Trail:
             return self.names[mark], WHOLE
         text = joined(step, lambda one: self.worded(one, most))
         return (text, step.level) if len(text) <= most else (self.names[mark], WHOLE)
+
+    def expressed(self, mark: str, known: Mapping[str, str]) -> tuple[str, int]:
+        """A value as an expression of inputs, and of those that are `known` by a name."""
+        step = self.by_mark.get(mark)
+        if mark in known or step is None:
+            return known.get(mark, self.names[mark]), WHOLE
+        return joined(step, lambda one: self.expressed(one, known)), step.level
 
     def cuts(self) -> list[str]:
         """The calls that change gradients alone."""
@@ -232,10 +246,13 @@ class Parting:
     def _single(self, key: str) -> Iterator[str]:
         """A value of ours in the place of one of theirs that makes an output right."""
         root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
-        for mark in self._places(root):
+        behind = self.ours.behind(goal)
+        for exact, mark in product((True, False), self._places(root)):
             value = self.theirs.values[mark]
-            fits = [other for other in self.ours.behind(goal) if permuted(self.ours.values[other].shape, value.shape)]
-            for other in sorted(fits, key=lambda one: self.ours.values[one].shape != value.shape):
+            for other in behind:
+                shape = self.ours.values[other].shape
+                if (shape == value.shape) != exact or not permuted(shape, value.shape):
+                    continue
                 if mark == root or (mark in self._twins and self._in_order(mark, other)):
                     continue
                 mended = self._mends(key, {mark: other})
@@ -306,9 +323,8 @@ class Parting:
         after = mended.values[mended.outputs[key]]
         if after.size != goal.size:
             return None
-        return (
-            mended if is_place(after, goal, self.near) or apart(after, goal) <= MENDED * apart(before, goal) else None
-        )
+        least = MENDED * min(apart(before, goal), apart(np.zeros_like(goal), goal))
+        return mended if is_place(after, goal, self.near) or apart(after, goal) <= least else None
 
     def _everywhere(self, key: str) -> list[str]:
         """The first values on each way that are not ours, all replaced by those of ours that follow from the same."""
@@ -366,7 +382,7 @@ class Parting:
             mark, other = self._wired(mark, other)
         theirs, ours = self._theirs(mark, 0)[0], self._ours(other, 0)[0]
         right = self.ours.by_mark.get(other)
-        if other in self.known and right is not None and right.labelled and right.name in re.findall(r"\w+", theirs):
+        if other in self.known and right is not None and re.search(rf"\b{right.name}\b(?!\()", theirs):
             ours = right.name
         if max(len(theirs), len(ours)) > LONGEST:
             theirs, ours = self._theirs(mark, 0, brief=True)[0], self._ours(other, 0, brief=True)[0]

@@ -11,7 +11,7 @@ import numpy as np
 from parity.adapters.bits import bits_of, values_of
 from parity.models.findings import WEIGHTS, Finding
 from parity.models.ports import Array, Port
-from parity.models.state import UNTIED, Move
+from parity.models.state import UNTIED, Move, folded
 from parity.models.worker.tape import Recorded, Tape
 
 CAST = 2.0**-8
@@ -22,6 +22,7 @@ FOLDED = 1e-5
 """Values that were computed in float32, as a part of the largest."""
 GRID = 256
 """Values of 8 bits."""
+STALE = "of another training step, rounded, or folded otherwise"
 NEAR = 0.2
 """How far values are from others at most, as a part of them, to be called an earlier state of them."""
 SHIFTS = tuple(by for n in range(1, 5) for by in (n, -n))
@@ -52,7 +53,10 @@ def differing(moves: Sequence[Move], base: Port, other: Port, moved: Path) -> It
         if np.array_equal(have, want) or (same and rounded(have, want, base.name) is None):
             continue
         others = {m.target: wanted for m in moves if m is not move}
-        evidence, title = looks(have, want, base.name, others)
+        looked = None if move.eps is None else misfolded(have, move, base)
+        evidence, title = looked or looks(have, want, base.name, others)
+        if move.eps is not None and have.ndim == 1:
+            title = title.replace(STALE, "another running mean, running variance or bias of the BatchNorm")
         yield Finding(
             WEIGHTS, move.target.rpartition(".")[0], 0, move.sources[0].rpartition(".")[0], {}, title=title,
             id="weights-differ", explained=True, parameters=(move.target,), evidence={"looks": evidence},
@@ -79,9 +83,53 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
     apart = float(np.sqrt(np.mean((have - want) ** 2) / (np.mean(want**2) or 1.0))) if have.shape == want.shape else 1.0
     if apart < NEAR:
         coarse = have.size > 2 * GRID and np.unique(have).size <= GRID
-        why = "quantised to 8 bits" if coarse else "of another training step, rounded, or folded otherwise"
+        why = "quantised to 8 bits" if coarse else STALE
         return "near", f"{100 * apart:.2g} % away from {base}'s (root mean square): {why}"
     return "other", f"other values than {base}'s: it was not loaded from them"
+
+
+def misfolded(have: Array, move: Move, base: Port) -> tuple[str, str] | None:
+    """What was done otherwise as a BatchNorm was folded into a convolution; None if that is not found."""
+    stored = Recorded(str(base.state))
+    eps, arrays = move.eps or 0.0, [stored.load(name).astype(np.float64) for name in move.sources]
+    weight, bias, mean, variance, *own = arrays
+    least = FOLDED * float(np.abs(have).max(initial=0.0))
+    norm = {
+        "without the running mean": (weight, bias, 0 * mean, variance),
+        "with the running mean added": (weight, bias, -mean, variance),
+        "without the running variance": (weight, bias, mean, 0 * variance + 1 - eps),
+        "with the running variance instead of its root": (weight, bias, mean, (variance + eps) ** 2 - eps),
+        "without the BatchNorm's weight": (0 * weight + 1, bias, mean, variance),
+        "without the BatchNorm's bias": (weight, 0 * bias, mean, variance),
+        "without the BatchNorm": (np.sqrt(variance + eps), mean, mean, variance),
+    }
+    tried = {how: folded([*given, *own], eps, have.shape) for how, given in norm.items()}
+    if own and have.ndim == 1:
+        tried["without the convolution's bias"] = folded(arrays[:4], eps, have.shape)
+        tried["with the convolution's bias not scaled"] = tried["without the convolution's bias"] + own[0]
+    for how, values in tried.items():
+        if close(have, values, 0.0, least):
+            return "folded", f"folded {how}"
+    return another_eps(have, arrays, eps, base.name)
+
+
+def another_eps(have: Array, arrays: Sequence[Array], eps: float, base: str) -> tuple[str, str] | None:
+    """Whether a fold has another epsilon; of a weight also, whether another scale for each channel is all of it."""
+    weight, bias, mean, variance, *own = arrays
+    least = FOLDED * float(np.abs(have).max(initial=0.0))
+    with np.errstate(all="ignore"):
+        if have.ndim == 1:
+            scale = (have - bias) / ((own[0] if own else 0.0) - mean)
+        else:
+            inner = tuple(range(1, have.ndim))
+            scale = (have * own[0]).sum(inner) / (own[0] ** 2).sum(inner)
+        found = float(np.median((weight / scale) ** 2 - variance))
+    if np.isfinite(found) and close(have, folded(arrays, found, have.shape), 0.0, least):
+        return "folded", f"folded with eps {found:.2g} instead of {eps:g}"
+    if have.ndim > 1 and close(have, own[0] * scale.reshape(-1, *[1] * (have.ndim - 1)), 0.0, least):
+        far = float(np.sqrt(np.mean((have / folded(arrays, eps, have.shape) - 1) ** 2)))
+        return "folded", f"{100 * far:.2g} % away from {base}'s, by a factor for each channel: another running variance"
+    return None
 
 
 def rounded(have: Array, want: Array, base: str) -> tuple[str, str] | None:

@@ -12,7 +12,8 @@ from tests.conftest import call
 from tests.test_pythons import uv
 
 EXPORTER = ("onnx==1.23.2", "onnxscript==0.7.2", "onnx-ir==1.1.0", "ml_dtypes", "protobuf")
-CHOSEN = ("eps", "scale", "residual", "transposed", "stale", "gelu-root")
+CHOSEN = ("eps", "scale", "residual", "transposed", "stale", "gelu-root", "axis", "softmax-float16", "scale-bare")
+OTHERWISE = ("gelu-in-parts", "norm-in-parts", "encoder-without-scopes", "encoder-fused")
 
 pytestmark = pytest.mark.frameworks
 
@@ -47,7 +48,7 @@ def test_the_shipped_exports_are_what_the_script_writes(tmp_path):
 @pytest.fixture(scope="module")
 def edited(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
-    chosen = [fault for fault in (*FAULTS, *HEALTHY) if fault.name in CHOSEN or fault in HEALTHY[1:4]]
+    chosen = [fault for fault in (*FAULTS, *HEALTHY) if fault.name in (*CHOSEN, *OTHERWISE)]
     done = call("run", config_of(folder, chosen), "--out", folder / "out")
     assert done.returncode == 1, done.stderr
     return done.stdout, read_results(folder / "out"), {fault.name: fault for fault in chosen}
@@ -72,7 +73,15 @@ def test_a_script_shows_the_layer_alone(edited):
     assert abs(value - exact) > 1e-4
 
 
-@pytest.mark.parametrize("name", [fault.name for fault in HEALTHY[1:4]])
+def test_the_nodes_of_an_export_are_calls(edited):
+    text, results, _ = edited
+    said = "Cast(Cast(softmax, float16), float32), where torch has softmax"
+    assert said in text
+    (row,) = [row for row in results.diagnoses if row.backend == "softmax-float16"]
+    assert (row.evidence["expression"], row.explained) == (said, True)
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
 def test_another_graph_of_the_same_model_is_aligned(edited, name):
     text, results, faults = edited
     assert judged(faults[name], results) == ("aligned", "")

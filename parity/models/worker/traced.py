@@ -93,7 +93,7 @@ def calls_of(
     `steps`, and the marks of `inputs` and `outputs` with their places. Raises UntracedError.
     """
     if not isinstance(port, LayeredPort):
-        raise UntracedError(f"{port.framework.__name__} does not tell what it calls")
+        return port.noted(layer, call, inputs, values, children, tape, others)
     calls = Calls(port, tape, others)
     closed = closed_run(port, layer, call, inputs, values, children, calls, gradients=gradients)
     outputs = {closed.outputs[name]: mark for name, mark in closed.named.items()}

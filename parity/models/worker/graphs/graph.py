@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from parity.capture.frameworks.onnxruntime import SCOPES, scopes_of
+from parity.models.worker.graphs.unfused import unfused
 
 CLASSES = "pkg.torch.onnx.class_hierarchy"
 """Where torch.onnx.export(dynamo=True) keeps the classes of the layers around a node, and of the node."""
@@ -110,7 +111,7 @@ class Graph:
         self.values: Dict[str, Any] = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
         self.inputs = {v.name: v.type.tensor_type.elem_type for v in graph.input if v.name not in self.values}
         self.outputs = [value.name for value in graph.output]
-        self.nodes = list(self._read(graph.node))
+        self.nodes = list(self._read(unfused(onnx, graph.node)))
         self._place()
         for node in self.nodes:
             node.path = [known_name(layer, known) for layer in node.path] if known else node.path

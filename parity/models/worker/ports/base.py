@@ -10,7 +10,7 @@ import numpy as np
 from parity.adapters.base import Unsupported
 from parity.adapters.bits import bits_of, values_of
 from parity.models.worker.crossing import Crossing, perturbed
-from parity.models.worker.tape import Recorded
+from parity.models.worker.tape import Recorded, Tape
 
 
 class PortError(ValueError):
@@ -161,6 +161,19 @@ class Port:
             raise PortError(f"targets: the batch has no {unknown[0]!r}; it has {', '.join(sorted(batch))}")
         moved = {name: perturbed(array, self.dtype, name, seed) for name, array in batch.items()}
         return {name: self.to_tensor(array, self.held(array)) for name, array in moved.items()}
+
+    def noted(
+        self,
+        layer: str,
+        call: int,
+        inputs: Mapping[int, Any],
+        values: Mapping[str, Any],
+        children: Collection[str],
+        tape: Tape,
+        others: Mapping[int, Any],
+    ) -> Dict[str, Any]:
+        """What a port whose layers are no objects calls between them (`traced.calls_of`)."""
+        raise NotImplementedError
 
     def extracted(self, layer: str, call: int, path: str) -> Dict[str, Any]:  # noqa: ARG002 - of graphs
         """Write the graph of one call of a layer; the names of its `inputs` and `outputs`."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, ClassVar, Collection, Dict, Iterator, List, Mapping, Optional
+from functools import partial
+from typing import Any, Callable, ClassVar, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 
 from parity.models.worker.crossing import OUT, Crossing, key
-from parity.models.worker.graphs.graph import Graph, Parameter
+from parity.models.worker.graphs.graph import Graph, Node, Parameter
 from parity.models.worker.graphs.kinds import kind_of
+from parity.models.worker.graphs.noted import NodeCalls
 from parity.models.worker.graphs.pieces import Pieces, Route, Walk
 from parity.models.worker.ports.base import Port, PortError, State
+from parity.models.worker.tape import Tape
 
 
 class OnnxruntimePort(Port):
@@ -38,6 +41,7 @@ class OnnxruntimePort(Port):
         self.whole: Any = None
         self.routes: Dict[Any, Route] = {}
         self.kinds: Dict[str, str] = {}
+        self.recorded_in = self.dtype
         try:
             self.take(Graph(onnx, self.source))
         except (DecodeError, OSError, ValueError) as error:
@@ -155,6 +159,7 @@ class OnnxruntimePort(Port):
         for crossed in route.crossings.values():
             waiting.setdefault(crossed.value, []).append(crossed.name)
         made = [value for value in waiting if value not in feeds]
+        self.recorded_in = self.dtype
         arrays = self.pieces.in_turn(self.graph.nodes, feeds, made) if made else iter(())
         for value, names in waiting.items():
             array = feeds[value] if value in feeds else next(arrays)
@@ -178,6 +183,39 @@ class OnnxruntimePort(Port):
 
         return cross
 
+    def kind(self, value: str) -> str:
+        """The dtype of a value: as it was recorded, in the dtype that the model has now."""
+        return self.dtype if self.kinds[value] == self.recorded_in else self.kinds[value]
+
+    def given_to(self, layer: str, call: int, inputs: Mapping[int, Any]) -> Tuple[List[Node], Dict[str, Any]]:
+        """The nodes of a layer's call, and its inputs by the names of values. Raises PortError."""
+        nodes = self.graph.of(layer, call)
+        wanted = self.graph.given_to(nodes)
+        if not nodes or len(inputs) < len(wanted):
+            raise PortError(f"{layer or 'the model'} has no call {call + 1} that takes {len(inputs)} tensors")
+        return nodes, {name: self.to_tensor(inputs[i], self.kind(name)) for i, name in enumerate(wanted)}
+
+    def noted(
+        self,
+        layer: str,
+        call: int,
+        inputs: Mapping[int, Any],
+        values: Mapping[str, Any],
+        children: Collection[str],
+        tape: Tape,
+        others: Mapping[int, Any],
+    ) -> Dict[str, Any]:
+        nodes, given = self.given_to(layer, call, inputs)
+        outputs = self.graph.returned_by(nodes)
+        route = Route(self.graph, nodes, outputs, frozenset(children) - {layer})
+        loaded = {name: partial(self._held, array) for name, array in values.items()}
+        calls = NodeCalls(self.pieces, route, layer, tape, others, loaded)
+        return calls.run(given, {key(layer, call, OUT, i): value for i, value in enumerate(outputs)})
+
+    def _held(self, array: Any, value: str) -> Any:
+        """An array as a value of the graph."""
+        return self.to_tensor(array, self.kind(value))
+
     def extracted(self, layer: str, call: int, path: str) -> Dict[str, Any]:
         nodes = self.graph.of(layer, call)
         inputs, outputs = self.graph.given_to(nodes), self.graph.returned_by(nodes)
@@ -194,11 +232,7 @@ class OnnxruntimePort(Port):
         parameters: Mapping[str, Any],
         crossing: Crossing,
     ) -> None:
-        nodes = self.graph.of(layer, call)
-        wanted = self.graph.given_to(nodes)
-        if not nodes or len(inputs) < len(wanted):
-            raise PortError(f"{layer or 'the model'} has no call {call + 1} that takes {len(inputs)} tensors")
-        given = {name: self.to_tensor(inputs[i], self.kinds[name]) for i, name in enumerate(wanted)}
+        nodes, given = self.given_to(layer, call, inputs)
         own = {name: self.graph.parameters[f"{layer}.{name}" if layer else name] for name in parameters}
         before = {name: self.to_array(parameter) for name, parameter in own.items()}
         try:

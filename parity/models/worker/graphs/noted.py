@@ -1,0 +1,278 @@
+"""What the code of a layer in a graph computes between its children: its nodes as calls, with the value of each."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
+
+import numpy as np
+
+from parity.models.worker.calls import INFIX, PART, PREFIX, SIGN, WHOLE, number
+from parity.models.worker.crossing import IN
+from parity.models.worker.graphs.graph import Node, attribute
+from parity.models.worker.graphs.pieces import Pieces, Route
+from parity.models.worker.tape import Tape
+from parity.models.worker.trace import Known, UntracedError
+from parity.models.worker.traced import word_of
+
+OPERATORS: Mapping[str, str] = {
+    "LessOrEqual": "less_equal", "GreaterOrEqual": "greater_equal", "Not": "logical_not", "BitwiseAnd": "and",
+    "BitwiseOr": "or", "BitwiseNot": "invert",
+}  # fmt: skip
+"""What `calls.py` calls an operator, where that is not the operator's name."""
+SHAPES = ("Shape", "Size")
+LISTED = 8
+"""A list of so many whole numbers is told, of more its name."""
+SILENT: Mapping[str, Any] = {"allowzero": (0, 1), "stash_type": (1,), "pads": (0,), "strides": (1,), "dilations": (1,)}
+"""Attributes with the numbers that are not told: they are plain, or change nothing."""
+SPELLED_OUT = 1 << 16
+"""Elements up to which the operators' reference takes the place of a kernel that ONNX Runtime lacks."""
+WORD = re.compile(r"[A-Za-z]\w{0,31}")
+
+
+class NodeCalls(Known):
+    """Runs the nodes of a layer's code, each as a model of its own.
+
+    `steps` are texts with marks for values, which go to the tape; `others` are values that take the place of steps', by
+    number. What layers within return is given, `returned` by boundary.
+    """
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        route: Route,
+        layer: str,
+        tape: Tape,
+        others: Mapping[int, Any],
+        returned: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.pieces, self.graph, self.route, self.layer, self.tape = pieces, pieces.graph, route, layer, tape
+        self.others, self.returned = others, returned
+        self.steps: List[Dict[str, Any]] = []
+        self.inputs: Dict[str, str] = {}
+        self.seen: Dict[str, Any] = {}
+        self.fixed: Dict[str, Any] = dict(self.graph.values)
+        self._within: Dict[str, Any] = {}
+
+    def run(self, given: Mapping[str, Any], outputs: Mapping[str, str]) -> Dict[str, Any]:
+        """As the host gets it (`calls.Calls.told_all`); `given` are the layer's inputs, `outputs` the values that it
+        returns, by boundary. Raises UntracedError."""
+        for i, (name, array) in enumerate(given.items()):
+            self.seen[name] = array
+            self.inputs[self._known_as(array, name)] = f"in:{i}"
+        needed = self._not_given()
+        for node in self.route.nodes:
+            if not self.route.places[id(node)]:
+                self._note(node)
+                continue
+            if id(node) in needed:
+                self._within.update(zip(made_by(node), self._made(node)))
+            for value in node.outputs:
+                if (value, ()) in self.route.seen:
+                    self._leave(value, node)
+        entered = [(c.name, c.value) for c in self.route.crossings.values() if c.name.split("|")[2] == IN]
+        wanted = {key: self.seen[value] for key, value in [*entered, *outputs.items()] if value in self.seen}
+        found = {key: self._mark(array) for key, array in wanted.items() if is_float(array)}
+        return {"steps": self.steps, "names": self.names, "inputs": self.inputs, "outputs": found, "backward": []}
+
+    def _known_as(self, array: Any, wanted: str) -> str:
+        """The mark of a new value, which goes to the tape."""
+        mark = repr(self.know(array, wanted))
+        values = array.astype(np.float32) if array.dtype.kind == "V" else array
+        self.tape.put(mark, values)
+        return mark
+
+    # Layers within
+
+    def _not_given(self) -> Set[int]:
+        """The nodes in layers within that lead to what these return and nobody gives."""
+        names = {value: name for (value, place), name in self.route.seen.items() if not place and name is not None}
+        waiting = [value for value, name in names.items() if value in self.route.made and name not in self.returned]
+        found: Set[int] = set()
+        while waiting:
+            node = self.route.made[waiting.pop()]
+            place = self.route.places[id(node)]
+            if place and id(node) not in found:
+                found.add(id(node))
+                made = (value for value in node.reads if value in self.route.made)
+                waiting += [value for value in made if self.route.places[id(self.route.made[value])] == place]
+        return found
+
+    def _leave(self, value: str, node: Node) -> None:
+        """A value that a layer within returns: the one that is given for it, or its own."""
+        name = self.route.seen[value, ()]
+        own = self.returned.get(name) if name is not None else None
+        array = self._within[value] if own is None else own(value)
+        self.seen[value] = array
+        self.inputs[self._known_as(array, word_of(self.route.places[id(node)][0][0]))] = f"child:{name}"
+
+    # Nodes
+
+    def _read(self, name: str, place: Any) -> Any:
+        """A value as a node in a place gets it."""
+        maker = self.route.made.get(name)
+        inside = bool(place) and maker is not None and self.route.places[id(maker)] == place
+        return self._within[name] if inside else self.seen[name]
+
+    def _made(self, node: Node) -> List[Any]:
+        """What a node returns. Raises UntracedError."""
+        place = self.route.places[id(node)]
+        given = {name: self._read(name, place) for name in node.reads if name not in self.graph.values}
+        try:
+            return self.pieces.run([node], given, made_by(node))
+        except Exception as error:
+            if not self.pieces.adapter.lacks_kernel(error) or sum(a.size for a in given.values()) > SPELLED_OUT:
+                raise UntracedError(f"{node.op}: {error}") from error
+        return self._spelled_out(node, given)
+
+    def _spelled_out(self, node: Node, given: Mapping[str, Any]) -> List[Any]:
+        """What a node returns by the reference of ONNX, which has each operator in every dtype."""
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            evaluator = ReferenceEvaluator(self.pieces.model([node], given, made_by(node)))
+            return [np.asarray(array) for array in evaluator.run(None, dict(given))]
+        except Exception as error:
+            raise UntracedError(f"{node.op} has no kernel: {error}") from error
+
+    def _note(self, node: Node) -> None:
+        """A node of the code, whose results are steps."""
+        values, arrays = made_by(node), self._made(node)
+        if self._is_fixed(node) and all(map(is_short, arrays)):
+            self.fixed.update(zip(values, arrays))
+            self.seen.update(zip(values, arrays))
+            return
+        text, level = self.told(node)
+        for i, (value, array) in enumerate(zip(values, arrays)):
+            other = self.others.get(len(self.steps))
+            array = array if other is None else np.asarray(other).reshape(array.shape).astype(array.dtype)
+            self.seen[value] = array
+            name = value if WORD.fullmatch(value) else node.op.lower()
+            whole = (text, level) if len(values) == 1 else (f"{text}[{i}]", PART)
+            self.steps.append(
+                {"mark": self._known_as(array, name), "text": whole[0], "level": whole[1], "labelled": False}
+            )
+            self.steps[-1]["name"] = self.names[self.steps[-1]["mark"]]
+
+    def _is_fixed(self, node: Node) -> bool:
+        """Whether a node's result follows from the model and from shapes alone."""
+        return node.op in SHAPES or all(name in self.fixed for name in node.reads)
+
+    def _mark(self, array: Any, wanted: str = "constant") -> str:
+        """The mark of a value; of one that nothing has made, as a constant."""
+        known = id(array) in self._known
+        mark = repr(self.var(array)) if known else self._known_as(array, wanted)
+        if not known:
+            self.inputs[mark] = f"constant:{self.names[mark]}"
+        return mark
+
+    # Words
+
+    def told(self, node: Node) -> Tuple[str, int]:
+        """A node as an expression, and how tightly that holds together."""
+        inputs = list(node.inputs)
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        texts = [self._text(name) for name in inputs]
+        plain, options = OPERATORS.get(node.op, node.op.lower()), unusual(self.graph.onnx, node, self.graph.model)
+        if plain in INFIX and len(texts) == 2 and not options:
+            sign, level = INFIX[plain]
+            return f"{texts[0]} {sign} {texts[1]}", level
+        if plain in PREFIX and len(texts) == 1:
+            return f"{PREFIX[plain]}{texts[0]}", SIGN
+        index = self._index(node, inputs)
+        if index:
+            return f"{texts[0]}[{index}]", PART
+        if node.op == "Cast":
+            kind = self.graph.onnx.helper.tensor_dtype_to_np_dtype(options.pop("to"))
+            texts.append(str(kind))
+        texts += [f"{name}={worded(value)}" for name, value in options.items()]
+        texts += [self._text(name) for name in node.captured]
+        return f"{node.op}({', '.join(texts)})", WHOLE
+
+    def _text(self, name: str) -> str:
+        """An input."""
+        if not name:
+            return "None"
+        array = self.fixed.get(name)
+        if array is None:
+            return self._mark(self.seen[name])
+        if is_short(array):
+            return worded(array.astype(np.float64).item() if is_float(array) and array.size == 1 else listed(array))
+        own = name[len(self.layer) + 1 :] if self.layer and name.startswith(f"{self.layer}.") else name
+        self.seen[name] = array
+        return self._mark(array, own if re.fullmatch(r"[A-Za-z][\w.]*", own) else "constant")
+
+    def _index(self, node: Node, inputs: Sequence[str]) -> str:
+        """The index that a node takes a part with, if its places are known."""
+        x, given = self.seen.get(inputs[0]), self.fixed
+        if node.op not in ("Gather", "Slice") or x is None or not all(name in given for name in inputs[1:]):
+            return ""
+        first, *more = (given[name] for name in inputs[1:])
+        if node.op == "Gather":
+            axis = node.options.get("axis", 0) % x.ndim
+            return ":, " * axis + worded(first.tolist()) if first.ndim < 2 and first.size <= LISTED else ""
+        if not more:
+            return ""
+        ends, axes, by = [*(array.tolist() for array in more), *[None] * 2][:3]
+        axes, by = axes or list(range(first.size)), by or [1] * first.size
+        parts = {n % x.ndim: part(a, b, step, x.shape[n]) for n, a, b, step in zip(axes, first.tolist(), ends, by)}
+        return ", ".join(parts.get(axis, ":") for axis in range(max(parts) + 1))
+
+
+def made_by(node: Node) -> List[str]:
+    """The values that a node makes."""
+    return [value for value in node.outputs if value]
+
+
+def is_float(array: Any) -> bool:
+    """Whether values are floats, which for NumPy bfloat16 is not."""
+    return bool(array.dtype.kind in "fV")
+
+
+def is_short(array: Any) -> bool:
+    """Whether values are told: a number, or a few whole numbers, such as sizes, axes and scales."""
+    if array.ndim == 0 or (array.size == 1 and is_float(array)):
+        return bool(array.size == 1)
+    whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and np.array_equal(array, np.rint(array)))
+    return bool(whole and array.ndim == 1 and array.size <= LISTED)
+
+
+def part(start: int, end: int, step: int, length: int) -> str:
+    """A part of an axis: `1:3`, without the ends of the axis."""
+    first = "" if start == 0 and step > 0 else str(start)
+    last = "" if end >= length or end < -length else str(end)
+    return f"{first}:{last}" if step == 1 else f"{first}:{last}:{step}"
+
+
+def unusual(onnx: Any, node: Node, model: Any) -> Dict[str, Any]:
+    """The attributes of a node that are not the operator's defaults."""
+    version = next((o.version for o in model.opset_import if o.domain == node.proto.domain), 1)
+    try:
+        known = onnx.defs.get_schema(node.op, version, node.proto.domain).attributes
+    except onnx.defs.SchemaError:
+        known = {}
+    plain = {n: attribute(onnx, item.default_value) for n, item in known.items() if item.default_value.name}
+    kept = {name: value for name, value in node.options.items() if isinstance(value, (int, float, str, list))}
+    return {n: v for n, v in kept.items() if not is_silent(n, v) and not (n in plain and plain[n] == v)}
+
+
+def is_silent(name: str, value: Any) -> bool:
+    """Whether an attribute need not be told."""
+    return name in SILENT and set(value if isinstance(value, list) else [value]) <= set(SILENT[name])
+
+
+def listed(array: Any) -> Any:
+    """Values as a list, or one as it is; whole numbers as such."""
+    return (array if array.dtype.kind == "b" else array.astype(np.int64)).tolist()
+
+
+def worded(value: Any) -> str:
+    """A number, a word or a list of them: a float with the digits that float32 has."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(worded, value))}]"
+    if isinstance(value, float):
+        short = np.float32(value)
+        return number(float(str(short)) if float(short) == value else value)
+    return repr(value)
