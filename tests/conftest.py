@@ -31,6 +31,9 @@ CONFIGS = ROOT / "configs"
 def pytest_configure(config: pytest.Config) -> None:
     # As in a run of the command line: OpenBLAS reads it when NumPy is imported, and there is a worker per core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Hundreds of workers and commands would each compile what they import.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     config.pluginmanager.register(markers.Guard())
     # A shell in the background, or nohup, ignores them, and so would the commands that tests interrupt.
     for number in (signal.SIGINT, signal.SIGHUP):

@@ -38,6 +38,7 @@ TEMPLATE = '''"""{layer} of {backend}, alone, with its partner's inputs in {base
 
 import importlib.util
 import os
+import sys
 
 import numpy as np
 import {framework}
@@ -50,6 +51,7 @@ def load(name):
     return np.load(os.path.join(HERE, name + ".npy"))
 
 
+sys.path.append(os.path.dirname(PORT))
 spec = importlib.util.spec_from_file_location("port", PORT)
 port = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(port)

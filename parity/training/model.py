@@ -191,6 +191,9 @@ def one_pass(
 
 PROGRAMS: dict[Any, tuple[tuple[Layer, ...], Program]] = {}
 MAX_PROGRAMS = 256
+MAX_STEPS = 1 << 18
+"""The programs that are kept: so many, or more if they have fewer steps together, a kilobyte each. The search for two
+causes makes some thousands of a small model, the same for every backend."""
 
 
 def program_of(
@@ -210,7 +213,7 @@ def program_of(
             raise IncompatibleError(f"the edited loss cannot be differentiated: {error}") from error
         edits = variants.get("program", {}).get("edits", ())
         program = edited(program, edits, {**given, **prefixed("grad", arriving)}, None, names)
-        if len(PROGRAMS) >= MAX_PROGRAMS:
+        if len(PROGRAMS) >= MAX_PROGRAMS and sum(len(kept.steps) for _, kept in PROGRAMS.values()) >= MAX_STEPS:
             PROGRAMS.clear()
         # The layers are kept with the program, so that no others can come to have their id.
         PROGRAMS[key] = training.layers, program

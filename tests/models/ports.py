@@ -1,7 +1,10 @@
 """Ports without workers, and small ports in PyTorch with a fault or two."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from parity.models.ports import LayerInfo, Port, TensorInfo
 
@@ -74,4 +77,43 @@ def config_of(folder: Path, ports: dict[str, str], case: str) -> Path:
         backends.append(f"{{name: {name}, adapter: torch, ops: ./{name}.py}}")
     path = folder / "models.yaml"
     path.write_text(f"version: 1\ndtypes: [float32]\nbackends: [{', '.join(backends)}]\ncases: [{{{case}}}]\n")
+    return path
+
+
+FUNCTIONS: dict[str, dict[str, str]] = {
+    "model": {"build": "build_model", "batch": "make_batch"},
+    "decode": {"build": "build_model", "forward": "decode", "prompts": "prompts"},
+}
+"""The functions that a case of a kind has in any case."""
+FILE = """
+import importlib
+
+for case in CASES:
+    module = importlib.import_module(f"{__file__.rpartition('/')[2][:-3]}_{case}")
+    globals().update({f"{name}_{case}": value for name, value in vars(module).items()})
+"""
+
+
+def config_of_cases(folder: Path, cases: Mapping[str, tuple[str, str, Mapping[str, Any]]], **backend: str) -> Path:
+    """A config of many cases, each of two PyTorch ports with texts of their own: all in one run, whose two workers
+    start once. `backend`: what the second one is instead."""
+    for i, name in enumerate(("ours", "theirs")):
+        (folder / f"{name}.py").write_text(FILE.replace("CASES", repr(list(cases))))
+        for case, row in cases.items():
+            (folder / f"{name}_{case}.py").write_text(row[i])
+    written = []
+    for case, (_, _, options) in cases.items():
+        kind = options.get("kind", "model")
+        named = {key: name for key, name in options.items() if key in ("forward", "loss", "metric")}
+        functions = {key: f"{name}_{case}" for key, name in {**FUNCTIONS[kind], **named}.items()}
+        written.append({"kind": kind, **options, "id": case, **functions})
+    second = {"name": "theirs", "adapter": "torch", "ops": "./theirs.py", **backend}
+    config = {
+        "version": 1,
+        "dtypes": ["float32"],
+        "backends": [{"name": "ours", "adapter": "torch", "ops": "./ours.py"}, second],
+        "cases": written,
+    }
+    path = folder / "cases.yaml"
+    path.write_text(json.dumps(config, indent=1))
     return path

@@ -1,12 +1,17 @@
 """Cases of `kind: decode` with the real wheel: a healthy GPT, and the same with one fault each."""
 
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
 from parity.config import ConfigError, load_plan
 from parity.models.decode.ways import calls_of
 from parity.models.worker.decode import aligned
-from parity.reporting.results.results import read_results
+from parity.reporting.results.results import Results, read_results
 from tests.conftest import CONFIGS, call
+from tests.models.ports import config_of_cases
 
 GPT = (CONFIGS / "models" / "gpt_torch.py").read_text()
 POSITIONS = "    positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[1] :]\n"
@@ -31,33 +36,88 @@ FAULTS = {
     ),
 }
 CACHED = ["step", "chunks", "left-step"]
+CACHES = {
+    "half": (
+        ("cat([cache[0], k], 2), torch.cat([cache[1], v], 2)", "cat([cache[0].float(), k], 2), torch.cat([cache[1].float(), v], 2)"),
+        (RETURNED, "return self.out(context), (k.half(), v.half())"),
+        "decode-cache-dtype", "the cache holds numbers of float16",
+    ),
+    "exchanged": (
+        ("torch.cat([cache[1], v], 2)", "torch.cat([cache[0], v], 2)"), ("", ""),
+        "decode-cache", "joins new tokens with a cache that is the output 1 of blocks.0.attention, not the output 2",
+    ),
+    "first": (
+        ("None if cache is None else cache[i]", "None if cache is None else cache[0]"), ("", ""),
+        "decode-cache", "what it gets as `cache` is the output 1 of blocks.0.attention",
+    ),
+    "scaled": (
+        (RETURNED, "return self.out(context), (k / 2, v)"), ("", ""),
+        "decode-cache", "joins new tokens with a cache that is 0.5 times what it should be",
+    ),
+    "length": (
+        ("/ (HIDDEN // HEADS) ** 0.5", "/ total**0.5"), ("", ""), "decode-code", "where one pass has",
+    ),
+}  # fmt: skip
+SHORT = GPT.replace("(10, 7, 4)", "(3, 1)")
+NARROW = GPT.replace(
+    "self.positions(positions)", "self.positions(positions + (self.head.weight.dtype == torch.bfloat16))"
+)
+PAIRS = {
+    **{
+        pair: {}
+        for pair in ("healthy eps", "offset unmasked", "forgetful narrow", "corner neighbour", "broken uncached")
+    },
+    **{pair: {"ways": ["step"]} for pair in ("half exchanged", "first scaled", "healthy length")},
+    "short short": {"ways": ["batch", "left-step"]},
+    "bfloat16 healthy": {"ways": ["batch"], "dtypes": ["bfloat16"]},
+}
+"""The ports of a case: each decodes on its own, and all but eps and length are the same in one pass."""
 
 
-def config_of(folder, ports, dtype="float32"):
-    backends = []
-    for name, text in ports.items():
-        (folder / f"{name}.py").write_text(text)
-        backends.append(f"{{name: {name}, adapter: torch, ops: ./{name}.py}}")
-    path = folder / "gpt.yaml"
-    path.write_text(
-        f"version: 1\ndtypes: [{dtype}]\nbackends: [{', '.join(backends)}]\ncases: [{{id: gpt, kind: decode}}]\n"
-    )
-    return path
-
-
-@pytest.fixture(scope="module")
-def faulty(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("decode")
-    ports = {"healthy": GPT}
+def texts():
+    ports = {"healthy": GPT, "short": SHORT, "bfloat16": NARROW}
     for name, (old, new) in FAULTS.items():
         assert old in GPT
         ports[name] = GPT.replace(old, new)
     ports["uncached"] = ports["uncached"].replace(
         "tokens, mask, cache=None):\n    positions", "tokens, mask):\n    positions"
     )
+    for name, (one, other, *_) in CACHES.items():
+        assert one[0] in GPT
+        assert other[0] in GPT
+        ports[name] = GPT.replace(*one).replace(*other)
+    return ports
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """A run of ports with a fault each, and its rows by the port's name."""
+
+    folder: Path
+    done: subprocess.CompletedProcess[str]
+    results: Results
+
+    def diagnoses(self, port):
+        return [row for row in self.results.diagnoses if self.is_of(port, row.case, row.backend)]
+
+    def comparisons(self, port):
+        return [row for row in self.results.comparisons if self.is_of(port, row.case, row.actual)]
+
+    @staticmethod
+    def is_of(port, case, backend):
+        return case.split("_")[backend == "theirs"] == port
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    folder, ports = tmp_path_factory.mktemp("decode"), texts()
+    cases = {}
+    for pair, options in PAIRS.items():
+        ours, theirs = pair.split()
+        cases[f"{ours}_{theirs}"] = (ports[ours], ports[theirs], {"kind": "decode", **options})
     formats = ["--markdown", folder / "report.md", "--junit-xml", folder / "junit.xml"]
-    done = call("run", config_of(folder, ports), "--out", folder / "out", *formats)
-    return folder, done, read_results(folder / "out")
+    done = call("run", config_of_cases(folder, cases), "--out", folder / "out", *formats)
+    return Faulty(folder, done, read_results(folder / "out"))
 
 
 def test_the_shipped_gpt_is_aligned_in_all_ways(tmp_path):
@@ -83,90 +143,48 @@ def test_the_shipped_gpt_is_aligned_in_all_ways(tmp_path):
     ],
 )  # fmt: skip
 def test_a_fault_is_found_where_it_begins(faulty, fault, ways, diagnosis, place, cause):
-    _, _, results = faulty
-    rows = [row for row in results.diagnoses if row.backend == fault]
+    rows = faulty.diagnoses(fault)
     assert [row.evidence["way"] for row in rows] == ways
     assert {row.id for row in rows} == {diagnosis}
     assert rows[0].evidence["place"].startswith(place)
     assert cause in rows[0].evidence["cause"]
     assert all(row.explained and row.evidence["left"] < 8 for row in rows)
-    off = {row.tensor.partition(".")[0] for row in results.comparisons if row.actual == fault and row.fails}
-    assert off == set(ways)
+    assert {row.tensor.partition(".")[0] for row in faulty.comparisons(fault) if row.fails} == set(ways)
 
 
 def test_ports_that_differ_in_one_pass_are_told_apart_from_ways_that_do(faulty):
-    _, _, results = faulty
-    [row] = [row for row in results.diagnoses if row.backend == "eps"]
+    [row] = faulty.diagnoses("eps")
     assert (row.evidence["way"], row.explained) == ("port", False)
     assert row.evidence["place"] == "layer blocks.0.norm2, layer blocks.1.norm2"
-    assert {row.tensor.partition(".")[0] for row in results.comparisons if row.actual == "eps" and row.fails} == {
-        "port"
-    }
+    assert {row.tensor.partition(".")[0] for row in faulty.comparisons("eps") if row.fails} == {"port"}
 
 
 def test_a_way_that_fails_or_cannot_be_tried_is_told_and_the_others_run(faulty):
-    _, done, results = faulty
-    said = {(row.actual, row.tensor): row for row in results.comparisons}
-    assert "it does not run: broken.py" in said["broken", "step.0"].message
-    assert said["broken", "left.0"].verdict in ("equal", "close")
-    assert ("uncached", "step.0") not in said
-    assert "step is not run: decode does not take cache" in done.stdout
-    assert not [row for row in results.diagnoses if row.backend in ("healthy", "uncached")]
+    broken = {row.tensor: row for row in faulty.comparisons("broken")}
+    assert "it does not run: " in broken["step.0"].message
+    assert broken["left.0"].verdict in ("equal", "close")
+    uncached = {row.tensor for row in faulty.comparisons("uncached")}
+    assert "left.0" in uncached
+    assert "step.0" not in uncached
+    assert "step is not run: decode_broken_uncached does not take cache" in " ".join(faulty.done.stdout.split())
+    assert not faulty.diagnoses("healthy")
+    assert not faulty.diagnoses("uncached")
 
 
 def test_every_format_has_the_answer(faulty):
-    folder, done, _ = faulty
+    folder, done = faulty.folder, faulty.done
     assert done.returncode == 1
     for text in (done.stdout, *((folder / name).read_text() for name in ("report.md", "junit.xml", "out/report.html"))):
         assert "token 0 depends on the other rows of its batch" in " ".join(text.split())
-    explained = call("explain", folder / "out", "gpt")
+    explained = call("explain", folder / "out", "offset_unmasked")
     assert explained.returncode == 0, explained.stderr
     assert "should be 1" in explained.stdout
 
 
-CACHES = {
-    "half": (
-        ("cat([cache[0], k], 2), torch.cat([cache[1], v], 2)", "cat([cache[0].float(), k], 2), torch.cat([cache[1].float(), v], 2)"),
-        (RETURNED, "return self.out(context), (k.half(), v.half())"),
-        "decode-cache-dtype", "the cache holds numbers of float16",
-    ),
-    "exchanged": (
-        ("torch.cat([cache[1], v], 2)", "torch.cat([cache[0], v], 2)"), ("", ""),
-        "decode-cache", "joins new tokens with a cache that is the output 1 of blocks.0.attention, not the output 2",
-    ),
-    "first": (
-        ("None if cache is None else cache[i]", "None if cache is None else cache[0]"), ("", ""),
-        "decode-cache", "what it gets as `cache` is the output 1 of blocks.0.attention",
-    ),
-    "scaled": (
-        (RETURNED, "return self.out(context), (k / 2, v)"), ("", ""),
-        "decode-cache", "joins new tokens with a cache that is 0.5 times what it should be",
-    ),
-    "length": (
-        ("/ (HIDDEN // HEADS) ** 0.5", "/ total**0.5"), ("", ""), "decode-code", "where one pass has",
-    ),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def cached(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("caches")
-    ports = {}
-    for name, (one, other, *_) in CACHES.items():
-        assert one[0] in GPT
-        assert other[0] in GPT
-        ports[name] = GPT.replace(*one).replace(*other)
-    config = config_of(folder, ports)
-    config.write_text(config.read_text().replace("kind: decode}", "kind: decode, ways: [step]}"))
-    done = call("run", config, "--out", folder / "out")
-    return done, read_results(folder / "out")
-
-
 @pytest.mark.parametrize("name", CACHES)
-def test_what_a_call_reads_beside_one_pass(cached, name):
-    _, results = cached
+def test_what_a_call_reads_beside_one_pass(faulty, name):
     *_, diagnosis, words = CACHES[name]
-    (row,) = (row for row in results.diagnoses if row.backend == name and row.evidence["way"] == "step")
+    (row,) = (row for row in faulty.diagnoses(name) if row.evidence["way"] == "step")
     assert row.id == diagnosis, row.evidence["cause"]
     assert words in row.evidence["cause"]
     assert row.explained
@@ -214,21 +232,14 @@ def test_a_wrong_case_is_told_with_the_remedy(tmp_path, case, message):
         load_plan([path])
 
 
-def test_a_way_that_would_not_be_what_it_is_called_is_not_run(tmp_path):
-    ports = {"short": GPT.replace("(10, 7, 4)", "(3, 1)")}
-    done = call("run", config_of(tmp_path, ports), "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "left-step is not run: the shortest prompt has one token" in " ".join(done.stdout.split())
-    assert not [row for row in read_results(tmp_path / "out").comparisons if row.tensor.startswith("left-step")]
+def test_a_way_that_would_not_be_what_it_is_called_is_not_run(faulty):
+    assert "left-step is not run: the shortest prompt has one token" in " ".join(faulty.done.stdout.split())
+    assert {row.tensor.partition(".")[0] for row in faulty.comparisons("short")} == {"batch", "port"}
+    assert not faulty.diagnoses("short")
 
 
-def test_one_pass_in_bfloat16_is_compared_with_float32(tmp_path):
-    wrong = GPT.replace(
-        "self.positions(positions)", "self.positions(positions + (self.head.weight.dtype == torch.bfloat16))"
-    )
-    done = call("run", config_of(tmp_path, {"ours": wrong}, "bfloat16"), "--out", tmp_path / "out")
-    results = read_results(tmp_path / "out")
-    [row] = results.diagnoses
+def test_one_pass_in_bfloat16_is_compared_with_float32(faulty):
+    [row] = faulty.diagnoses("bfloat16")
     assert (row.id, row.evidence["way"], row.evidence["place"]) == ("unexplained", "dtype", "no layer is named")
-    assert {one.tensor for one in results.comparisons if one.fails} <= {"dtype.0", "dtype.1", "dtype.2"}
-    assert "greedy choices are not float32's" in " ".join(done.stdout.split())
+    assert {one.tensor for one in faulty.comparisons("bfloat16") if one.fails} <= {"dtype.0", "dtype.1", "dtype.2"}
+    assert "greedy choices are not float32's" in " ".join(faulty.done.stdout.split())

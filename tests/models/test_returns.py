@@ -2,8 +2,10 @@
 
 import pytest
 
+from parity.models import ports
+from parity.reporting.results.results import read_results
 from tests.conftest import call
-from tests.models.ports import TWO, config_of
+from tests.models.ports import TWO, config_of_cases
 from tests.models.test_run import CASE, run_case
 
 LOSS = '    return nn.functional.cross_entropy(output, batch["labels"])\n'
@@ -37,42 +39,71 @@ BROKEN = {
                                              "returned a list as 'x', which is no array of numbers"),
 }  # fmt: skip
 KEYS = {"accuracy": "metric", "build_model": "build", "make_batch": "batch"}
+SLUGS = {name.replace(" ", "_"): row for name, row in BROKEN.items()}
+FULL = {"targets": ["labels"], "loss": "loss", "metric": "accuracy"}
+SILENT = TWO + "\n\ndef run(model, batch):\n    model(batch['x'])\n"
+FOREIGN = TWO.replace("from torch import nn", "from torch import nn\nimport paddle").replace(
+    BUILD, "    return paddle.nn.Linear(8, 3)\n"
+)
+HEAD = "self.head(self.act(x + self.attention(self.norm(x))).mean(1))"
+PAIR, TRIPLE = (
+    TWO.replace(f"return {HEAD}", f"y = {HEAD}\n        return {more}") for more in ("y, y * 2", "y, y * 2, y * 3")
+)
+COUNTS = {
+    "more": (PAIR, TRIPLE, "theirs returns 3 tensors, ours 2"),
+    "fewer": (TRIPLE, PAIR, "theirs returns 2 tensors, ours 3"),
+    "another": (TWO, PAIR, "theirs returns 2 tensors, ours 1"),
+}
+CRASHING = TWO.replace("import torch\n", "import torch\nimport warnings\n").replace(
+    BUILD,
+    "    warnings.warn('no ccache found')\n    print('the end', file=__import__('sys').stderr)\n    __import__('os')._exit(3)\n",
+)
+CASES = {
+    **{name: (TWO.replace(right, wrong, 1), TWO, FULL) for name, (_, right, wrong, _) in SLUGS.items()},
+    **{name: (*texts, {"targets": ["labels"]}) for name, (*texts, _) in COUNTS.items()},
+    "silent": (SILENT, SILENT, {**FULL, "forward": "run"}),
+    "foreign": (TWO, FOREIGN, FULL),
+    "crash": (TWO, CRASHING, FULL),
+}
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_what_a_function_returns(name, tmp_path):
-    function, right, wrong, said = BROKEN[name]
-    assert right in TWO
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("returns")
+    done = call("run", config_of_cases(folder, CASES), "--out", folder / "out")
+    return done, read_results(folder / "out")
+
+
+def messages_of(results, case):
+    return {row.backend: row.message for row in results.outcomes if row.case == case and row.outcome != "ok"}
+
+
+@pytest.mark.parametrize("name", SLUGS)
+def test_what_a_function_returns(shared, name):
+    done, results = shared
+    function, right, wrong, said = SLUGS[name]
     text = TWO.replace(right, wrong, 1)
-    done, results = run_case(tmp_path, {"ours": text, "theirs": TWO})
     line = text[: text.index(f"def {function}(")].count("\n") + 1
-    place = f"models.yaml:4, {KEYS.get(function, function)}: ours.py:{line}: {function} "
-    messages = {row.backend: row.message for row in results.outcomes if row.outcome != "ok"}
-    assert done.returncode == 3
-    assert any(place in message and said in message for message in messages.values()), messages
+    place = f"{KEYS.get(function, function)}: ours_{name}.py:{line}: {function} "
+    messages = messages_of(results, name)
+    assert any("cases.yaml:" in message and place in message and said in message for message in messages.values()), (
+        messages
+    )
     assert place in done.stdout
-    assert "Error" not in done.stdout
+    assert "Error" not in " ".join(messages.values())
 
 
-def test_a_forward_function_that_returns_nothing(tmp_path):
-    text = TWO + "\n\ndef run(model, batch):\n    model(batch['x'])\n"
-    done, _ = run_case(tmp_path, {"ours": text, "theirs": text}, f"{CASE}, forward: run")
-    assert "forward: ours.py:" in done.stdout
-    assert (
-        "run returned None (is a `return` missing?); return what the model returns, one tensor at least" in done.stdout
-    )
+def test_a_forward_function_that_returns_nothing(shared):
+    message = messages_of(shared[1], "silent")["ours"]
+    assert "forward: ours_silent.py:" in message
+    assert "run returned None (is a `return` missing?); return what the model returns, one tensor at least" in message
 
 
-def test_a_port_of_another_framework_is_told_so(tmp_path):
-    text = TWO.replace("from torch import nn", "from torch import nn\nimport paddle").replace(
-        "    return Net()\n", "    return paddle.nn.Linear(8, 3)\n"
-    )
-    done, _ = run_case(tmp_path, {"ours": TWO, "theirs": text})
-    assert f"build_model returned a Linear; {MODEL}" in done.stdout
+def test_a_port_of_another_framework_is_told_so(shared):
+    assert f"build_model returned a Linear; {MODEL}" in messages_of(shared[1], "foreign")["theirs"]
 
 
-def test_a_loss_in_paddle(tmp_path):
-    text = """
+LINEAR = """
 import paddle
 
 
@@ -89,57 +120,43 @@ def make_batch():
 def loss(output, batch):
     return LOSS
 """
-    for i, (wrong, said) in enumerate({
-        "output.sum(-1)": "loss returned a tensor of shape [4]; return one number",
-        "output.sum().detach()": "loss returned a tensor that depends on no parameter",
-        "None": "loss returned None",
-    }.items()):  # fmt: skip
-        folder = tmp_path / str(i)
-        folder.mkdir()
-        path = config_of(
-            folder,
-            {"ours": text.replace("LOSS", "output.sum()"), "theirs": text.replace("LOSS", wrong)},
-            "id: net, kind: model, loss: loss",
-        )
-        path.write_text(path.read_text().replace("adapter: torch", "adapter: paddle"))
-        done = call("run", path, "--out", folder / "out")
-        assert done.returncode == 3
-        assert f"models.yaml:4, loss: theirs.py:15: {said}" in done.stdout
+LOSSES = {
+    "each": ("output.sum(-1)", "loss returned a tensor of shape [4]; return one number"),
+    "detached": ("output.sum().detach()", "loss returned a tensor that depends on no parameter"),
+    "nothing": ("None", "loss returned None"),
+}
 
 
-def test_another_number_of_outputs(tmp_path):
-    two = TWO.replace(
-        "        return self.head(self.act(x + self.attention(self.norm(x))).mean(1))",
-        "        y = self.head(self.act(x + self.attention(self.norm(x))).mean(1))\n        return y, y * 2",
-    )
-    more = two.replace("return y, y * 2", "return y, y * 2, y * 3")
-    case = "id: net, kind: model, targets: [labels]"
-    for i, (ours, theirs, said) in enumerate(
-        [
-            (two, more, "theirs returns 3 tensors, ours 2"),
-            (more, two, "theirs returns 2 tensors, ours 3"),
-            (TWO, two, "theirs returns 2 tensors, ours 1"),
-        ]
-    ):
-        folder = tmp_path / str(i)
-        folder.mkdir()
-        done, _ = run_case(folder, {"ours": ours, "theirs": theirs}, case)
-        assert done.returncode == 1
-        assert said in done.stdout, done.stdout
+def test_a_loss_in_paddle(tmp_path):
+    right = LINEAR.replace("LOSS", "output.sum()")
+    cases = {name: (right, LINEAR.replace("LOSS", wrong), {"loss": "loss"}) for name, (wrong, _) in LOSSES.items()}
+    config = config_of_cases(tmp_path, cases, adapter="paddle")
+    config.write_text(config.read_text().replace('"torch"', '"paddle"'))
+    done = call("run", config, "--out", tmp_path / "out")
+    assert done.returncode == 3
+    for name, (_, said) in LOSSES.items():
+        assert f"loss: theirs_{name}.py:15: {said}" in done.stdout
 
 
-def test_how_long_a_model_may_take(tmp_path):
+@pytest.mark.parametrize("name", COUNTS)
+def test_another_number_of_outputs(shared, name):
+    done, results = shared
+    *_, said = COUNTS[name]
+    assert done.returncode == 1
+    assert any(row.case == name and row.verdict == "structure" and said in row.message for row in results.comparisons)
+    assert said in done.stdout
+
+
+def test_how_long_a_model_may_take(tmp_path, monkeypatch):
+    monkeypatch.setattr(ports, "LONGER", 1.0)
     text = TWO.replace("    return Net()", "    import time\n    time.sleep(600)\n    return Net()")
     done, results = run_case(tmp_path, {"ours": TWO, "theirs": text}, CASE, "--timeout", "2")
-    assert {row.outcome for row in results.outcomes} == {"ok", "timeout"}
-    assert "no result after 20 s; raise --timeout if it needs longer (a model may take 10 times its 2 s)" in done.stdout
+    assert {row.outcome for row in results.outcomes if row.backend == "theirs"} == {"timeout"}
+    assert "no result after 2 s; raise --timeout if it needs longer (a model may take 1 times its 2 s)" in done.stdout
 
 
-def test_a_crash_is_told_without_warnings(tmp_path):
-    text = TWO.replace("import torch\n", "import torch\nimport warnings\n").replace(
-        "    return Net()\n",
-        "    warnings.warn('no ccache found')\n    print('the end', file=__import__('sys').stderr)\n    __import__('os')._exit(3)\n",
-    )
-    done, _ = run_case(tmp_path, {"ours": TWO, "theirs": text})
-    assert "exited with status 3 before it replied; last output: the end" in done.stdout
+def test_a_crash_is_told_without_warnings(shared):
+    done, results = shared
+    message = messages_of(results, "crash")["theirs"]
+    assert "exited with status 3 before it replied; last output: the end" in message
     assert "ccache" not in done.stdout + done.stderr

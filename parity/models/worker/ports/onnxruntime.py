@@ -172,12 +172,12 @@ class OnnxruntimePort(Port):
 
         def cross(name: str, tensor: Any) -> Callable[[], Any]:
             replaced = crossing.crossed(name, self.to_array(tensor)) is not None
-            path, dtype, shape = crossing.tape.last, self.dtype_of(tensor), tensor.shape
+            stored, dtype, shape = crossing.tape.last, self.dtype_of(tensor), tensor.shape
 
             def load() -> Any:
                 if replaced and crossing.source is not None:
                     return self.to_tensor(crossing.source(name, np.empty(shape)), dtype)
-                return self.to_tensor(np.load(path, allow_pickle=False), dtype)
+                return self.to_tensor(stored(), dtype)
 
             return load
 
