@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,11 @@ import numpy as np
 from parity.cases.options import differing
 from parity.config.plan import ORACLE, CasePlan
 from parity.engine.inputs import slug
-from parity.judge.bound.envelope import FLOOR, OFF
+from parity.judge.bound.envelope import OFF
 from parity.judge.case import CaseJudge, Cell, Judged
-from parity.judge.compare.cell import NOTHING_FINITE, consult_oracle
-from parity.judge.compare.metrics import Metrics, compare, quotient
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.cell import consult_oracle
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.judge.diagnose.memory import Memory
 from parity.models import backward, beside, converted, leaves, orders, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
 from parity.models.converted import Fold, FoldedKernel
@@ -29,15 +27,14 @@ from parity.models.layers import plain
 from parity.models.layouts import layout_of
 from parity.models.leaves import Kernel
 from parity.models.likeness import likeness
-from parity.models.measure import Bench, Distance, difference
+from parity.models.measure import difference
 from parity.models.ports import Array, ModelError, Port
-from parity.models.spec import Model
-from parity.models.state import Move
+from parity.models.rows import Rows, outputs_of
 from parity.models.trails import LONGEST
 from parity.models.worker.crossing import LOSS, ULP
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome, Output
-from parity.reporting.text.words import few, plural
+from parity.reporting.text.words import few
 
 MOST_MENDED = 12
 """Findings whose share is measured, each in a run of its own."""
@@ -54,41 +51,8 @@ SEARCHED = 1 << 12
 """Elements of a layer's inputs up to which its code is judged with the whole batch: it has more tensors within."""
 
 
-@dataclass
-class Pair:
-    """The baseline and another port. `states` are their states, the other's made of the baseline's; `moves` and
-    `partners` say what belongs to what. `run` is the other port's own, from `own` if it has weights of its own. `keys`
-    are the baseline's names of its tensors, `axes` the orders of the baseline's axes that give them. `behind`: the
-    baseline's layer whose output a layer gives that is two of the baseline's."""
-
-    case: CasePlan
-    dtype: str
-    base: Port
-    other: Port
-    states: Mapping[str, Path]
-    moves: Sequence[Move]
-    partners: Mapping[str, str]
-    batch: Path
-    folder: Path
-    free: Bench
-    step: Bench
-    run: Recorded
-    own: Path | None = None
-    behind: Mapping[str, str] = field(default_factory=dict)
-    keys: Mapping[str, str] = field(default_factory=dict)
-    axes: Mapping[str, orders.Axes] = field(default_factory=dict)
-    memory: Memory = field(default_factory=Memory)
-    findings: list[Finding] = field(default_factory=list)
-    first: Boundary | None = None
-    n_layers: int = 0
-    resized: bool = False
-    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    @property
-    def model(self) -> Model:
-        """The case's functions."""
-        assert isinstance(self.case.params, Model)  # noqa: S101 - for the type checker
-        return self.case.params
+class Pair(Rows):
+    """The search for what is off, and for the causes."""
 
     def judged(self) -> None:
         """Look for what is off, layer by layer in step, and for the causes; measure what each explains."""
@@ -171,11 +135,6 @@ class Pair:
         """The baseline's names of the other port's buffers."""
         moves = (move for move in self.moves if len(move.sources) == 1 and not self.other.tensors[move.target].trained)
         return {move.target: move.sources[0] for move in moves}
-
-    @property
-    def _differentiable(self) -> bool:
-        """Whether gradients are compared."""
-        return bool(self.model.loss) and self.base.differentiable and self.other.differentiable
 
     def _gradients_off(self) -> Iterator[str]:
         """The parameters whose gradients are more than rounding apart."""
@@ -636,18 +595,6 @@ class Pair:
         weights.mended(self.own, self.states[self.other.name], loaded, folder)
         return folder
 
-    def _is_off(self, name: str) -> bool:
-        """Whether an output or the loss is more than rounding."""
-        return name in self.free.plain and name in self.run and self.free.distance(name, self.run, name, whole=True).off
-
-    @property
-    def _outputs(self) -> list[str]:
-        return outputs_of(self.free.plain)
-
-    def _metric(self, run: Recorded) -> dict[str, float]:
-        """The user's metric of a run's outputs, as the baseline computes it."""
-        return self.base.metric(run, self.batch) if self.model.metric else {}
-
     def _apart(self, run: Recorded) -> dict[str, float]:
         """How far a run's outputs (the worst root mean square, relative to theirs), loss and metrics are from the
         baseline's."""
@@ -661,132 +608,6 @@ class Pair:
             found["loss"] = difference(run.load("loss"), self.free.plain.load("loss"))
         ours = self.metrics.get(self.base.name, {})
         return found | {name: abs(value - ours[name]) for name, value in self._metric(run).items() if name in ours}
-
-    # Rows
-
-    def comparisons(self) -> Iterator[Comparison]:
-        """The outputs, the loss, the gradients, and the tensors of layers that are off."""
-        moved = {f"grad.{move.target}": move for move in self.moves} if self._differentiable else {}
-        otherwise = self._other_outputs()
-        for name in dict.fromkeys([*self._outputs, *outputs_of(self.run)]):
-            row = self._comparison(name, name, None)
-            yield replace(row, message=f"{row.message}: {otherwise}") if otherwise and row.message else row
-        if "loss" in self.free.plain and self.other.has_loss:
-            yield self._comparison("loss", "loss", None)
-        yield from self._metrics()
-        for at, distance in steps.distances(self.free, self.run, self.keys, self.axes, whole=True):
-            if at.state:
-                ours = self.free.plain.load(self.keys[str(at)])
-                yield self._row(self._start(f"buffer.{at.layer}.{at.state}"), distance, self.run.load(str(at)), ours)
-        for theirs, move in moved.items():
-            ours = [f"grad.{source}" for source in move.sources]
-            if all(one in self.free.plain for one in ours) or theirs in self.run:
-                yield self._gradient(theirs, ours, move)
-        for finding in self.findings:
-            yield from finding.comparisons or self._boundaries(finding)
-
-    def _weights(self, name: str) -> Comparison:
-        """A parameter's own values against those that the baseline's give."""
-        start = self._start(f"weights.{name}")
-        have, want = (Recorded(str(state)).load(name) for state in (self.other.state, self.states[self.other.name]))
-        if have.shape != want.shape:
-            return replace(start, message=f"{list(have.shape)}, not {list(want.shape)}", culprit=(self.other.name,))
-        metrics = compare(have, want, 0.0, 0.0)
-        scale = FLOOR[self.dtype] * metrics.expected_rms
-        ratio = quotient(metrics.rmse, scale)
-        off = ratio >= OFF or metrics.n_nonfinite_mismatched > 0
-        verdict = Verdict.NONFINITE if metrics.n_nonfinite_mismatched else Verdict.SEMANTIC if off else Verdict.CLOSE
-        return replace(
-            start, verdict=verdict, metrics=metrics, error_ratio=(ratio, None), envelope=(scale, scale),
-            culprit=(self.other.name,) if off else (),
-        )  # fmt: skip
-
-    def _metrics(self) -> Iterator[Comparison]:
-        """The metrics; their envelope is that of the perturbed runs."""
-        ours = self.metrics.get(self.base.name, {})
-        perturbed = [self._metric(run) for run in self.free.perturbed] if ours else []
-        for name, value in self.metrics.get(self.other.name, {}).items():
-            if name not in ours:
-                continue
-            spread = max((abs(run[name] - ours[name]) for run in perturbed if name in run), default=0.0)
-            spread = max(spread, abs(ours[name]) * FLOOR[self.dtype])
-            ratio = quotient(abs(value - ours[name]), spread)
-            metrics = compare(np.array([value]), np.array([ours[name]]), 0.0, 0.0)
-            yield Comparison(
-                self.case.id, self.dtype, f"metric.{name}", self.other.name, self.base.name,
-                Verdict.SEMANTIC if ratio >= OFF else Verdict.EQUAL if metrics.equal else Verdict.CLOSE, 0.0, 0.0,
-                metrics=metrics, error_ratio=(ratio, 0.0), envelope=(spread, spread),
-                culprit=(self.other.name,) if ratio >= OFF else (),
-            )  # fmt: skip
-
-    def _other_outputs(self) -> str:
-        """That the models return another number of tensors, or under other names, in words."""
-        theirs, ours = ([name.partition(".")[2] for name in outputs_of(run)] for run in (self.run, self.free.plain))
-        if len(theirs) != len(ours):
-            return f"{self.other.name} returns {plural(len(theirs), 'tensor')}, {self.base.name} {len(ours)}"
-        if sorted(theirs) != sorted(ours):
-            named = (", ".join(name or "a single tensor" for name in names) for names in (theirs, ours))
-            return f"{self.other.name} returns {next(named)}, {self.base.name} {next(named)}"
-        return ""
-
-    def _start(self, tensor: str) -> Comparison:
-        """A comparison that says nothing yet."""
-        return Comparison(
-            self.case.id, self.dtype, tensor, self.other.name, self.base.name, Verdict.STRUCTURE, 0.0, 0.0
-        )
-
-    def _comparison(self, tensor: str, ours: str, moved: Array | None) -> Comparison:
-        base = self._start(tensor)
-        if tensor not in self.run:
-            return replace(base, message=f"{self.other.name} has no {tensor}", culprit=(self.other.name,))
-        if ours not in self.free.plain:
-            return replace(base, message=f"{self.base.name} has no {ours}", culprit=(self.other.name,))
-        distance = self.free.distance(ours, self.run, tensor, whole=True, moved=moved)
-        values = self.run.load(tensor) if moved is None else moved
-        return self._row(base, distance, values, self.free.plain.load(ours))
-
-    def _gradient(self, theirs: str, ours: Sequence[str], move: Move) -> Comparison:
-        """A gradient, in the baseline's layout; of one that is made of several, the part that is furthest off."""
-        if theirs not in self.run or any(one not in self.free.plain for one in ours):
-            return self._comparison(theirs, ours[0], None)
-        parts = move.shares(self.run.load(theirs), [self.free.plain.load(one) for one in ours])
-        rows = [self._comparison(theirs, one, part) for one, part in zip(ours, parts, strict=True)]
-        return max(rows, key=lambda row: row.error_ratio[0] or 0.0)
-
-    def _row(self, base: Comparison, distance: Distance, values: Array, expected: Array) -> Comparison:
-        """A comparison with its verdict: by the envelope, unless the case has a tolerance of its own."""
-        if distance.shapes:
-            return replace(base, message=f"{self.other.name} has {distance.shapes}", culprit=(self.other.name,))
-        metrics = compare(np.asarray(values), np.asarray(expected).astype(values.dtype), 0.0, 0.0)
-        if not np.isfinite(expected).any() and not metrics.n_nonfinite_mismatched:
-            return replace(base, verdict=Verdict.NOT_COMPARED, message=NOTHING_FINITE)
-        verdict = Verdict.SEMANTIC if distance.off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
-        if metrics.n_nonfinite_mismatched:
-            verdict = Verdict.NONFINITE
-        return replace(
-            base,
-            verdict=verdict,
-            metrics=metrics,
-            error_ratio=(distance.ratio, distance.base_ratio),
-            envelope=(distance.envelope.rms, distance.envelope.max),
-            culprit=(self.other.name,) if distance.off else (),
-        )
-
-    def _measured(self, values: Array, at: Boundary) -> Metrics | None:
-        """The metrics of a tensor at a boundary, against the baseline's; None if their shapes differ."""
-        ours = self.free.plain.load(self.keys[str(at)])
-        if values.size != ours.size or values.dtype.kind != ours.dtype.kind:
-            return None
-        return compare(values.reshape(ours.shape), ours.astype(values.dtype), 0.0, 0.0)
-
-    def _boundaries(self, finding: Finding) -> Iterator[Comparison]:
-        """The tensors at the boundaries of a finding that was not judged as an op."""
-        for at, ratio in finding.boundaries.items():
-            start = self._start(f"layer.{at.layer or 'model'}.{at.state or at.side}{at.index or ''}")
-            metrics = finding.metrics.get(at)
-            yield replace(
-                start, verdict=Verdict.SEMANTIC, metrics=metrics, error_ratio=(ratio, None), culprit=(self.other.name,)
-            )
 
     def diagnoses(self, comparisons: Sequence[Comparison]) -> Iterator[Diagnosis]:
         """One for each finding; of what is off without one, that it is unexplained."""
@@ -862,11 +683,6 @@ def outcome(
 
     differing = {n: a for n, a in again.items() if n in returned and not np.array_equal(a, returned[n], equal_nan=True)}
     return CellOutcome(case.id, dtype, backend, Outcome.OK, outputs=outputs(returned), again=outputs(differing))
-
-
-def outputs_of(run: Recorded) -> list[str]:
-    """The names of a run's outputs."""
-    return [name for name in run if name.partition(".")[0] == "output"]
 
 
 def has_shapes(outcome: CellOutcome, oracle: Mapping[str, Any]) -> bool:

@@ -1,0 +1,207 @@
+"""The baseline's runs and another port's, row by row: outputs, loss, metrics, buffers, gradients, weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from parity.config.plan import CasePlan
+from parity.judge.bound.envelope import FLOOR, OFF
+from parity.judge.compare.cell import NOTHING_FINITE
+from parity.judge.compare.metrics import Metrics, compare, quotient
+from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.diagnose.memory import Memory
+from parity.models import orders, steps
+from parity.models.findings import Boundary, Finding
+from parity.models.measure import Bench, Distance
+from parity.models.ports import Array, Port
+from parity.models.spec import Model
+from parity.models.state import Move
+from parity.models.worker.tape import Recorded
+from parity.reporting.text.words import plural
+
+
+@dataclass
+class Rows:
+    """The baseline and another port. `states` are their states, the other's made of the baseline's; `moves` and
+    `partners` say what belongs to what. `run` is the other port's own, from `own` if it has weights of its own. `keys`
+    are the baseline's names of its tensors, `axes` the orders of the baseline's axes that give them. `behind`: the
+    baseline's layer whose output a layer gives that is two of the baseline's."""
+
+    case: CasePlan
+    dtype: str
+    base: Port
+    other: Port
+    states: Mapping[str, Path]
+    moves: Sequence[Move]
+    partners: Mapping[str, str]
+    batch: Path
+    folder: Path
+    free: Bench
+    step: Bench
+    run: Recorded
+    own: Path | None = None
+    behind: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    axes: Mapping[str, orders.Axes] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+    findings: list[Finding] = field(default_factory=list)
+    first: Boundary | None = None
+    n_layers: int = 0
+    resized: bool = False
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Model:
+        """The case's functions."""
+        assert isinstance(self.case.params, Model)  # noqa: S101 - for the type checker
+        return self.case.params
+
+    @property
+    def _differentiable(self) -> bool:
+        """Whether gradients are compared."""
+        return bool(self.model.loss) and self.base.differentiable and self.other.differentiable
+
+    def _is_off(self, name: str) -> bool:
+        """Whether an output or the loss is more than rounding."""
+        return name in self.free.plain and name in self.run and self.free.distance(name, self.run, name, whole=True).off
+
+    @property
+    def _outputs(self) -> list[str]:
+        return outputs_of(self.free.plain)
+
+    def _metric(self, run: Recorded) -> dict[str, float]:
+        """The user's metric of a run's outputs, as the baseline computes it."""
+        return self.base.metric(run, self.batch) if self.model.metric else {}
+
+    def comparisons(self) -> Iterator[Comparison]:
+        """The outputs, the loss, the gradients, and the tensors of layers that are off."""
+        moved = {f"grad.{move.target}": move for move in self.moves} if self._differentiable else {}
+        otherwise = self._other_outputs()
+        for name in dict.fromkeys([*self._outputs, *outputs_of(self.run)]):
+            row = self._comparison(name, name, None)
+            yield replace(row, message=f"{row.message}: {otherwise}") if otherwise and row.message else row
+        if "loss" in self.free.plain and self.other.has_loss:
+            yield self._comparison("loss", "loss", None)
+        yield from self._metrics()
+        for at, distance in steps.distances(self.free, self.run, self.keys, self.axes, whole=True):
+            if at.state:
+                ours = self.free.plain.load(self.keys[str(at)])
+                yield self._row(self._start(f"buffer.{at.layer}.{at.state}"), distance, self.run.load(str(at)), ours)
+        for theirs, move in moved.items():
+            ours = [f"grad.{source}" for source in move.sources]
+            if all(one in self.free.plain for one in ours) or theirs in self.run:
+                yield self._gradient(theirs, ours, move)
+        for finding in self.findings:
+            yield from finding.comparisons or self._boundaries(finding)
+
+    def _weights(self, name: str) -> Comparison:
+        """A parameter's own values against those that the baseline's give."""
+        start = self._start(f"weights.{name}")
+        have, want = (Recorded(str(state)).load(name) for state in (self.other.state, self.states[self.other.name]))
+        if have.shape != want.shape:
+            return replace(start, message=f"{list(have.shape)}, not {list(want.shape)}", culprit=(self.other.name,))
+        metrics = compare(have, want, 0.0, 0.0)
+        scale = FLOOR[self.dtype] * metrics.expected_rms
+        ratio = quotient(metrics.rmse, scale)
+        off = ratio >= OFF or metrics.n_nonfinite_mismatched > 0
+        verdict = Verdict.NONFINITE if metrics.n_nonfinite_mismatched else Verdict.SEMANTIC if off else Verdict.CLOSE
+        return replace(
+            start, verdict=verdict, metrics=metrics, error_ratio=(ratio, None), envelope=(scale, scale),
+            culprit=(self.other.name,) if off else (),
+        )  # fmt: skip
+
+    def _metrics(self) -> Iterator[Comparison]:
+        """The metrics; their envelope is that of the perturbed runs."""
+        ours = self.metrics.get(self.base.name, {})
+        perturbed = [self._metric(run) for run in self.free.perturbed] if ours else []
+        for name, value in self.metrics.get(self.other.name, {}).items():
+            if name not in ours:
+                continue
+            spread = max((abs(run[name] - ours[name]) for run in perturbed if name in run), default=0.0)
+            spread = max(spread, abs(ours[name]) * FLOOR[self.dtype])
+            ratio = quotient(abs(value - ours[name]), spread)
+            metrics = compare(np.array([value]), np.array([ours[name]]), 0.0, 0.0)
+            yield Comparison(
+                self.case.id, self.dtype, f"metric.{name}", self.other.name, self.base.name,
+                Verdict.SEMANTIC if ratio >= OFF else Verdict.EQUAL if metrics.equal else Verdict.CLOSE, 0.0, 0.0,
+                metrics=metrics, error_ratio=(ratio, 0.0), envelope=(spread, spread),
+                culprit=(self.other.name,) if ratio >= OFF else (),
+            )  # fmt: skip
+
+    def _other_outputs(self) -> str:
+        """That the models return another number of tensors, or under other names, in words."""
+        theirs, ours = ([name.partition(".")[2] for name in outputs_of(run)] for run in (self.run, self.free.plain))
+        if len(theirs) != len(ours):
+            return f"{self.other.name} returns {plural(len(theirs), 'tensor')}, {self.base.name} {len(ours)}"
+        if sorted(theirs) != sorted(ours):
+            named = (", ".join(name or "a single tensor" for name in names) for names in (theirs, ours))
+            return f"{self.other.name} returns {next(named)}, {self.base.name} {next(named)}"
+        return ""
+
+    def _start(self, tensor: str) -> Comparison:
+        """A comparison that says nothing yet."""
+        return Comparison(
+            self.case.id, self.dtype, tensor, self.other.name, self.base.name, Verdict.STRUCTURE, 0.0, 0.0
+        )
+
+    def _comparison(self, tensor: str, ours: str, moved: Array | None) -> Comparison:
+        base = self._start(tensor)
+        if tensor not in self.run:
+            return replace(base, message=f"{self.other.name} has no {tensor}", culprit=(self.other.name,))
+        if ours not in self.free.plain:
+            return replace(base, message=f"{self.base.name} has no {ours}", culprit=(self.other.name,))
+        distance = self.free.distance(ours, self.run, tensor, whole=True, moved=moved)
+        values = self.run.load(tensor) if moved is None else moved
+        return self._row(base, distance, values, self.free.plain.load(ours))
+
+    def _gradient(self, theirs: str, ours: Sequence[str], move: Move) -> Comparison:
+        """A gradient, in the baseline's layout; of one that is made of several, the part that is furthest off."""
+        if theirs not in self.run or any(one not in self.free.plain for one in ours):
+            return self._comparison(theirs, ours[0], None)
+        parts = move.shares(self.run.load(theirs), [self.free.plain.load(one) for one in ours])
+        rows = [self._comparison(theirs, one, part) for one, part in zip(ours, parts, strict=True)]
+        return max(rows, key=lambda row: row.error_ratio[0] or 0.0)
+
+    def _row(self, base: Comparison, distance: Distance, values: Array, expected: Array) -> Comparison:
+        """A comparison with its verdict: by the envelope, unless the case has a tolerance of its own."""
+        if distance.shapes:
+            return replace(base, message=f"{self.other.name} has {distance.shapes}", culprit=(self.other.name,))
+        metrics = compare(np.asarray(values), np.asarray(expected).astype(values.dtype), 0.0, 0.0)
+        if not np.isfinite(expected).any() and not metrics.n_nonfinite_mismatched:
+            return replace(base, verdict=Verdict.NOT_COMPARED, message=NOTHING_FINITE)
+        verdict = Verdict.SEMANTIC if distance.off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
+        if metrics.n_nonfinite_mismatched:
+            verdict = Verdict.NONFINITE
+        return replace(
+            base,
+            verdict=verdict,
+            metrics=metrics,
+            error_ratio=(distance.ratio, distance.base_ratio),
+            envelope=(distance.envelope.rms, distance.envelope.max),
+            culprit=(self.other.name,) if distance.off else (),
+        )
+
+    def _measured(self, values: Array, at: Boundary) -> Metrics | None:
+        """The metrics of a tensor at a boundary, against the baseline's; None if their shapes differ."""
+        ours = self.free.plain.load(self.keys[str(at)])
+        if values.size != ours.size or values.dtype.kind != ours.dtype.kind:
+            return None
+        return compare(values.reshape(ours.shape), ours.astype(values.dtype), 0.0, 0.0)
+
+    def _boundaries(self, finding: Finding) -> Iterator[Comparison]:
+        """The tensors at the boundaries of a finding that was not judged as an op."""
+        for at, ratio in finding.boundaries.items():
+            start = self._start(f"layer.{at.layer or 'model'}.{at.state or at.side}{at.index or ''}")
+            metrics = finding.metrics.get(at)
+            yield replace(
+                start, verdict=Verdict.SEMANTIC, metrics=metrics, error_ratio=(ratio, None), culprit=(self.other.name,)
+            )
+
+
+def outputs_of(run: Recorded) -> list[str]:
+    """The names of a run's outputs."""
+    return [name for name in run if name.partition(".")[0] == "output"]
