@@ -13,7 +13,8 @@ from benchmarks.faults.settings import SETTINGS as TABLED
 from benchmarks.faults.settings import Setting, eps_of, image, one_of, split
 from parity.cases import OPS
 from parity.cases.draw import Draw, Integers, Normal, Shape, Special, TensorPlan, Uniform
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
+from parity.config.plan import CasePlan, WrittenAt
+from parity.config.tolerances import DEFAULT_TOLERANCES
 
 Tensors = dict[str, NDArray[Any]]
 Rng = np.random.Generator

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.judge.faults import BASE, Healthy, healthy_of
 from benchmarks.judge.local import compute
 from benchmarks.judge.runs import Run
-from parity.config.plan import DEFAULT_TOLERANCES
+from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.engine.inputs import slug
 from parity.reporting.results.rows import CaseRow, Results
 

@@ -14,7 +14,7 @@ from parity.cases.op import Op
 from parity.config.grammar import Allowed, Text, Word, list_of, model_of, options, refusal
 from parity.config.sweep import ROOTS, sweep_of
 from parity.config.tensors import TENSOR
-from parity.config.tolerances import Tolerances
+from parity.config.tolerance_grammar import Tolerances
 
 
 def _unequal(dtypes: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,11 +17,12 @@ from parity.config.inputs import plan_tensors, read_inputs
 from parity.config.kinds import KIND, KINDS, case_kind
 from parity.config.memory import MemoryNeed, memory_of_op
 from parity.config.nodes import Node, Problems, child
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, ToleranceRule, WrittenAt
+from parity.config.plan import CasePlan, WrittenAt
 from parity.config.references import substitute
 from parity.config.stress import stressed
 from parity.config.sweep import Combination, expand
-from parity.config.tolerances import check_tensor_names
+from parity.config.tolerance_grammar import check_tensor_names
+from parity.config.tolerances import DEFAULT_TOLERANCES, ToleranceRule
 from parity.config.tree import without
 
 

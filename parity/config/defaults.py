@@ -9,8 +9,8 @@ from parity.cases.op import Op
 from parity.config.case_models import DefaultKeys
 from parity.config.grammar import check_keys, require_mapping
 from parity.config.nodes import Node, Problems
-from parity.config.plan import ToleranceRule
-from parity.config.tolerances import check_tensor_names, parse_tolerance
+from parity.config.tolerance_grammar import check_tensor_names, parse_tolerance
+from parity.config.tolerances import ToleranceRule
 from parity.config.tree import merge, only
 
 

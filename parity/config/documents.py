@@ -18,7 +18,7 @@ from parity.config.grammar import Allowed, ConfigModel, Text, model_of, read_par
 from parity.config.known import KnownEntry
 from parity.config.nodes import Node, Problems
 from parity.config.plan import ConfigFile
-from parity.config.tolerances import Tolerances
+from parity.config.tolerance_grammar import Tolerances
 from parity.config.tree import merge, only
 from parity.config.yaml_lines import YamlFile, read_yaml
 

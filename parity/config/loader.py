@@ -17,7 +17,7 @@ from parity.config.known import parse_known
 from parity.config.nodes import Node, Problems
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, KnownDeviation, Overrides, Plan
 from parity.config.select import Draft, select
-from parity.config.tolerances import check_tensor_names
+from parity.config.tolerance_grammar import check_tensor_names
 
 DEFAULT_DTYPES = ("float32", "float64")
 ONE_RUN = "or run the configs one by one: several are read as one run"

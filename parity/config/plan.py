@@ -6,9 +6,8 @@ Everything here is frozen, checked and independent of YAML: shapes, names and sw
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from parity.cases.brought import Brought, op_of
 from parity.cases.draw import TensorPlan
 from parity.cases.op import Op
 from parity.config.kinds import KINDS, OP
+from parity.config.tolerances import ToleranceTable
 
 ORACLE = "oracle"
 """The reserved name of the NumPy oracle (the exact answer) as `expected` of a comparison."""
@@ -45,64 +45,6 @@ class BackendSpec:
     python: Path | None = None
     ops: Path | None = None
     ranks: int = 1
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """`|actual - expected| <= atol + rtol * |expected|`."""
-
-    rtol: float
-    atol: float
-
-
-@dataclass(frozen=True)
-class ToleranceRule:
-    """Sets rtol, atol or both for some dtypes and tensors (None: all; tensors may be globs)."""
-
-    dtype: str | None = None
-    tensor: str | None = None
-    rtol: float | None = None
-    atol: float | None = None
-
-    def applies_to(self, dtype: str, tensor: str) -> bool:
-        """Whether this rule applies to `tensor` in `dtype`."""
-        return self.dtype in (None, dtype) and (self.tensor is None or fnmatchcase(tensor, self.tensor))
-
-
-@dataclass(frozen=True)
-class ToleranceTable:
-    """Rules from general to specific; the last one that applies wins."""
-
-    rules: tuple[ToleranceRule, ...]
-
-    def extended(self, rules: Sequence[ToleranceRule]) -> ToleranceTable:
-        """This table with more specific rules appended."""
-        return ToleranceTable(self.rules + tuple(rules))
-
-    def lookup(self, dtype: str, tensor: str) -> Tolerance:
-        """The tolerance for `tensor` in `dtype`; the default table has a row for every dtype."""
-        rtol = atol = None
-        for rule in self.rules:
-            if rule.applies_to(dtype, tensor):
-                rtol = rule.rtol if rule.rtol is not None else rtol
-                atol = rule.atol if rule.atol is not None else atol
-        if rtol is None or atol is None:
-            raise LookupError(f"no tolerance for {tensor} in {dtype}")
-        return Tolerance(rtol, atol)
-
-
-DEFAULT_TOLERANCES = ToleranceTable(
-    (
-        ToleranceRule(dtype="float16", rtol=1e-3, atol=1e-5),
-        ToleranceRule(dtype="bfloat16", rtol=1.6e-2, atol=1e-5),
-        ToleranceRule(dtype="float32", rtol=1.3e-6, atol=1e-5),
-        ToleranceRule(dtype="float64", rtol=1e-7, atol=1e-7),
-        ToleranceRule(dtype="float16", tensor="grad.*", rtol=1e-2, atol=1e-3),
-        ToleranceRule(dtype="bfloat16", tensor="grad.*", rtol=5e-2, atol=1e-3),
-        ToleranceRule(dtype="float32", tensor="grad.*", rtol=1e-4, atol=1e-5),
-        ToleranceRule(dtype="float64", tensor="grad.*", rtol=1e-7, atol=1e-7),
-    )
-)
 
 
 @dataclass(frozen=True)

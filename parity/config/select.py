@@ -14,7 +14,7 @@ from parity.config.kinds import OP, case_kind
 from parity.config.memory import GIB
 from parity.config.nodes import Problems
 from parity.config.plan import ORACLE, Asked, BackendSpec, ConfigFile, KnownDeviation, Overrides, Plan
-from parity.config.tolerances import parse_options
+from parity.config.tolerance_grammar import parse_options
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from parity.cases.exact.formats import FORMATS
-from parity.config.plan import ORACLE, Tolerance, ToleranceRule
+from parity.config.plan import ORACLE
+from parity.config.tolerances import Tolerance, ToleranceRule
 from parity.dumps.matching import Transform
 from parity.dumps.tensors import NARROW, WHOLE, Array, DumpError, Shape, Stored, numpy_dtype
 from parity.judge.bound.envelope import LOSSY, OFF, UNIT_ROUNDOFF

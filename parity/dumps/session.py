@@ -20,7 +20,7 @@ from parity.config.errors import ConfigError
 from parity.config.known import parse_known
 from parity.config.nodes import Problems, printable
 from parity.config.plan import ORACLE, Asked, KnownDeviation, Plan
-from parity.config.tolerances import parse_options
+from parity.config.tolerance_grammar import parse_options
 from parity.config.yaml_lines import read_yaml
 from parity.dumps.compare import Names, Partners, Rules, against, compared, judged, structural
 from parity.dumps.hints import CORNER, MOST, hint_of, joined, twin

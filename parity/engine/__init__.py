@@ -1,6 +1,5 @@
 """Runs a plan: draws inputs once, keeps warm workers per backend, handles timeouts and crashes."""
 
-from parity.engine.backend import Announced, BackendLost, BackendStarted, EngineOptions, Running
 from parity.engine.engine import (
     CasePrepared,
     CellFinished,
@@ -15,6 +14,7 @@ from parity.engine.engine import (
 )
 from parity.engine.inputs import Prepared
 from parity.engine.starting import BackendInfo
+from parity.engine.supervision import Announced, BackendLost, BackendStarted, EngineOptions, Running
 from parity.outcome import CellOutcome, Outcome, Output
 
 __all__ = [

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from parity.cases.dtypes import as_dtype
 from parity.config.plan import CasePlan
-from parity.engine.backend import BackendRunner, run_request
 from parity.engine.cells import Question
 from parity.engine.inputs import Prepared
+from parity.engine.supervision import BackendRunner, run_request
 from parity.outcome import Arrays, CellOutcome, Outcome
 
 MAX_QUESTIONS = 400

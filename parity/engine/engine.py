@@ -16,7 +16,14 @@ from typing import Any
 from parity.clients import CLIENTS
 from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine.asking import Asking, CaseQuestions
-from parity.engine.backend import (
+from parity.engine.buffers import Scratch, SharedBuffers
+from parity.engine.cells import CellQueue, CellRequest
+from parity.engine.inputs import Prepared, prepare
+from parity.engine.logs import RunLog
+from parity.engine.process import kill_children, kill_strays
+from parity.engine.shards import shards
+from parity.engine.starting import replaceable
+from parity.engine.supervision import (
     Announced,
     BackendLost,
     BackendRunner,
@@ -25,13 +32,6 @@ from parity.engine.backend import (
     OutcomeArrived,
     Running,
 )
-from parity.engine.buffers import Scratch, SharedBuffers
-from parity.engine.cells import CellQueue, CellRequest
-from parity.engine.inputs import Prepared, prepare
-from parity.engine.logs import RunLog
-from parity.engine.process import kill_children, kill_strays
-from parity.engine.shards import shards
-from parity.engine.starting import replaceable
 from parity.outcome import CellOutcome, Outcome
 
 MIN_CELLS_AHEAD = 64

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from parity import environments
 from parity.config.plan import BackendSpec
-from parity.engine.backend import Announced, BackendStarted, EngineOptions
 from parity.engine.buffers import Scratch, SharedBuffers
 from parity.engine.logs import RunLog
 from parity.engine.process import Message, WorkerError, WorkerProcess, kill_children, kill_strays
 from parity.engine.starting import BackendError, greet, load_ops, resolve, spawn
+from parity.engine.supervision import Announced, BackendStarted, EngineOptions
 from parity.outcome import Outcome
 
 Reply = tuple[Message, dict[str, NDArray[Any]]]

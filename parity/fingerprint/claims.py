@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.draw import TensorPlan, Values
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
+from parity.config.plan import CasePlan, WrittenAt
+from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.fingerprint.precision import PRECISIONS, Long, Precision
 
 UNDECIDED = "cannot tell"

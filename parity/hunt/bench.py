@@ -20,11 +20,11 @@ from parity.cases.dtypes import as_dtype
 from parity.cases.oracle import evaluate, program_of
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
 from parity.engine.asking import CaseQuestions, stored
-from parity.engine.backend import BackendLost, BackendStarted, EngineOptions, OutcomeArrived
 from parity.engine.cells import CellRequest
 from parity.engine.engine import IDLE_S, Crew
 from parity.engine.logs import RunLog
 from parity.engine.starting import BackendInfo
+from parity.engine.supervision import BackendLost, BackendStarted, EngineOptions, OutcomeArrived
 from parity.hunt import HuntError
 from parity.judge.bound.envelope import FIRST_RUNS, OFF, Array, Envelope, EnvelopeRuns, error_ratio, size
 from parity.judge.case import CaseJudge, Cell

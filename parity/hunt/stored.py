@@ -12,7 +12,8 @@ import numpy as np
 from parity.cases import OPS
 from parity.cases.draw import File, TensorPlan
 from parity.config.backends import SHORT
-from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, WrittenAt
+from parity.config.plan import BackendSpec, CasePlan, WrittenAt
+from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.engine import EngineOptions
 from parity.hunt import HuntError
 from parity.hunt.bench import Bench, Seen, Trial

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.config.plan import Tolerance
+from parity.config.tolerances import Tolerance
 from parity.judge.compare.metrics import Metrics, compare
 
 Array = NDArray[Any]

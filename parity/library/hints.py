@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.exact.formats import FORMATS
-from parity.config.plan import Tolerance
+from parity.config.tolerances import Tolerance
 from parity.judge.diagnose.evaluator import Predicted
 from parity.judge.diagnose.locality import contents, describe
 from parity.judge.diagnose.permutations import arrangements

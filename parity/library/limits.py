@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from parity.config.errors import nearest
-from parity.config.plan import DEFAULT_TOLERANCES, Tolerance, ToleranceRule, ToleranceTable
-from parity.config.tolerances import sane_number
+from parity.config.tolerance_grammar import sane_number
+from parity.config.tolerances import DEFAULT_TOLERANCES, Tolerance, ToleranceRule, ToleranceTable
 from parity.library.arrays import Tensor
 
 EXACT = "exact"

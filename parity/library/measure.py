@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.exact.formats import FORMATS
-from parity.config.plan import Tolerance
+from parity.config.tolerances import Tolerance
 from parity.judge.compare.cell import vacuous
 from parity.judge.compare.metrics import Metrics, bfloat16_ulps
 from parity.library.arrays import WIDENED, Tensor, in_dtype_of

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from parity.config.plan import Tolerance
+from parity.config.tolerances import Tolerance
 from parity.judge.compare.metrics import Metrics
 from parity.outcome import Judgement
 

@@ -14,7 +14,8 @@ from parity.cases.draw import File, TensorPlan, generator
 from parity.cases.dtypes import as_dtype
 from parity.cases.op import CaseError, Op
 from parity.cases.options import in_words_of_pytorch
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan
+from parity.config.plan import CasePlan
+from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.engine.inputs import save_array
 from parity.models.layouts import Layout, layout_of
 from parity.models.orders import Sight

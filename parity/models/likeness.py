@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parity.config.plan import Tolerance
+from parity.config.tolerances import Tolerance
 from parity.library.hints import Scene, rearranged, scaled
 from parity.library.measure import MAX_ELEMENTS
 from parity.models.ports import Array

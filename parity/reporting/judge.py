@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from parity.config.plan import ToleranceRule, ToleranceTable
+from parity.config.tolerances import ToleranceRule, ToleranceTable
 from parity.exit_codes import INTERRUPTED
 from parity.judge.compare.frontier import NEVER, accepts
 from parity.judge.compare.verdict import Verdict

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from parity.config.plan import DEFAULT_TOLERANCES, ORACLE
+from parity.config.plan import ORACLE
+from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.judge.compare.frontier import accepts
 from parity.judge.compare.verdict import Verdict
 from parity.reporting.judge import FRONTIER, NOT_KEPT, JudgeError

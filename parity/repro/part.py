@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.op import Op
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
+from parity.config.plan import CasePlan, WrittenAt
+from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.judge.bound.envelope import Envelope, EnvelopeRuns, work_dtype
 from parity.judge.bound.groups import group_means
 from parity.judge.case import Cell

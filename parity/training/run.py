@@ -29,7 +29,7 @@ from parity.reporting.results.kept import side_folders
 from parity.reporting.results.rows import TrainingRow
 from parity.training.config.models import CLIPS, LOSSES, OPTIMIZERS
 from parity.training.cost import LONGDOUBLE, cost
-from parity.training.judge.findings import FirstDivergence
+from parity.training.judge.divergence import FirstDivergence
 from parity.training.judge.judge import Divergences, TrainingJudge
 from parity.training.layers import LAYER_OPS
 from parity.training.lockstep.asking import ParticipantAsking

@@ -11,7 +11,8 @@ import pytest
 
 from parity.cases import OPS
 from parity.cases.draw import TensorPlan, Uniform
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
+from parity.config.plan import CasePlan, WrittenAt
+from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.engine import EngineOptions
 from parity.hunt.bench import Bench, TimeUp, Trial, judged, whole_ratios
 from parity.hunt.reduce import reduce_case

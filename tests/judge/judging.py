@@ -11,7 +11,8 @@ from parity.cases import OPS
 from parity.cases.draw import Constant, Draw, Integers, Normal, TensorPlan, Uniform
 from parity.cases.op import Variant
 from parity.cases.oracle import evaluate
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
+from parity.config.plan import CasePlan, WrittenAt
+from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.judge.case import CaseJudge, Judged
 from parity.judge.compare.cell import consult_oracle
 from parity.outcome import CellOutcome, Outcome, Output

@@ -13,7 +13,8 @@ from parity.cases.matmul import LinearParams
 from parity.cases.norm import LayerNormParams
 from parity.cases.oracle import IN_SEQUENCE, evaluate
 from parity.config import load_plan
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, WrittenAt
+from parity.config.plan import CasePlan, WrittenAt
+from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.judge.bound.envelope import OFF, Envelope, Size, envelope_of, envelopes, error_ratio, size
 from parity.judge.bound.groups import Spread
 from parity.judge.case import Cell

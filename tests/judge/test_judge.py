@@ -12,7 +12,8 @@ from parity.cases import oracle
 from parity.cases.draw import Integers, Normal, TensorPlan
 from parity.cases.norm import LayerNormParams
 from parity.cases.op import Variant
-from parity.config.plan import DEFAULT_TOLERANCES, CasePlan, ToleranceRule, WrittenAt
+from parity.config.plan import CasePlan, WrittenAt
+from parity.config.tolerances import DEFAULT_TOLERANCES, ToleranceRule
 from parity.exit_codes import exit_code
 from parity.judge.case import CaseJudge
 from parity.judge.compare.cell import consult_oracle

@@ -8,7 +8,7 @@ import numpy as np
 
 from parity.cases import OPS
 from parity.cases.oracle import evaluate
-from parity.config.plan import ToleranceRule
+from parity.config.tolerances import ToleranceRule
 from parity.judge.case import CaseJudge, prepared
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.diagnose.causes import standing_causes

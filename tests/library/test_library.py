@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as hnp
 
 import parity
 from parity.config.errors import nearest
-from parity.config.plan import Tolerance
+from parity.config.tolerances import Tolerance
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.library import hints, pairs
 from parity.library.distance import excess, measure

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, WrittenAt
+from parity.config.plan import BackendSpec, CasePlan, WrittenAt
+from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.engine import EngineOptions
 from parity.engine.logs import RunLog
 from parity.engine.workers import Reply, Worker, Workers

@@ -13,7 +13,8 @@ from parity.judge.bound.envelope import OFF
 from parity.judge.compare.verdict import Verdict
 from parity.outcome import CellOutcome, Outcome
 from parity.training.judge.curves import CurveJudge, CurveRatios
-from parity.training.judge.findings import FirstDivergence, kind_of, listed
+from parity.training.judge.divergence import FirstDivergence
+from parity.training.judge.findings import kind_of, listed
 from parity.training.judge.measured import measure
 from parity.training.judge.oracle import NOTHING, StepOracle, UnknownError
 from parity.training.judge.probes import around, planned_steps

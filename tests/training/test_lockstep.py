@@ -15,7 +15,8 @@ import pytest
 
 from parity.cases import OPS
 from parity.cases.draw import Normal
-from parity.config.plan import DEFAULT_TOLERANCES, BackendSpec, CasePlan, Plan, WrittenAt
+from parity.config.plan import BackendSpec, CasePlan, Plan, WrittenAt
+from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.engine import EngineOptions, process
 from parity.engine.logs import RunLog
 from parity.engine.workers import Workers

@@ -16,7 +16,7 @@ from parity.config.nodes import Node, Problems
 from parity.config.plan import BackendSpec, CasePlan, WrittenAt
 from parity.config.references import substitute
 from parity.config.sweep import Combination, suffixes, sweep_of
-from parity.config.tolerances import Tolerances
+from parity.config.tolerance_grammar import Tolerances
 from parity.config.tree import without
 from parity.models import config as models
 from parity.models.decode.spec import DECODE, Decode

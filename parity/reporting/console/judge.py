@@ -8,8 +8,8 @@ from rich.text import Text
 
 from parity.config.errors import ConfigError
 from parity.config.nodes import Problems, printable
-from parity.config.plan import ToleranceRule
-from parity.config.tolerances import parse_options
+from parity.config.tolerance_grammar import parse_options
+from parity.config.tolerances import ToleranceRule
 from parity.reporting.console.run import STYLES, stdout_console
 from parity.reporting.judge import NOT_KEPT, Change, Rejudged
 from parity.reporting.rules import RuleAnswer

@@ -14,7 +14,7 @@ from parity.config.nodes import Node, Problems
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, WrittenAt
 from parity.config.references import substitute
 from parity.config.sweep import Combination, suffixes
-from parity.config.tolerances import check_tensor_names
+from parity.config.tolerance_grammar import check_tensor_names
 from parity.config.tree import without
 from parity.training.config.data import MAX_ELEMENTS, DataSet, data_set, plain_node, with_implied
 from parity.training.config.memory import memory_of_training

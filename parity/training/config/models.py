@@ -29,7 +29,7 @@ from parity.config.grammar import (
     union_of,
 )
 from parity.config.sweep import sweep_of
-from parity.config.tolerances import Tolerances
+from parity.config.tolerance_grammar import Tolerances
 from parity.training.data import GENERATORS
 from parity.training.data import check as check_data
 from parity.training.groups import DECAY

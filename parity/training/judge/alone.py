@@ -11,7 +11,8 @@ import numpy as np
 from parity.cases import OPS
 from parity.cases.draw import Normal, TensorPlan, generator
 from parity.cases.dtypes import as_dtype
-from parity.config.plan import DEFAULT_TOLERANCES, ORACLE, CasePlan, WrittenAt
+from parity.config.plan import ORACLE, CasePlan, WrittenAt
+from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.judge.bound.envelope import Array
 from parity.judge.case import CaseJudge
 from parity.judge.compare.cell import consult_oracle

@@ -18,7 +18,8 @@ from parity.cases import OPS
 from parity.cases.edit_words import described
 from parity.cases.op import IncompatibleError, Op, TensorShapes
 from parity.cases.program import Program
-from parity.config.plan import CasePlan, ToleranceTable, WrittenAt
+from parity.config.plan import CasePlan, WrittenAt
+from parity.config.tolerances import ToleranceTable
 from parity.judge.bound.envelope import UNIT_ROUNDOFF, Envelope, size
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction
 from parity.training.edits import ProgramEdits, whole_program

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF
@@ -12,7 +12,7 @@ from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE, Cause
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.training.judge.curves import RunCurves
+from parity.training.judge.divergence import UNEXPLAINED, FirstDivergence
 from parity.training.judge.inquiry import StageFault
 from parity.training.judge.stages import StepJudge
 from parity.training.spec import STAGES
@@ -23,48 +23,6 @@ SAME = 2.0
 """Two errors are the same if one is at most this many times the other."""
 TENSORS = 8
 """How many tensors of a stage are named."""
-UNEXPLAINED = "unexplained"
-
-
-@dataclass(frozen=True)
-class FirstDivergence:
-    """The first step and stage that exceed the error bound; `stage` is None if only a curve does."""
-
-    step: int
-    stage: str | None
-    tensor: str
-    ratio: float
-    fault: StageFault | None = None
-
-    def row(self) -> dict[str, Any]:
-        """As results.json has it."""
-        return {
-            "step": self.step,
-            "stage": self.stage,
-            "tensor": self.tensor,
-            "ratio": self.ratio,
-            "diagnosis": self.diagnosis,
-            "seen": "curve" if self.stage is None else "probe",
-        }
-
-    @property
-    def causes(self) -> tuple[Cause, ...]:
-        """What explains it; nothing if there is no cause."""
-        return () if self.fault is None else self.fault.causes
-
-    @property
-    def diagnosis(self) -> str:
-        """The id of the cause."""
-        return self.causes[0].id if self.causes else UNEXPLAINED
-
-
-def first_divergence(faults: Sequence[StageFault], curve: RunCurves | None, *, own: bool) -> FirstDivergence | None:
-    """Where a backend diverges: by its first stage outside, else by its curve (`own`: against the oracle's)."""
-    if faults:
-        first = faults[0]
-        return FirstDivergence(first.first, first.stage, first.tensors[0], first.ratio, first)
-    outside = None if curve is None else (curve.own if own else curve.ratio).first_outside()
-    return None if outside is None else FirstDivergence(outside[0], None, *outside[1:])
 
 
 def worst_kind(causes: Sequence[Cause]) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from msgspec import convert
 
-from parity.config.plan import DEFAULT_TOLERANCES, ORACLE, BackendSpec, CasePlan
+from parity.config.plan import ORACLE, BackendSpec, CasePlan
+from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.judge.bound.envelope import OFF, WORK
 from parity.judge.case import KINDS, ORDER
 from parity.judge.compare.cell import verdict_of
@@ -20,17 +21,8 @@ from parity.reporting.results.rows import TrainingRow
 from parity.training.cost import LONGDOUBLE, cost
 from parity.training.judge.alone import AskAbout
 from parity.training.judge.curves import SCALARS, CurveJudge, RunCurves
-from parity.training.judge.findings import (
-    UNEXPLAINED,
-    FirstDivergence,
-    attributed,
-    curve_diagnosis,
-    diagnoses_of,
-    fault_of,
-    first_divergence,
-    kind_of,
-    worst_kind,
-)
+from parity.training.judge.divergence import UNEXPLAINED, FirstDivergence, first_divergence
+from parity.training.judge.findings import attributed, curve_diagnosis, diagnoses_of, fault_of, kind_of, worst_kind
 from parity.training.judge.inquiry import StageFault
 from parity.training.judge.oracle import StepOracle
 from parity.training.judge.probes import around, planned_steps

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from parity.cases.op import Input, Op, TensorShapes
-from parity.config.plan import CasePlan, ToleranceTable, WrittenAt
+from parity.config.plan import CasePlan, WrittenAt
+from parity.config.tolerances import ToleranceTable
 from parity.judge.bound.envelope import Array, Envelope
 from parity.judge.diagnose.edits import edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator

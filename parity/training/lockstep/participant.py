@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from parity.config.plan import BackendSpec
-from parity.engine.backend import run_request
 from parity.engine.cells import Question
 from parity.engine.process import Message, WorkerError
 from parity.engine.starting import BackendError
+from parity.engine.supervision import run_request
 from parity.engine.workers import Reply, Worker, Workers
 from parity.outcome import Arrays, CellOutcome, Outcome, Output
 from parity.training.config.memory import RING

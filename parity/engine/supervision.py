@@ -1,4 +1,5 @@
-"""Runs one backend: a thread that finds its interpreter, keeps a warm worker and sends it one cell after another."""
+"""Runs one backend: a thread that finds its interpreter, keeps a warm worker and sends it one cell after another; a worker
+that dies costs its cell, and another is started."""
 
 from __future__ import annotations
 
