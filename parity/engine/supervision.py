@@ -1,5 +1,7 @@
-"""Runs one backend: a thread that finds its interpreter, keeps a warm worker and sends it one cell after another; a worker
-that dies costs its cell, and another is started."""
+"""Runs one backend: a thread that finds its interpreter, keeps a warm worker and sends it one cell after another.
+
+A worker that dies costs its cell; another one is started for the next.
+"""
 
 from __future__ import annotations
 
