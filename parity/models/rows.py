@@ -23,6 +23,9 @@ from parity.models.state import Move
 from parity.models.worker.tape import Recorded
 from parity.reporting.text.words import plural
 
+NOTHING = 1e-30
+"""Beside a tolerance of 0 all differences are infinitely large."""
+
 
 @dataclass
 class Rows:
@@ -104,7 +107,7 @@ class Rows:
         have, want = (Recorded(str(state)).load(name) for state in (self.other.state, self.states[self.other.name]))
         if have.shape != want.shape:
             return replace(start, message=f"{list(have.shape)}, not {list(want.shape)}", culprit=(self.other.name,))
-        metrics = compare(have, want, 0.0, 0.0)
+        metrics = differing(have, want)
         scale = FLOOR[self.dtype] * metrics.expected_rms
         ratio = quotient(metrics.rmse, scale)
         off = ratio >= OFF or metrics.n_nonfinite_mismatched > 0
@@ -170,7 +173,7 @@ class Rows:
         """A comparison with its verdict: by the envelope, unless the case has a tolerance of its own."""
         if distance.shapes:
             return replace(base, message=f"{self.other.name} has {distance.shapes}", culprit=(self.other.name,))
-        metrics = compare(np.asarray(values), np.asarray(expected).astype(values.dtype), 0.0, 0.0)
+        metrics = differing(np.asarray(values), np.asarray(expected).astype(values.dtype))
         if not np.isfinite(expected).any() and not metrics.n_nonfinite_mismatched:
             return replace(base, verdict=Verdict.NOT_COMPARED, message=NOTHING_FINITE)
         verdict = Verdict.SEMANTIC if distance.off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
@@ -190,7 +193,7 @@ class Rows:
         ours = self.free.plain.load(self.keys[str(at)])
         if values.size != ours.size or values.dtype.kind != ours.dtype.kind:
             return None
-        return compare(values.reshape(ours.shape), ours.astype(values.dtype), 0.0, 0.0)
+        return differing(values.reshape(ours.shape), ours.astype(values.dtype))
 
     def _boundaries(self, finding: Finding) -> Iterator[Comparison]:
         """The tensors at the boundaries of a finding that was not judged as an op."""
@@ -200,6 +203,11 @@ class Rows:
             yield replace(
                 start, verdict=Verdict.SEMANTIC, metrics=metrics, error_ratio=(ratio, None), culprit=(self.other.name,)
             )
+
+
+def differing(actual: Array, expected: Array) -> Metrics:
+    """The metrics of all that differs; the worst element is the one with the largest difference."""
+    return compare(actual, expected, 0.0, NOTHING)
 
 
 def outputs_of(run: Recorded) -> list[str]:
