@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import traceback
 from difflib import get_close_matches
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from parity.adapters.base import Unsupported
 from parity.models.worker import decode
 from parity.models.worker.crossing import Crossing, perturbed
 from parity.models.worker.ports import port_class
-from parity.models.worker.ports.base import Port, PortError
+from parity.models.worker.ports.base import ClosedCall, Port, PortError
 from parity.models.worker.ports.layered import LayeredPort
 from parity.models.worker.returns import batch_of, metrics_of
 from parity.models.worker.tape import Recorded, Tape, regrouped
@@ -146,16 +146,7 @@ class ModelRequests:
         given, tape = Recorded(request["given"]), Tape(request["record"])
         others = {int(name[5:]): given.load(name) for name in given if name.startswith("step:")}
         try:
-            found = calls_of(
-                port,
-                request["layer"],
-                request["call"],
-                *given_of(given),
-                request["children"],
-                tape,
-                others,
-                request["gradients"],
-            )
+            found = calls_of(port, closed_call(request, given), tape, others, gradients=request["gradients"])
         except UntracedError as error:
             raise PortError(str(error)) from error
         tape.close()
@@ -166,9 +157,8 @@ class ModelRequests:
         port = self.current()
         port.load(request["state"], request["dtype"], 0)
         given, tape = Recorded(request["given"]), Tape(request["record"])
-        inputs, values = given_of(given)
         try:
-            found = traced(port, request["layer"], request["call"], inputs, values, request["children"])
+            found = traced(port, closed_call(request, given))
         except UntracedError as error:
             raise PortError(str(error)) from error
         for name, array in found.constants.items():
@@ -199,10 +189,11 @@ class ModelRequests:
         return decode.prompts(self.function(request["prompts"]))
 
 
-def given_of(given: Recorded) -> Tuple[Dict[int, Any], Dict[str, Any]]:
-    """What a layer's call gets, and what the layers within return."""
+def closed_call(request: Message, given: Recorded) -> ClosedCall:
+    """The layer's call that a request is about, with what it gets and what the layers within return."""
     inputs = {int(name[3:]): given.load(name) for name in given if name.startswith("in:")}
-    return inputs, {name.partition(":")[2]: given.load(name) for name in given if name.startswith("child:")}
+    values = {name.partition(":")[2]: given.load(name) for name in given if name.startswith("child:")}
+    return ClosedCall(request["layer"], request["call"], inputs, values, request["children"])
 
 
 class Source:

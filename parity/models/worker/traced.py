@@ -8,7 +8,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping
 
 from parity.models.worker.calls import WITHOUT, Calls
 from parity.models.worker.crossing import IN, OUT, Crossing, key
-from parity.models.worker.ports.base import Port
+from parity.models.worker.ports.base import ClosedCall, Port
 from parity.models.worker.ports.layered import LayeredPort, Watch, filled, is_slot, named
 from parity.models.worker.tape import Tape
 from parity.models.worker.trace import Tracer, UntracedError
@@ -63,29 +63,16 @@ class Closed(Watch):
         self.named[output] = repr(self.tracer.var(tensor))
 
 
-def traced(
-    port: Port, layer: str, call: int, inputs: Mapping[int, Any], values: Mapping[str, Any], children: Collection[str]
-) -> Program:
-    """The program of a layer's call; `values` are what its children return, by boundary.
-
-    Raises UntracedError where it calls what has no translation.
-    """
+def traced(port: Port, given: ClosedCall) -> Program:
+    """The program of a layer's call. Raises UntracedError where it calls what has no translation."""
     if not port.traced or not isinstance(port, LayeredPort):
         raise UntracedError(f"{port.framework.__name__} does not tell what it calls")
     tracer = Tracer(port.framework)
-    return program_of(port, tracer, closed_run(port, layer, call, inputs, values, children, tracer))
+    return program_of(port, tracer, closed_run(port, given, tracer))
 
 
 def calls_of(
-    port: Port,
-    layer: str,
-    call: int,
-    inputs: Mapping[int, Any],
-    values: Mapping[str, Any],
-    children: Collection[str],
-    tape: Tape,
-    others: Mapping[int, Any],
-    gradients: bool,
+    port: Port, given: ClosedCall, tape: Tape, others: Mapping[int, Any], *, gradients: bool
 ) -> Dict[str, Any]:
     """The calls of a layer's call with their values, which go to the tape; `others` take the place of results. With
     `gradients`, they flow.
@@ -93,30 +80,21 @@ def calls_of(
     `steps`, and the marks of `inputs` and `outputs` with their places. Raises UntracedError.
     """
     if not isinstance(port, LayeredPort):
-        return port.noted(layer, call, inputs, values, children, tape, others)
+        return port.noted(given, tape, others)
     calls = Calls(port, tape, others)
-    closed = closed_run(port, layer, call, inputs, values, children, calls, gradients=gradients)
+    closed = closed_run(port, given, calls, gradients=gradients)
     outputs = {closed.outputs[name]: mark for name, mark in closed.named.items()}
     return calls.told_all(closed.inputs, outputs)
 
 
-def closed_run(
-    port: LayeredPort,
-    layer: str,
-    call: int,
-    inputs: Mapping[int, Any],
-    values: Mapping[str, Any],
-    children: Collection[str],
-    tracer: Any,
-    *,
-    gradients: bool = False,
-) -> Closed:
+def closed_run(port: LayeredPort, given: ClosedCall, tracer: Any, *, gradients: bool = False) -> Closed:
     """Call a layer with its children closed, while the tracer sees what its code calls. Raises UntracedError."""
+    layer, call = given.layer, given.call
     if (layer, call) not in port.calls:
         raise UntracedError(f"{layer or 'the model'} was not called {call + 1} times")
     module = port.module(layer)
-    closed = Closed(port, [name for name in children if name != layer], values, tracer)
-    leaves = {i: port.to_tensor(a, port.held(a), gradients and a.dtype.kind == "f") for i, a in inputs.items()}
+    closed = Closed(port, [name for name in given.children if name != layer], given.values, tracer)
+    leaves = {i: port.to_tensor(a, port.held(a), gradients and a.dtype.kind == "f") for i, a in given.inputs.items()}
     words = words_of(port.entered(module), port.calls[layer, call])
     for i, tensor in leaves.items():
         closed.inputs[repr(tracer.know(tensor, words[i] if i < len(words) else f"x{i}"))] = f"in:{i}"

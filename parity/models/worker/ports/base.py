@@ -35,6 +35,18 @@ class State:
     tied: str = ""
 
 
+@dataclass(frozen=True)
+class ClosedCall:
+    """A layer's call by itself: its tensors by number, and what its children, which are not entered, return, by
+    boundary."""
+
+    layer: str
+    call: int
+    inputs: Mapping[int, Any]
+    values: Mapping[str, Any]
+    children: Collection[str]
+
+
 class Port:
     """A user's model in its framework: built, loaded, run with its layers watched, and layers called alone.
 
@@ -162,16 +174,7 @@ class Port:
         moved = {name: perturbed(array, self.dtype, name, seed) for name, array in batch.items()}
         return {name: self.to_tensor(array, self.held(array)) for name, array in moved.items()}
 
-    def noted(
-        self,
-        layer: str,
-        call: int,
-        inputs: Mapping[int, Any],
-        values: Mapping[str, Any],
-        children: Collection[str],
-        tape: Tape,
-        others: Mapping[int, Any],
-    ) -> Dict[str, Any]:
+    def noted(self, closed: ClosedCall, tape: Tape, others: Mapping[int, Any]) -> Dict[str, Any]:
         """What a port whose layers are no objects calls between them (`traced.calls_of`)."""
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ from parity.models.worker.graphs.graph import Graph, Node, Parameter
 from parity.models.worker.graphs.kinds import kind_of
 from parity.models.worker.graphs.noted import NodeCalls
 from parity.models.worker.graphs.pieces import Pieces, Route, Walk
-from parity.models.worker.ports.base import Port, PortError, State
+from parity.models.worker.ports.base import ClosedCall, Port, PortError, State
 from parity.models.worker.tape import Tape
 
 
@@ -195,22 +195,13 @@ class OnnxruntimePort(Port):
             raise PortError(f"{layer or 'the model'} has no call {call + 1} that takes {len(inputs)} tensors")
         return nodes, {name: self.to_tensor(inputs[i], self.kind(name)) for i, name in enumerate(wanted)}
 
-    def noted(
-        self,
-        layer: str,
-        call: int,
-        inputs: Mapping[int, Any],
-        values: Mapping[str, Any],
-        children: Collection[str],
-        tape: Tape,
-        others: Mapping[int, Any],
-    ) -> Dict[str, Any]:
-        nodes, given = self.given_to(layer, call, inputs)
+    def noted(self, closed: ClosedCall, tape: Tape, others: Mapping[int, Any]) -> Dict[str, Any]:
+        nodes, given = self.given_to(closed.layer, closed.call, closed.inputs)
         outputs = self.graph.returned_by(nodes)
-        route = Route(self.graph, nodes, outputs, frozenset(children) - {layer})
-        loaded = {name: partial(self._held, array) for name, array in values.items()}
-        calls = NodeCalls(self.pieces, route, layer, tape, others, loaded)
-        return calls.run(given, {key(layer, call, OUT, i): value for i, value in enumerate(outputs)})
+        route = Route(self.graph, nodes, outputs, frozenset(closed.children) - {closed.layer})
+        loaded = {name: partial(self._held, array) for name, array in closed.values.items()}
+        calls = NodeCalls(self.pieces, route, closed.layer, tape, others, loaded)
+        return calls.run(given, {key(closed.layer, closed.call, OUT, i): value for i, value in enumerate(outputs)})
 
     def _held(self, array: Any, value: str) -> Any:
         """An array as a value of the graph."""
