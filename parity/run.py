@@ -145,8 +145,8 @@ class RunState:
         self, case: CasePlan, comparisons: Sequence[Comparison], diagnoses: Sequence[Diagnosis]
     ) -> Sequence[Comparison]:
         """Record a case: its comparisons, with the accepted ones marked. A finding may stop the run."""
-        self.store.add(map(record.comparison_row, comparisons))
-        self.store.add(diagnoses)
+        # Together: a resumed run takes a case with comparisons for one that was diagnosed.
+        self.store.add([*map(record.comparison_row, comparisons), *diagnoses])
         return self.accepted(case, comparisons, diagnoses)
 
     def take_shard(self, shard: ShardFinished) -> Sequence[Comparison]:
@@ -162,8 +162,7 @@ class RunState:
             self.store.change(*placed(record.case_row(self.cases[case], Path(folder))))
         self.n_outcomes += len(shard.outcomes)
         self.judging_s += shard.judge_seconds
-        for rows in (shard.outcomes, shard.comparisons, shard.diagnoses):
-            self.store.add(rows)
+        self.store.add([*shard.outcomes, *shard.comparisons, *shard.diagnoses])
         held: list[Comparison] = []
         for case in dict.fromkeys(row.case for row in shard.comparisons if row.fails):
             mine = [comparison(row) for row in shard.comparisons if row.case == case]

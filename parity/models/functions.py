@@ -17,6 +17,7 @@ MOST_AXES = 4
 HEAD = '''"""{title}, as NumPy."""
 
 import numpy as np
+from numpy import inf, nan
 
 from parity.models.functions import expect, op
 

@@ -128,6 +128,15 @@ class Rows:
             spread = max(spread, abs(ours[name]) * FLOOR[self.dtype])
             ratio = quotient(abs(value - ours[name]), spread)
             metrics = compare(np.array([value]), np.array([ours[name]]), 0.0, 0.0)
+            if not np.isfinite((value, ours[name])).all():
+                yield replace(
+                    self._start(f"metric.{name}"),
+                    verdict=Verdict.NOT_COMPARED if not np.isfinite(ours[name]) else Verdict.NONFINITE,
+                    message=NOTHING_FINITE if not np.isfinite(ours[name]) else "",
+                    culprit=() if not np.isfinite(ours[name]) else (self.other.name,),
+                    metrics=metrics,
+                )
+                continue
             yield Comparison(
                 self.case.id, self.dtype, f"metric.{name}", self.other.name, self.base.name,
                 Verdict.SEMANTIC if ratio >= OFF else Verdict.EQUAL if metrics.equal else Verdict.CLOSE, 0.0, 0.0,
@@ -157,9 +166,15 @@ class Rows:
             return replace(base, message=f"{self.other.name} has no {tensor}", culprit=(self.other.name,))
         if ours not in self.free.plain:
             return replace(base, message=f"{self.base.name} has no {ours}", culprit=(self.other.name,))
+        theirs, wanted = (run.entries[name]["dtype"] for run, name in ((self.run, tensor), (self.free.plain, ours)))
+        if tensor in self._outputs and theirs != wanted and theirs.startswith(wanted.rstrip("0123456789")):
+            message = f"{self.other.name} returns {theirs}, {self.base.name} {wanted}"
+            return replace(base, message=message, culprit=(self.other.name,))
         distance = self.free.distance(ours, self.run, tensor, whole=True, moved=moved)
-        values = self.run.load(tensor) if moved is None else moved
-        return self._row(base, distance, values, self.free.plain.load(ours))
+        values, expected = self.run.load(tensor) if moved is None else moved, self.free.plain.load(ours)
+        row = self._row(base, distance, values, expected)
+        # Two models that return nothing but zeros agree in nothing.
+        return replace(row, suspect=tensor in self._outputs and row.verdict.passes and not expected.any())
 
     def _gradient(self, theirs: str, ours: Sequence[str], move: Move) -> Comparison:
         """A gradient, in the baseline's layout; of one that is made of several, the part that is furthest off."""

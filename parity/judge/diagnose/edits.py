@@ -219,6 +219,8 @@ class Scan:
         self._right = frozenset(
             self._program.reach([name for name in self._program.outputs if name not in origin.wrong])
         )
+        # Of many a formula nothing but NaN comes out.
+        self._lost = frozenset(name for name, values in self._wrong.items() if np.isnan(values).all())
         self._formats = formats_below(self._evaluator.dtype)
         self._n_own = 0
         self._forward = {name for name in self._wrong if not name.startswith(GRADIENT)}
@@ -293,6 +295,8 @@ class Scan:
 
     def _matched(self, edit: Edit, target: str) -> Iterator[Match]:
         """An edit if it explains a tensor, alone or with the gradients that follow from it."""
+        if target in self._lost and not format_of(edit):
+            return
         if not self._fits(target, self._trial.output(edit, target), edit):
             return
         others = (name for name in self._wrong if name != target)
