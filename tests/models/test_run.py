@@ -149,6 +149,8 @@ CASES = {
     "random": (*[TWO.replace("self.head(self.act", "torch.rand(3) + self.head(self.act")] * 2, {"targets": ["labels"]}),
     "mistyped": (TWO, TWO, {"targets": ["label"]}),
     "wider": (TWO, TWO.replace("nn.Linear(8, 3)", "nn.Linear(8, 4)"), FULL),
+    "double": (TWO, TWO.replace(".mean(1))", ".mean(1)).double()"), {"targets": ["labels"]}),
+    "zeros": (*[TWO.replace(".mean(1))", ".mean(1)) * 0")] * 2, {"targets": ["labels"]}),
     "unbuilt": (TWO, TWO.replace("def build_model", "def build_modell"), FULL),
     "crash": (*[TWO + "\nimport os\nmake_batch = lambda: os._exit(3)\n"] * 2, {"targets": ["labels"]}),
 }  # fmt: skip
@@ -184,6 +186,20 @@ def test_a_fault_does_not_hide_another_behind_it(shared):
     )
     assert layer.evidence["share"] + code.evidence["share"] == pytest.approx(1, abs=1e-4)
     assert code.evidence["left"] < 8
+
+
+def test_outputs_of_another_dtype_do_not_agree(shared):
+    _, _, results = shared
+    (row,) = (row for row in results.comparisons if row.case == "double" and row.tensor == "output")
+    assert (row.verdict, row.culprit) == ("structure", ["theirs"])
+    assert row.message == "theirs returns float64, ours float32"
+
+
+def test_outputs_of_zeros_are_a_suspect_pass(shared):
+    _, _, results = shared
+    (row,) = (row for row in results.comparisons if row.case == "zeros" and row.tensor == "output")
+    assert row.suspect
+    assert row.verdict in ("equal", "close")
 
 
 def test_every_format_has_the_answer(shared):

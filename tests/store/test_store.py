@@ -274,3 +274,22 @@ def test_ctrl_c_while_rows_are_written_loses_none_and_doubles_none(at):
     with pytest.raises(KeyboardInterrupt):
         store.flush()
     assert store.n_outcomes == 2 * len(results.outcomes)
+
+
+def test_a_case_is_never_stored_without_its_diagnoses(tmp_path, monkeypatch):
+    """However often the store is written: a run that is killed in between goes on behind the case."""
+    (tmp_path / "ops.py").write_text(DOUBLED)
+    (tmp_path / "config.yaml").write_text(user_config("ops.py", cases=[SWEEP]))
+    written, seen = Store.flush, []
+
+    def flush(store):
+        written(store)
+        seen.append(
+            [store.db.execute(f"SELECT count(*) FROM {table.name}").fetchone()[0] for table in (COMPARISONS, DIAGNOSES)]
+        )
+
+    monkeypatch.setattr(Store, "flush", flush)
+    monkeypatch.setattr("parity.reporting.results.store.COMMIT_S", -1.0)
+    assert call("run", "config.yaml", "--out", "run", cwd=tmp_path).returncode == 1
+    assert len({n for n, _ in seen}) > 2
+    assert all(diagnosed for compared, diagnosed in seen if compared)
