@@ -313,7 +313,7 @@ def test_operands_in_bfloat16_are_named_by_the_oracle_with_such_operands():
 
 
 def test_a_strict_tolerance_makes_rounding_and_no_culprit():
-    from parity.config.plan import ToleranceRule
+    from parity.config.tolerances import ToleranceRule
 
     case = planned("linear", x=(8, 300), out_features=5)
     strict = case.tolerance.extended(
