@@ -68,7 +68,7 @@ def fits(base: Port, other: Port, move: Move) -> bool:
     return size // (1 if move.part is None else move.part[1]) == int(np.prod(other.tensors[move.target].shape))
 
 
-def in_words_of_pytorch(base: Port) -> dict[str, tuple[TensorInfo, Layout]]:
+def by_pytorchs_names(base: Port) -> dict[str, tuple[TensorInfo, Layout]]:
     """The baseline's tensors by PyTorch's names, with what gives PyTorch's layouts: a graph has both."""
     found = ((info, *canonical(base, info)) for info in base.tensors.values())
     return {entry.name: (info, layout) for info, entry, layout in found}
@@ -76,7 +76,7 @@ def in_words_of_pytorch(base: Port) -> dict[str, tuple[TensorInfo, Layout]]:
 
 def named(base: Port, other: Port, known: Mapping[str, Move]) -> Iterator[Move]:
     """By name."""
-    ours = in_words_of_pytorch(base)
+    ours = by_pytorchs_names(base)
     for name, info in other.tensors.items():
         if name not in known and name in ours and not ours[name][1].merged:
             there, layout = ours[name]
@@ -90,7 +90,7 @@ def named(base: Port, other: Port, known: Mapping[str, Move]) -> Iterator[Move]:
 def alike(base: Port, other: Port, known: Mapping[str, Move]) -> Iterator[Move]:
     """By their numbers, transposed or not; values that are all equal say nothing."""
     ours, theirs = Recorded(str(base.state)), Recorded(str(other.state))
-    names = in_words_of_pytorch(base)
+    names = by_pytorchs_names(base)
     named_already = {name for name in other.tensors if name in names}
     used = {source for move in known.values() for source in move.sources}
     used |= {names[name][0].name for name in named_already}
@@ -130,7 +130,7 @@ def same(a: Array, b: Array) -> tuple[int, ...] | None:
 
 def folds_of(base: Port, other: Port) -> Iterator[Fold]:
     """Convolutions of the port that have a BatchNorm in them: the baseline's has parameters, the port's has none."""
-    names, ours = list(base.layers), in_words_of_pytorch(base)
+    names, ours = list(base.layers), by_pytorchs_names(base)
     for layer in names:
         statistic = f"{layer}.running_var"
         if not is_norm(base, layer) or statistic in other.tensors or statistic not in ours:
@@ -186,7 +186,7 @@ def is_conv(port: Port, layer: str) -> bool:
 def folded(base: Port, other: Port, fold: Fold) -> Iterator[Move]:
     """The weight and the bias of a folded layer."""
     eps = float(options_of(base, base.layers[fold.norm]).get("eps", 1e-5))
-    ours = in_words_of_pytorch(base)
+    ours = by_pytorchs_names(base)
     parts = [f"{fold.norm}.{name}" for name in ("weight", "bias", "running_mean", "running_var")]
     if not all(name in ours for name in parts):
         return

@@ -124,24 +124,20 @@ class Rows:
         for name, value in self.metrics.get(self.other.name, {}).items():
             if name not in ours:
                 continue
+            start = replace(self._start(f"metric.{name}"), metrics=differing(np.array([value]), np.array([ours[name]])))
+            if not np.isfinite(ours[name]):
+                yield replace(start, verdict=Verdict.NOT_COMPARED, message=NOTHING_FINITE)
+                continue
+            if not np.isfinite(value):
+                yield replace(start, verdict=Verdict.NONFINITE, culprit=(self.other.name,))
+                continue
             spread = max((abs(run[name] - ours[name]) for run in perturbed if name in run), default=0.0)
             spread = max(spread, abs(ours[name]) * FLOOR[self.dtype])
             ratio = quotient(abs(value - ours[name]), spread)
-            metrics = compare(np.array([value]), np.array([ours[name]]), 0.0, 0.0)
-            if not np.isfinite((value, ours[name])).all():
-                yield replace(
-                    self._start(f"metric.{name}"),
-                    verdict=Verdict.NOT_COMPARED if not np.isfinite(ours[name]) else Verdict.NONFINITE,
-                    message=NOTHING_FINITE if not np.isfinite(ours[name]) else "",
-                    culprit=() if not np.isfinite(ours[name]) else (self.other.name,),
-                    metrics=metrics,
-                )
-                continue
-            yield Comparison(
-                self.case.id, self.dtype, f"metric.{name}", self.other.name, self.base.name,
-                Verdict.SEMANTIC if ratio >= OFF else Verdict.EQUAL if metrics.equal else Verdict.CLOSE, 0.0, 0.0,
-                metrics=metrics, error_ratio=(ratio, 0.0), envelope=(spread, spread),
-                culprit=(self.other.name,) if ratio >= OFF else (),
+            verdict = Verdict.EQUAL if value == ours[name] else Verdict.CLOSE
+            yield replace(
+                start, verdict=Verdict.SEMANTIC if ratio >= OFF else verdict, error_ratio=(ratio, 0.0),
+                envelope=(spread, spread), culprit=(self.other.name,) if ratio >= OFF else (),
             )  # fmt: skip
 
     def _other_outputs(self) -> str:
@@ -167,7 +163,7 @@ class Rows:
         if ours not in self.free.plain:
             return replace(base, message=f"{self.base.name} has no {ours}", culprit=(self.other.name,))
         theirs, wanted = (run.entries[name]["dtype"] for run, name in ((self.run, tensor), (self.free.plain, ours)))
-        if tensor in self._outputs and theirs != wanted and theirs.startswith(wanted.rstrip("0123456789")):
+        if tensor in self._outputs and theirs != wanted and theirs.startswith("float") and wanted.startswith("float"):
             message = f"{self.other.name} returns {theirs}, {self.base.name} {wanted}"
             return replace(base, message=message, culprit=(self.other.name,))
         distance = self.free.distance(ours, self.run, tensor, whole=True, moved=moved)

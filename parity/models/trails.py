@@ -45,15 +45,15 @@ LONGEST, FAIR = 200, 120
 
 KINDS = {
     **dict.fromkeys(("view", "flatten", "squeeze", "unsqueeze", "contiguous", "expand", "unflatten"), "reshape"),
-    **dict.fromkeys(("reducemean",), "mean"),
-    **dict.fromkeys(("reducesum",), "sum"),
+    "reducemean": "mean",
+    "reducesum": "sum",
     **dict.fromkeys(("reducemax", "max"), "amax"),
     **dict.fromkeys(("reducemin", "min"), "amin"),
-    **dict.fromkeys(("gemm",), "linear"),
+    "gemm": "linear",
     **dict.fromkeys(("upsample", "resize"), "interpolate"),
     **dict.fromkeys(("permute", "swapaxes", "movedim"), "transpose"),
     **dict.fromkeys(("cat", "concatenate"), "concat"),
-    **dict.fromkeys(("masked_fill",), "where"),
+    "masked_fill": "where",
     **dict.fromkeys(("to", "type", "cast", "float", "double", "half", "bool", "bfloat16"), "astype"),
 }
 """Functions that do the same kind of thing."""

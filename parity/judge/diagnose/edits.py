@@ -219,7 +219,7 @@ class Scan:
         self._right = frozenset(
             self._program.reach([name for name in self._program.outputs if name not in origin.wrong])
         )
-        # Of many a formula nothing but NaN comes out.
+        # Many formulas give nothing but NaN, so only a format that overflows explains it.
         self._lost = frozenset(name for name, values in self._wrong.items() if np.isnan(values).all())
         self._formats = formats_below(self._evaluator.dtype)
         self._n_own = 0

@@ -59,7 +59,7 @@ def finished(plan: Plan, options: EngineOptions, run_dir: Path) -> Finished:
                 )
             return kept(store, frozenset(finished_cells(plan, store, run_dir)))
     except ResultsError as error:
-        raise ResumeError(f"{error}; run it without --resume") from error
+        raise ResumeError(f"{error}, or run it without --resume") from error
     except ValueError as error:
         raise ResumeError(f"{run_dir}: its results are not those of a run: {error!r}") from error
 
