@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, List, Mapping, Optional, Union
 
-from parity.capture.dump import Dump
+from parity.capture.dump import DumpWriter
 from parity.capture.frameworks import framework_of
-from parity.capture.frameworks.base import Source
-from parity.capture.frameworks.calls import Call, Layer, joined
+from parity.capture.frameworks.base import Framework
+from parity.capture.frameworks.calls import Call, CapturedLayer, joined
 
 RANKS = (("RANK", "WORLD_SIZE"), ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"))
 """Environment variables of launchers: this process's rank, and how many there are."""
@@ -50,14 +50,14 @@ class Capture:
     def __init__(self, folder: Union[str, Path], *, gradients: bool = False, steps: Optional[int] = None) -> None:
         self.gradients = gradients
         self.steps = steps
-        self.dump = Dump(Path(folder) / rank_folder(os.environ))
+        self.dump = DumpWriter(Path(folder) / rank_folder(os.environ))
         self.stack = ExitStack()
         self.open = True
         self.process = os.getpid()
         self.is_step = True
         atexit.register(self.close)
 
-    def begin(self, framework: Source, model: Any = None) -> None:
+    def begin(self, framework: Framework, model: Any = None) -> None:
         """Record a model of a framework, or each outermost one that is called."""
         self.stack.callback(framework.attach(self, model))
 
@@ -65,7 +65,7 @@ class Capture:
         """Store a tensor of a call."""
         self.guarded(lambda: self.dump.record(call, role, where, array))
 
-    def store_model(self, framework: Source, model: Any, prefix: str) -> None:
+    def store_model(self, framework: Framework, model: Any, prefix: str) -> None:
         """Store what a model consists of, and its parameters as they are before its first call."""
         self.add_layers(framework, [replace(it, name=joined(prefix, it.name)) for it in framework.layers(model)])
         for name in framework.compiled(model):
@@ -77,22 +77,22 @@ class Capture:
         for name, tensor in framework.named_buffers(model):
             self.store(framework, joined(prefix, name), tensor, "buffers")
 
-    def add_layers(self, framework: Source, layers: List[Layer]) -> None:
+    def add_layers(self, framework: Framework, layers: List[CapturedLayer]) -> None:
         """Note layers and their framework."""
         self.guarded(lambda: self.dump.add_layers(framework.name, framework.version(), layers))
 
-    def store(self, framework: Source, name: str, tensor: Any, group: Optional[str] = None) -> None:
+    def store(self, framework: Framework, name: str, tensor: Any, group: Optional[str] = None) -> None:
         """Store a tensor that belongs to no call."""
         self.tell(framework, tensor, name, lambda array: self.guarded(lambda: self.dump.add(name, array, group)))
 
-    def tell(self, framework: Source, tensor: Any, name: str, function: Callable[[Any], None]) -> None:
+    def tell(self, framework: Framework, tensor: Any, name: str, function: Callable[[Any], None]) -> None:
         """Give a tensor's values to `function`; one that has none (on another device, within vmap) is left out."""
         try:
             framework.tell(tensor, function)
         except Exception as error:  # whatever a framework raises for a tensor without values
             self.dump.index["left_out"][name] = f"{type(error).__name__}: {error}"[:200]
 
-    def gradient_sink(self, framework: Source, name: str) -> Callable[[Any], None]:
+    def gradient_sink(self, framework: Framework, name: str) -> Callable[[Any], None]:
         """What stores the gradients of a parameter."""
 
         def store(gradient: Any) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Dict, List, Optional
 import numpy as np
 
 import parity
-from parity.capture.frameworks.calls import Call, Layer
+from parity.capture.frameworks.calls import Call, CapturedLayer
 from parity.capture.safetensors import NAMES, PARTIAL, Writer
 
 SHARD_BYTES = 512 << 20
@@ -34,7 +34,7 @@ class CaptureError(Exception):
     """A dump cannot be made; the message says why, and the remedy."""
 
 
-class Dump:
+class DumpWriter:
     """Writes a dump, in memory bounded by one tensor and the index.
 
     Raises:
@@ -51,7 +51,7 @@ class Dump:
         _prepare(folder)
         self.write_index()
 
-    def add_layers(self, framework: str, version: str, layers: List[Layer]) -> None:
+    def add_layers(self, framework: str, version: str, layers: List[CapturedLayer]) -> None:
         """Note what a model consists of, and which framework runs it."""
         self.index["frameworks"][framework] = version
         self.index["layers"] += [

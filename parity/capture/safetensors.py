@@ -95,7 +95,7 @@ class Writer:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """A tensor of a file: its dtype in NumPy's terms (uint16 for bfloat16) and where its bytes begin."""
 
     dtype: str
@@ -103,7 +103,7 @@ class Entry:
     start: int
 
 
-def entries(path: Path) -> Dict[str, Entry]:
+def entries(path: Path) -> Dict[str, TensorEntry]:
     """The tensors of a file in the order of their bytes, each within the file.
 
     Raises:
@@ -122,16 +122,16 @@ def entries(path: Path) -> Dict[str, Entry]:
     return dict(sorted(found.items(), key=lambda pair: pair[1].start))
 
 
-def _entry(item: Any, base: int, size: int) -> Entry:
+def _entry(item: Any, base: int, size: int) -> TensorEntry:
     dtype, shape, (start, end) = DTYPES[item["dtype"]], tuple(map(int, item["shape"])), item["data_offsets"]
     if min(shape, default=0) < 0 or not 0 <= start <= end <= size - base:
         raise ValueError(f"a tensor lies outside the file: {item}")
     if end - start != math.prod(shape) * np.dtype(dtype).itemsize:
         raise ValueError(f"a tensor's bytes do not fit its shape: {item}")
-    return Entry(dtype, shape, base + start)
+    return TensorEntry(dtype, shape, base + start)
 
 
-def read(path: Path, entry: Entry) -> Any:
+def read(path: Path, entry: TensorEntry) -> Any:
     """A tensor of a file, mapped and not yet read; the bits of a bfloat16 tensor in uint16."""
     if 0 in entry.shape:
         return np.zeros(entry.shape, entry.dtype)

@@ -41,7 +41,7 @@ def run(script: str, out: str, gradients: bool, steps: Optional[int], inputs: Op
 def run_script(script: str, taken: Capture) -> None:
     """Run a Python file; every framework is watched from the end of its import."""
     with taken:
-        sys.meta_path.insert(0, Watch(WATCHED, functools.partial(begin, taken)))
+        sys.meta_path.insert(0, ImportHook(WATCHED, functools.partial(begin, taken)))
         runpy.run_path(script, run_name="__main__")
     index = taken.dump.index
     if not index["layers"]:
@@ -58,7 +58,7 @@ def begin(taken: Capture, name: str) -> None:
         say(f"{name} cannot be captured: {error!r}")
 
 
-class Watch(MetaPathFinder):
+class ImportHook(MetaPathFinder):
     """Calls a function with the name of each of some top-level modules, once that has been imported."""
 
     def __init__(self, names: Iterable[str], function: Callable[[str], None]) -> None:

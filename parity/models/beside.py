@@ -12,8 +12,8 @@ from parity.models.code import Cut, children_of, given_to, inverted, own_inputs,
 from parity.models.findings import Boundary
 from parity.models.measure import TRUTH
 from parity.models.orders import Sight
-from parity.models.ports import Array, ModelError, Port
-from parity.models.trails import NEAR, ROUGHLY, Parting, Trail, same
+from parity.models.ports import Array, ModelError, RemotePort
+from parity.models.trails import NEAR, ROUGHLY, Trail, TrailComparison, same
 from parity.models.worker.calls import WHOLE
 from parity.models.worker.tape import Recorded
 
@@ -22,11 +22,11 @@ MOST_LEFT_OUT = 40
 
 
 @dataclass
-class Side:
+class ClosedLayer:
     """A port's layer, called with its children closed: `given` are the tensors by place, `seen` the outputs as the
     baseline has them."""
 
-    port: Port
+    port: RemotePort
     state: Path
     layer: str
     call: int
@@ -64,7 +64,7 @@ class Side:
 
 
 def sides(
-    ports: tuple[Port, Port],
+    ports: tuple[RemotePort, RemotePort],
     states: Mapping[str, Path],
     partners: Mapping[str, str],
     layer: str,
@@ -74,7 +74,7 @@ def sides(
     keys: Mapping[str, str],
     rows: int | None,
     behind: Collection[str] = (),
-) -> tuple[Side, Side]:
+) -> tuple[ClosedLayer, ClosedLayer]:
     """The baseline's layer and the other port's, with the tensors of the baseline's run (`rows` of the batch).
     `behind` are layers of the baseline that the other port has folded into those before them."""
     base, other = ports
@@ -92,12 +92,12 @@ def sides(
             kind, _, own = mine.partition(":")
             found[mine] = sight.own(own if kind == "child" else f"{layer}|{call}|in|{own}", array)
     return (
-        Side(base, states[base.name], ours, call, children, given, Sight(plain)),
-        Side(other, states[other.name], layer, call, closed, found, sight),
+        ClosedLayer(base, states[base.name], ours, call, children, given, Sight(plain)),
+        ClosedLayer(other, states[other.name], layer, call, closed, found, sight),
     )
 
 
-def cutting(one: Side, other: Side, dtype: str) -> list[str]:
+def cutting(one: ClosedLayer, other: ClosedLayer, dtype: str) -> list[str]:
     """The calls in the second layer's code that change gradients alone, without those that the first one has, too.
     Raises ModelError."""
     ours, theirs = (Counter(side.trail(dtype, gradients=True).cuts()) for side in (one, other))
@@ -114,7 +114,9 @@ def closing(partners: Mapping[str, str], layer: str, base: Recorded, other: Reco
     return {name: partner for name, partner in partners.items() if name not in opened or name == layer}
 
 
-def parted(one: Side, other: Side, keys: Mapping[str, str], dtype: str, folder: Path) -> tuple[list[str], bool]:
+def parted(
+    one: ClosedLayer, other: ClosedLayer, keys: Mapping[str, str], dtype: str, folder: Path
+) -> tuple[list[str], bool]:
     """Where the code of two layers parts, in words, and whether the first one makes more than the call of a function;
     both lists of calls are stored in `folder`. In a wide dtype, unless it parts in its own alone. Raises ModelError."""
     wide = TRUTH.get(dtype, dtype)
@@ -132,7 +134,9 @@ def parted(one: Side, other: Side, keys: Mapping[str, str], dtype: str, folder: 
     return texts, len(parting.ours.steps) != 1 or parting.ours.steps[0].level < WHOLE
 
 
-def spelled_out(side: Side, key: str, goal: Array, dtype: str, base: str, *, leave_out: bool) -> tuple[str, bool]:
+def spelled_out(
+    side: ClosedLayer, key: str, goal: Array, dtype: str, base: str, *, leave_out: bool
+) -> tuple[str, bool]:
     """What a layer that calls several functions computes, as an expression; or what of it has no place there, and that
     this is the cause: the right result, `y`, is changed further, or (`leave_out`) comes out without one of the steps.
     Empty for a single call. Raises ModelError."""
@@ -154,7 +158,9 @@ def spelled_out(side: Side, key: str, goal: Array, dtype: str, base: str, *, lea
     return trail.expressed(root, known)[0], False
 
 
-def parting_of(one: Side, other: Side, keys: Mapping[str, str], dtype: str, near: float) -> Parting:
+def parting_of(
+    one: ClosedLayer, other: ClosedLayer, keys: Mapping[str, str], dtype: str, near: float
+) -> TrailComparison:
     """Both trails in a dtype. Raises ModelError."""
     ours, theirs = one.trail(dtype), other.trail(dtype)
-    return Parting(ours, other.seen(theirs), keys, other.again, one.port.name, other.layer, near)
+    return TrailComparison(ours, other.seen(theirs), keys, other.again, one.port.name, other.layer, near)

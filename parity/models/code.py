@@ -19,7 +19,7 @@ from parity.models.findings import Boundary
 from parity.models.functions import others, source
 from parity.models.leaves import case_of, held
 from parity.models.orders import Sight
-from parity.models.ports import Array, ModelError, Port
+from parity.models.ports import Array, ModelError, RemotePort
 from parity.models.worker.crossing import LOSS
 from parity.models.worker.tape import Recorded
 
@@ -35,7 +35,7 @@ class CodeKernel:
     `rest` are the tensors of the run that the program does not read, by place.
     """
 
-    port: Port
+    port: RemotePort
     layer: str
     call: int
     children: Sequence[str]
@@ -108,7 +108,7 @@ def children_of(layer: str, paired: Sequence[str]) -> list[str]:
 def code_case(
     model: CasePlan,
     dtype: str,
-    ports: tuple[Port, Port],
+    ports: tuple[RemotePort, RemotePort],
     states: Mapping[str, Path],
     partners: Mapping[str, str],
     parameters: Mapping[str, str],
@@ -253,7 +253,7 @@ def given_to(
 
 def values_of(
     program: Mapping[str, Any],
-    base: Port,
+    base: RemotePort,
     layer: str,
     state: Recorded,
     given: Mapping[str, Array],
@@ -326,7 +326,7 @@ def single_op(program: Mapping[str, Any]) -> tuple[Op, Any, dict[str, str]] | No
     return (op, params, tensors) if set(tensors.values()) <= program["inputs"].keys() else None
 
 
-def own_names(port: Port, layer: str) -> list[str]:
+def own_names(port: RemotePort, layer: str) -> list[str]:
     """The last parts of the names of a layer's own tensors."""
     return [name.rpartition(".")[2] for name in port.tensors if name.rpartition(".")[0] == layer]
 

@@ -20,7 +20,7 @@ from parity.config.references import substitute
 from parity.config.sweep import Combination, suffixes, sweep_of
 from parity.config.tolerance_grammar import Tolerances
 from parity.config.tree import without
-from parity.models.spec import MODEL, Model
+from parity.models.spec import MODEL, ModelSpec
 
 ROOTS = ("mode", "dtypes", "weights")
 """The parts of a case that a sweep may set."""
@@ -94,7 +94,7 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
             report.add(case.get(name) or case, f"{name} must be the name of a function")
     if len(report) > n_before:
         return None
-    spec = Model(
+    spec = ModelSpec(
         values.build, values.batch, absolute(stored), values.forward, values.loss, values.metric, values.targets,
         values.mode, values.weights, absolute(mapping),
     )  # fmt: skip

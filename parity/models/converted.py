@@ -14,7 +14,7 @@ from parity.cases.op import Op
 from parity.config.plan import CasePlan
 from parity.models.layouts import Layout
 from parity.models.leaves import Kernel, op_of, options_of
-from parity.models.ports import Array, LayerInfo, ModelError, Port, TensorInfo
+from parity.models.ports import Array, LayerInfo, ModelError, RemotePort, TensorInfo
 from parity.models.state import Move, canonical, composed
 from parity.models.steps import grouped, inside, lengths
 from parity.models.weights import FOLDED as SAME
@@ -36,7 +36,7 @@ class Fold:
 
 
 def moves_of(
-    base: Port, other: Port, given: Mapping[str, Move]
+    base: RemotePort, other: RemotePort, given: Mapping[str, Move]
 ) -> tuple[list[Move], list[str], list[Fold]]:  # fmt: skip
     """The moves to a converted port, remarks about parameters without a partner, and the folded layers.
 
@@ -60,7 +60,7 @@ def moves_of(
     return moves, [*notes, *(f"{name} is not among its parameters" for name in left)], folds
 
 
-def fits(base: Port, other: Port, move: Move) -> bool:
+def fits(base: RemotePort, other: RemotePort, move: Move) -> bool:
     """Whether a move gives as many numbers as there are."""
     if move.eps is not None:
         return True
@@ -68,13 +68,13 @@ def fits(base: Port, other: Port, move: Move) -> bool:
     return size // (1 if move.part is None else move.part[1]) == int(np.prod(other.tensors[move.target].shape))
 
 
-def by_pytorchs_names(base: Port) -> dict[str, tuple[TensorInfo, Layout]]:
+def by_pytorchs_names(base: RemotePort) -> dict[str, tuple[TensorInfo, Layout]]:
     """The baseline's tensors by PyTorch's names, with what gives PyTorch's layouts: a graph has both."""
     found = ((info, *canonical(base, info)) for info in base.tensors.values())
     return {entry.name: (info, layout) for info, entry, layout in found}
 
 
-def named(base: Port, other: Port, known: Mapping[str, Move]) -> Iterator[Move]:
+def named(base: RemotePort, other: RemotePort, known: Mapping[str, Move]) -> Iterator[Move]:
     """By name."""
     ours = by_pytorchs_names(base)
     for name, info in other.tensors.items():
@@ -87,7 +87,7 @@ def named(base: Port, other: Port, known: Mapping[str, Move]) -> Iterator[Move]:
                     yield Move(name, (there.tied or there.name,), composed([layout.axes, turned]), how=NAME)
 
 
-def alike(base: Port, other: Port, known: Mapping[str, Move]) -> Iterator[Move]:
+def alike(base: RemotePort, other: RemotePort, known: Mapping[str, Move]) -> Iterator[Move]:
     """By their numbers, transposed or not; values that are all equal say nothing."""
     ours, theirs = Recorded(str(base.state)), Recorded(str(other.state))
     names = by_pytorchs_names(base)
@@ -107,7 +107,7 @@ def alike(base: Port, other: Port, known: Mapping[str, Move]) -> Iterator[Move]:
                 break
 
 
-def left_of_shape(base: Port, other: Port, known: Mapping[str, Move]) -> Iterator[Move]:
+def left_of_shape(base: RemotePort, other: RemotePort, known: Mapping[str, Move]) -> Iterator[Move]:
     """The one value and the one parameter of a shape that are left."""
     used = {source for move in known.values() for source in move.sources}
     ours = [t for t in base.tensors.values() if t.trained and not t.tied and t.name not in used]
@@ -128,7 +128,7 @@ def same(a: Array, b: Array) -> tuple[int, ...] | None:
     return None
 
 
-def folds_of(base: Port, other: Port) -> Iterator[Fold]:
+def folds_of(base: RemotePort, other: RemotePort) -> Iterator[Fold]:
     """Convolutions of the port that have a BatchNorm in them: the baseline's has parameters, the port's has none."""
     names, ours = list(base.layers), by_pytorchs_names(base)
     for layer in names:
@@ -152,7 +152,7 @@ def folds_of(base: Port, other: Port) -> Iterator[Fold]:
             yield from with_numbers(base, other, before, layer)
 
 
-def with_numbers(base: Port, other: Port, convs: Sequence[str], norm: str) -> Iterator[Fold]:
+def with_numbers(base: RemotePort, other: RemotePort, convs: Sequence[str], norm: str) -> Iterator[Fold]:
     """The layer whose weight is that of one of some convolutions with a BatchNorm in it."""
     ours, theirs = Recorded(str(base.state)), Recorded(str(other.state))
     for name in [name for name in other.layers if weight(other, name) is not None and name not in base.layers]:
@@ -165,25 +165,25 @@ def with_numbers(base: Port, other: Port, convs: Sequence[str], norm: str) -> It
                 return
 
 
-def weight(port: Port, layer: str) -> tuple[int, ...] | None:
+def weight(port: RemotePort, layer: str) -> tuple[int, ...] | None:
     """The shape of a layer's weight."""
     info = port.tensors.get(f"{layer}.weight")
     return None if info is None else info.shape
 
 
-def is_norm(port: Port, layer: str) -> bool:
+def is_norm(port: RemotePort, layer: str) -> bool:
     """Whether a layer is a BatchNorm."""
     op = op_of(port.layers[layer])
     return op is not None and op.name == "batch_norm"
 
 
-def is_conv(port: Port, layer: str) -> bool:
+def is_conv(port: RemotePort, layer: str) -> bool:
     """Whether a layer is a convolution."""
     op = op_of(port.layers[layer])
     return op is not None and op.name in ("conv1d", "conv2d", "conv3d")
 
 
-def folded(base: Port, other: Port, fold: Fold) -> Iterator[Move]:
+def folded(base: RemotePort, other: RemotePort, fold: Fold) -> Iterator[Move]:
     """The weight and the bias of a folded layer."""
     eps = float(options_of(base, base.layers[fold.norm]).get("eps", 1e-5))
     ours = by_pytorchs_names(base)
@@ -203,7 +203,7 @@ class FoldedKernel:
     the bias that both are together, and with no others. `kernel` is that of the port's layer."""
 
     kernel: Kernel
-    base: Port
+    base: RemotePort
     fold: Fold
     call: int
     params: Any
@@ -252,7 +252,7 @@ class FoldedKernel:
         return {self.op.upstream[0]: x}
 
 
-def adopted(base: Port, other: Port, partners: Mapping[str, str]) -> None:
+def adopted(base: RemotePort, other: RemotePort, partners: Mapping[str, str]) -> None:
     """Let layers whose class the file does not say be of their partner's."""
     other.guessed = [name for name in partners if name in other.layers and not other.layers[name].kind]
     for name in other.guessed:
@@ -260,7 +260,7 @@ def adopted(base: Port, other: Port, partners: Mapping[str, str]) -> None:
         other.layers[name] = replace(other.layers[name], kind=ours.kind, own=ours.own)
 
 
-def of_size(other: Port, partners: Mapping[str, str], base: Recorded, run: Recorded) -> dict[str, str]:
+def of_size(other: RemotePort, partners: Mapping[str, str], base: Recorded, run: Recorded) -> dict[str, str]:
     """The partners without those of layers whose class is a guess and that get or return tensors of other sizes: such a
     node has a layer's parameter, but is another part of the model."""
 

@@ -47,7 +47,7 @@ class Boundary:
 
 
 @dataclass
-class Finding:
+class ModelFinding:
     """A part of a port that is off although it got its partner's inputs.
 
     `kind` is `layer`, `code` for the code of a layer between its children, or `weights` for `parameters` with other

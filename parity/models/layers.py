@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from parity.models.leaves import BY_CLASS, op_of
-from parity.models.ports import LayerInfo, Port
+from parity.models.ports import LayerInfo, RemotePort
 from parity.models.state import Move
 
 Key = Callable[[LayerInfo], str]
 
 
-def partners(base: Port, other: Port, moves: Sequence[Move]) -> dict[str, str]:
+def partners(base: RemotePort, other: RemotePort, moves: Sequence[Move]) -> dict[str, str]:
     """The baseline's layer for each layer of another port that has one; "" is the model itself.
 
     Layers are partners if the same parameters of the baseline are below both; of several such layers, one inside the
@@ -39,7 +39,7 @@ def partners(base: Port, other: Port, moves: Sequence[Move]) -> dict[str, str]:
     return found
 
 
-def nested(base: Port, other: Port, ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
+def nested(base: RemotePort, other: RemotePort, ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
     """Partners among layers with the same parameters, the outer ones first on both sides."""
     if ours and theirs and len(ours) != len(theirs):
         op = op_of(base.layers[ours[-1]])
@@ -48,7 +48,7 @@ def nested(base: Port, other: Port, ours: Sequence[str], theirs: Sequence[str]) 
     return dict(zip(theirs, ours, strict=False))
 
 
-def below(port: Port, sources: Mapping[str, set[str]]) -> dict[frozenset[str], list[str]]:
+def below(port: RemotePort, sources: Mapping[str, set[str]]) -> dict[frozenset[str], list[str]]:
     """The layers by the baseline's parameters that are below them, the outer ones first."""
     layers: dict[frozenset[str], list[str]] = {}
     for name in sorted(port.layers, key=lambda name: name.count(".") + bool(name)):

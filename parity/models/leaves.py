@@ -19,7 +19,7 @@ from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.engine.inputs import save_array
 from parity.models.layouts import Layout, layout_of
 from parity.models.orders import Sight
-from parity.models.ports import Array, LayerInfo, ModelError, Port
+from parity.models.ports import Array, LayerInfo, ModelError, RemotePort
 from parity.models.worker.tape import Recorded
 
 ALIASES = {
@@ -43,7 +43,7 @@ ALIASES = {
 BY_CLASS = {**{name.replace("_", ""): name for name in OPS}, **ALIASES}
 
 
-def options_of(port: Port, layer: LayerInfo) -> dict[str, Any]:
+def options_of(port: RemotePort, layer: LayerInfo) -> dict[str, Any]:
     """A layer's options in PyTorch's names."""
     return in_words_of_pytorch(port.spec.adapter, layer.kind, layer.options)
 
@@ -70,7 +70,7 @@ def params_of(op: Op, options: Mapping[str, Any], layer: Mapping[str, tuple[int,
 class Kernel:
     """A call of a port's layer as a kernel of an op: `state` is the port's, `params` those that its options give."""
 
-    port: Port
+    port: RemotePort
     layer: LayerInfo
     call: int
     op: Op
@@ -167,7 +167,7 @@ class Kernel:
         return found
 
 
-class Called(Protocol):
+class OpKernel(Protocol):
     """What a layer's kernel is, as its case is made."""
 
     @property
@@ -191,7 +191,7 @@ class Called(Protocol):
 
 
 def layer_case(
-    kernel: Called, model: CasePlan, plain: Recorded, folder: Path, *, gradients: bool
+    kernel: OpKernel, model: CasePlan, plain: Recorded, folder: Path, *, gradients: bool
 ) -> tuple[CasePlan, dict[str, Array]] | None:
     """A layer's call as a case of its op, with the tensors of the run, which are stored in `folder`; None if the op
     does not take them. grad_outputs are drawn."""

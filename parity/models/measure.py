@@ -44,7 +44,7 @@ class Distance:
 
 
 @dataclass(frozen=True)
-class Bench:
+class ReferenceRuns:
     """The baseline's runs: as it is, the truth, and perturbed."""
 
     plain: Recorded

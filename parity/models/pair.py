@@ -22,14 +22,14 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import backward, beside, converted, leaves, orders, repro, steps, weights
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
 from parity.models.converted import Fold, FoldedKernel
-from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, Finding
+from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, ModelFinding
 from parity.models.layers import plain
 from parity.models.layouts import layout_of
 from parity.models.leaves import Kernel
 from parity.models.likeness import likeness
 from parity.models.measure import difference
-from parity.models.ports import Array, ModelError, Port
-from parity.models.rows import Rows, outputs_of
+from parity.models.ports import Array, ModelError, RemotePort
+from parity.models.rows import ComparedPorts, outputs_of
 from parity.models.trails import LONGEST
 from parity.models.worker.crossing import LOSS, ULP
 from parity.models.worker.tape import Recorded
@@ -51,7 +51,7 @@ SEARCHED = 1 << 12
 """Elements of a layer's inputs up to which its code is judged with the whole batch: it has more tensors within."""
 
 
-class Pair(Rows):
+class PortPair(ComparedPorts):
     """The search for what is off, and for the causes."""
 
     def judged(self) -> None:
@@ -108,7 +108,7 @@ class Pair(Rows):
             None,
         )
 
-    def _with_weights(self, loaded: Sequence[Finding]) -> Pair:
+    def _with_weights(self, loaded: Sequence[ModelFinding]) -> PortPair:
         """The pair with the baseline's values in the port, where its own are others: what they explain is told."""
         if not loaded:
             return self
@@ -140,17 +140,17 @@ class Pair(Rows):
         """The parameters whose gradients are more than rounding apart."""
         yield from (c.tensor for c in self.comparisons() if c.tensor.startswith("grad.") and c.verdict.fails)
 
-    def _backward(self) -> list[Finding]:
+    def _backward(self) -> list[ModelFinding]:
         """Layers whose gradients are off although they return the right values; each is called alone."""
         found = []
         for layer, partner in self.partners.items():
             op = leaves.op_of(self.base.layers[partner])
-            finding = Finding(LAYER, layer, 0, partner, {})
+            finding = ModelFinding(LAYER, layer, 0, partner, {})
             if op is not None and self._judged_op(finding, op) is not None and finding.title:
                 found.append(finding)
         return found
 
-    def _parting(self) -> list[Finding]:
+    def _parting(self) -> list[ModelFinding]:
         """The code that passes back another gradient, by the parameters whose gradients are wrong."""
         factors, off = {}, set(self._gradients_off())
         for move in self.moves:
@@ -166,7 +166,7 @@ class Pair(Rows):
         layer, title = parted
         while layer not in self.partners:
             layer = layer.rpartition(".")[0]
-        found = Finding(CODE, layer, 0, self.partners[layer], {}, title=title, id="layer-code", explained=True)
+        found = ModelFinding(CODE, layer, 0, self.partners[layer], {}, title=title, id="layer-code", explained=True)
         cuts = self._cuts()
         if cuts:
             found.layer = layer if layer in cuts else next(iter(cuts))
@@ -180,7 +180,7 @@ class Pair(Rows):
         for layer, partner in self.partners.items():
             if not self.other.layers[layer].own or layer == LOSS:
                 continue
-            finding = Finding(CODE, layer, 0, partner, {})
+            finding = ModelFinding(CODE, layer, 0, partner, {})
             try:
                 found = beside.cutting(*self._sides(finding, self._few_rows(finding)), self.dtype)
             except (ModelError, ValueError, TypeError, KeyError):
@@ -188,16 +188,16 @@ class Pair(Rows):
             cuts |= {layer: found} if found else {}
         return cuts
 
-    def _sides(self, finding: Finding, rows: int | None) -> tuple[beside.Side, beside.Side]:
+    def _sides(self, finding: ModelFinding, rows: int | None) -> tuple[beside.ClosedLayer, beside.ClosedLayer]:
         """The code of a finding in both ports."""
         return beside.sides(
             (self.base, self.other), self.states, self.partners, finding.layer, finding.call, self.free.plain,
             self.sight, self.keys, rows, tuple(self.behind.values()),
         )  # fmt: skip
 
-    def _called_otherwise(self, run: Recorded) -> list[Finding]:
+    def _called_otherwise(self, run: Recorded) -> list[ModelFinding]:
         """Code that calls its layers more or less often, with the same values: two norms that are still equal."""
-        found = [Finding(CODE, layer, 0, partner, {}) for layer, partner in self.partners.items()]
+        found = [ModelFinding(CODE, layer, 0, partner, {}) for layer, partner in self.partners.items()]
         wrong = [name.removeprefix("grad.") for name in self._gradients_off()]
         for finding in found:
             self._count_calls(finding, run)
@@ -210,7 +210,7 @@ class Pair(Rows):
 
     # Causes
 
-    def _diagnose(self, finding: Finding) -> None:
+    def _diagnose(self, finding: ModelFinding) -> None:
         """The cause of a finding: by the options of the two layers, or by the search that ops have."""
         ours, theirs = self.base.layers[finding.partner], self.other.layers[finding.layer]
         options = differing(leaves.options_of(self.base, ours), leaves.options_of(self.other, theirs))
@@ -236,7 +236,7 @@ class Pair(Rows):
         elif op is not None and self.other.converted and finding.id != "layer-options":
             self._spell_out(finding)
 
-    def _of_its_own(self, finding: Finding) -> None:
+    def _of_its_own(self, finding: ModelFinding) -> None:
         """Keep a layer that is right with the baseline's parameters, if its own are not known as any of these."""
         known = {move.target for move in self.moves}
         own = [name for name in self.other.tensors if name.rpartition(".")[0] == finding.layer and name not in known]
@@ -245,7 +245,7 @@ class Pair(Rows):
             names = few([name.rpartition(".")[2] for name in own])
             finding.title += f"; its {names} are not {self.base.name}'s, or have another factor or sum in them"
 
-    def _spell_out(self, finding: Finding) -> None:
+    def _spell_out(self, finding: ModelFinding) -> None:
         """Say what a layer of several nodes computes, or which of them is the cause."""
         at = Boundary(finding.layer, finding.call, "out", 0)
         goal = self.free.plain.load(self.keys[str(at)])
@@ -267,7 +267,7 @@ class Pair(Rows):
         if text and len(text) <= LONGEST and (narrow or not finding.explained or finding.id == EDITED):
             finding.title += f"; it computes {text}"
 
-    def _dtypes(self, finding: Finding) -> dict[str, tuple[Any, Any]]:
+    def _dtypes(self, finding: ModelFinding) -> dict[str, tuple[Any, Any]]:
         """The dtypes of a layer's parameters, if they differ."""
         ours, theirs = (
             {t.dtype for t in port.tensors.values() if t.name.rpartition(".")[0] == name and t.trained}
@@ -276,7 +276,7 @@ class Pair(Rows):
         (here, *more), (there, *others) = (sorted(dtypes) or [""] for dtypes in (ours, theirs))
         return {} if more or others or here == there or not there else {"dtype": (here, there)}
 
-    def _count_calls(self, finding: Finding, run: Recorded) -> None:
+    def _count_calls(self, finding: ModelFinding, run: Recorded) -> None:
         """Say that a piece of code calls one of its layers more or less often."""
         if finding.kind != CODE:
             return
@@ -305,7 +305,7 @@ class Pair(Rows):
         ours = steps.calls(self.free.plain, {self.partners[layer]: layer for layer in within})
         return bool(within) and theirs == ours
 
-    def _judged_op(self, finding: Finding, op: Any) -> Judged | None:
+    def _judged_op(self, finding: ModelFinding, op: Any) -> Judged | None:
         """Judge a layer as a case of its op; a layer that is within its error bound there loses its finding."""
         kernels = self._kernels(finding, op)
         place = self.folder / "layers" / slug(finding.layer)
@@ -351,7 +351,7 @@ class Pair(Rows):
         apart = {c.tensor for c in cell.comparisons if c.expected == self.base.name and c.verdict.fails}
         return {tensor for tensor in cell.off.get(self.other.name, {}) if tensor not in shared or tensor in apart}
 
-    def _explained(self, finding: Finding, judged: Judged) -> bool:
+    def _explained(self, finding: ModelFinding, judged: Judged) -> bool:
         """Whether the judge has found the other port's cause, which becomes that of the finding."""
         mine = [d for d in judged.diagnoses if d.id != "rounding" and d.backend == self.other.name]
         # A wrong gradient may follow from the output; the reverse is not so.
@@ -364,7 +364,7 @@ class Pair(Rows):
             finding.title += f" ({leaves.words(finding.options, (self.base.name, self.other.name))})"
         return True
 
-    def _judged_code(self, finding: Finding) -> Judged | None:
+    def _judged_code(self, finding: ModelFinding) -> Judged | None:
         """Judge the code of a layer by its program in the baseline; None if there is none that gives its values.
 
         Of a large batch a few rows are judged, if they show it.
@@ -382,7 +382,7 @@ class Pair(Rows):
             self._tell(finding, told)
         return judged
 
-    def _parted(self, finding: Finding, rows: int | None) -> tuple[Sequence[str], bool]:
+    def _parted(self, finding: ModelFinding, rows: int | None) -> tuple[Sequence[str], bool]:
         """Where the code of both ports parts, which is told unless the baseline's is one function, whose causes have
         names."""
         place = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
@@ -395,20 +395,20 @@ class Pair(Rows):
             self._tell(finding, told)
         return told, is_code
 
-    def _tell(self, finding: Finding, told: Sequence[str]) -> None:
+    def _tell(self, finding: ModelFinding, told: Sequence[str]) -> None:
         """The cause of a finding is where the code of both ports parts."""
         steps = "one step differs" if len(told) == 1 else f"{len(told)} steps differ"
         finding.id, finding.title, finding.explained = "layer-code", steps, True
         finding.evidence["expression"] = "; ".join(told)
 
-    def _few_rows(self, finding: Finding) -> int | None:
+    def _few_rows(self, finding: ModelFinding) -> int | None:
         """As many rows of the batch as can be searched; None if that is all."""
         prefix = f"{finding.partner}|{finding.call}|in|"
         shapes = [self.free.plain.shape(name) for name in self.free.plain if name.startswith(prefix)]
         rows, size = next(((shape[0], sum(map(math.prod, shapes))) for shape in shapes if shape), (0, 0))
         return max(1, rows * SEARCHED // size) if size > SEARCHED and rows > 1 else None
 
-    def _judged_rows(self, finding: Finding, rows: int | None) -> Judged | None:
+    def _judged_rows(self, finding: ModelFinding, rows: int | None) -> Judged | None:
         place = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
         same = {m.sources[0]: m.target for m in self.moves if len(m.sources) == 1 and not m.axes and m.part is None}
         try:
@@ -461,7 +461,7 @@ class Pair(Rows):
                 continue
         return {}
 
-    def _kernels(self, finding: Finding, op: Any) -> tuple[Kernel | FoldedKernel, Kernel] | None:
+    def _kernels(self, finding: ModelFinding, op: Any) -> tuple[Kernel | FoldedKernel, Kernel] | None:
         """Both ports' layers as kernels of an op with the baseline's params; None if they have none."""
         params = self._params(self.base, finding.partner, op)
         ours, theirs = (
@@ -478,7 +478,7 @@ class Pair(Rows):
             return FoldedKernel(theirs, self.base, fold, finding.call, params, self.states), theirs
         return ours, theirs
 
-    def _params(self, port: Port, name: str, op: Any) -> Any:
+    def _params(self, port: RemotePort, name: str, op: Any) -> Any:
         """The params of an op by a layer's options; None if they do not fit."""
         layer, shapes = port.layers[name], {}
         for tensor in port.tensors.values():
@@ -491,7 +491,7 @@ class Pair(Rows):
             return None
 
     def _verified(
-        self, finding: Finding, case: CasePlan, inputs: Mapping[str, Array], theirs: CellOutcome, off: set[str]
+        self, finding: ModelFinding, case: CasePlan, inputs: Mapping[str, Array], theirs: CellOutcome, off: set[str]
     ) -> Mapping[str, tuple[Any, Any]]:
         """The options that differ, if with the other's class and values the reference gives the outputs that the other
         returned, and something that was `off`; nothing was where the shapes differ."""
@@ -513,7 +513,7 @@ class Pair(Rows):
         used = finding.options.keys() - same if op.name == case.op else {CLASS}
         return {name: pair for name, pair in finding.options.items() if name in used} if right else {}
 
-    def _undiagnosed(self, finding: Finding) -> None:
+    def _undiagnosed(self, finding: ModelFinding) -> None:
         """A finding without a cause says what is known."""
         at = max(finding.boundaries, key=lambda b: finding.boundaries[b], default=Boundary(finding.layer, 0, "out", 0))
         finding.id = "layer-code" if finding.kind != LAYER else "unexplained"
@@ -529,7 +529,7 @@ class Pair(Rows):
         if finding.options:
             finding.title += f"; {leaves.words(finding.options, (self.base.name, self.other.name))}"
 
-    def _values(self, finding: Finding, at: Boundary) -> str:
+    def _values(self, finding: ModelFinding, at: Boundary) -> str:
         """The first values that differ, of whole numbers."""
         ours = self.free.plain.load(self.keys[str(at)])
         theirs = finding.values.get(at)
@@ -652,7 +652,7 @@ class Pair(Rows):
             if name.startswith("buffer.") and not any(self._is_buffer_of(finding, name) for finding in self.findings)
         )  # fmt: skip
 
-    def _is_buffer_of(self, finding: Finding, name: str) -> bool:
+    def _is_buffer_of(self, finding: ModelFinding, name: str) -> bool:
         """Whether a buffer that is off belongs to a finding: to its layer, or to what is wrong in that."""
         layer, _, own = name.removeprefix("buffer.").rpartition(".")
         if finding.kind == CODE:
@@ -690,7 +690,7 @@ def has_shapes(outcome: CellOutcome, oracle: Mapping[str, Any]) -> bool:
     return bool(outcome.outputs) and all(o.shape == oracle[name].shape for name, o in outcome.outputs.items())
 
 
-def places(findings: Sequence[Finding]) -> str:
+def places(findings: Sequence[ModelFinding]) -> str:
     """`layers encoder.0.norm and encoder.1.norm`, `the code of a and b`."""
     if len(findings) == 1 or len({finding.kind for finding in findings}) > 1 or findings[0].kind == WEIGHTS:
         return few([finding.place for finding in findings])
@@ -708,6 +708,6 @@ def times(n: int) -> str:
     return {0: "not at all", 1: "once", 2: "twice"}.get(n, f"{n} times")
 
 
-def renamed(comparison: Comparison, finding: Finding) -> Comparison:
+def renamed(comparison: Comparison, finding: ModelFinding) -> Comparison:
     """A layer's comparison as one of the model."""
     return replace(comparison, tensor=f"layer.{finding.layer}.{comparison.tensor}")

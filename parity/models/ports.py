@@ -16,9 +16,9 @@ from parity.config.plan import BackendSpec, CasePlan
 from parity.engine.process import Message, WorkerError
 from parity.engine.starting import BackendError
 from parity.engine.workers import Worker, Workers
-from parity.models.spec import Model
+from parity.models.spec import ModelSpec
 from parity.models.worker.crossing import LOSS
-from parity.models.worker.tape import Recorded, Tape
+from parity.models.worker.tape import Recorded, TensorTape
 from parity.outcome import Outcome
 
 Array = NDArray[Any]
@@ -58,7 +58,7 @@ class TensorInfo:
     tied: str
 
 
-class Port:
+class RemotePort:
     """A backend's model: `layers` and `tensors` by name, and `state`, the folder of the tensors it was built with.
     `outputs` are the baseline's names of outputs, for a port that has none of its own; `guessed` the layers whose class
     is only that of their partner."""
@@ -79,8 +79,8 @@ class Port:
         self.seconds = 0.0
 
     @staticmethod
-    def _model(case: CasePlan) -> Model:
-        assert isinstance(case.params, Model)  # noqa: S101 - for the type checker
+    def _model(case: CasePlan) -> ModelSpec:
+        assert isinstance(case.params, ModelSpec)  # noqa: S101 - for the type checker
         return case.params
 
     def build(self, batch_at: Path | None, known: Collection[str] = ()) -> None:
@@ -178,7 +178,7 @@ class Port:
     def traced(
         self, state: Path, layer: str, call: int, given: Mapping[str, Array], children: Sequence[str]
     ) -> tuple[Message, dict[str, Array]]:
-        """The code of a layer between its children (`parity.models.worker.traced.Program`), and its constants.
+        """The code of a layer between its children (`parity.models.worker.traced.TracedProgram`), and its constants.
 
         Raises ModelError.
         """
@@ -246,7 +246,7 @@ class Port:
 
 def write(tensors: Mapping[str, Array], folder: Path) -> None:
     """Store tensors as a tape; raises OSError."""
-    tape = Tape(str(folder))
+    tape = TensorTape(str(folder))
     for name, array in tensors.items():
         tape.put(name, np.asarray(array))
     tape.close()

@@ -74,7 +74,7 @@ class ModelReport(CaseReport):
         if findings and not any(row.tensor.startswith((LAYER, WEIGHTS)) for row in findings):
             yield "no layer is off in step: look at what comes before and after the model, and at the loss"
 
-    def views(self, results: Results) -> Sequence[Told]:
+    def views(self, results: Results) -> Sequence[CaseView]:
         """What is told of each port, those that are off first."""
         return views(results)
 
@@ -108,7 +108,7 @@ class ModelReport(CaseReport):
             yield from parts(one, self.head)
 
 
-class Told(Protocol):
+class CaseView(Protocol):
     """What has an answer and a table."""
 
     @property
@@ -138,7 +138,7 @@ class Told(Protocol):
         """Rows of texts."""
 
 
-def markdown(one: Told, head: Sequence[str]) -> str:
+def markdown(one: CaseView, head: Sequence[str]) -> str:
     """An answer and its table in Markdown."""
     from parity.reporting.text.safe import code, line, table_row
 
@@ -147,7 +147,7 @@ def markdown(one: Told, head: Sequence[str]) -> str:
     return f"\n{code(one.title)}: {line('; '.join(one.answer()))}\n{table}"
 
 
-def parts(one: Told, head: Sequence[str]) -> Iterator[RenderableType]:
+def parts(one: CaseView, head: Sequence[str]) -> Iterator[RenderableType]:
     """An answer and its table on the console."""
     from rich.table import Table
     from rich.text import Text

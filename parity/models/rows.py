@@ -15,10 +15,10 @@ from parity.judge.compare.metrics import Metrics, compare, quotient
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.memory import Memory
 from parity.models import orders, steps
-from parity.models.findings import Boundary, Finding
-from parity.models.measure import Bench, Distance
-from parity.models.ports import Array, Port
-from parity.models.spec import Model
+from parity.models.findings import Boundary, ModelFinding
+from parity.models.measure import Distance, ReferenceRuns
+from parity.models.ports import Array, RemotePort
+from parity.models.spec import ModelSpec
 from parity.models.state import Move
 from parity.models.worker.tape import Recorded
 from parity.reporting.text.words import plural
@@ -28,7 +28,7 @@ NOTHING = 1e-30
 
 
 @dataclass
-class Rows:
+class ComparedPorts:
     """The baseline and another port. `states` are their states, the other's made of the baseline's; `moves` and
     `partners` say what belongs to what. `run` is the other port's own, from `own` if it has weights of its own. `keys`
     are the baseline's names of its tensors, `axes` the orders of the baseline's axes that give them. `behind`: the
@@ -36,31 +36,31 @@ class Rows:
 
     case: CasePlan
     dtype: str
-    base: Port
-    other: Port
+    base: RemotePort
+    other: RemotePort
     states: Mapping[str, Path]
     moves: Sequence[Move]
     partners: Mapping[str, str]
     batch: Path
     folder: Path
-    free: Bench
-    step: Bench
+    free: ReferenceRuns
+    step: ReferenceRuns
     run: Recorded
     own: Path | None = None
     behind: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     axes: Mapping[str, orders.Axes] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ModelFinding] = field(default_factory=list)
     first: Boundary | None = None
     n_layers: int = 0
     resized: bool = False
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
-    def model(self) -> Model:
+    def model(self) -> ModelSpec:
         """The case's functions."""
-        assert isinstance(self.case.params, Model)  # noqa: S101 - for the type checker
+        assert isinstance(self.case.params, ModelSpec)  # noqa: S101 - for the type checker
         return self.case.params
 
     @property
@@ -206,7 +206,7 @@ class Rows:
             return None
         return differing(values.reshape(ours.shape), ours.astype(values.dtype))
 
-    def _boundaries(self, finding: Finding) -> Iterator[Comparison]:
+    def _boundaries(self, finding: ModelFinding) -> Iterator[Comparison]:
         """The tensors at the boundaries of a finding that was not judged as an op."""
         for at, ratio in finding.boundaries.items():
             start = self._start(f"layer.{at.layer or 'model'}.{at.state or at.side}{at.index or ''}")

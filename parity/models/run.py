@@ -24,10 +24,10 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import converted, orders
 from parity.models.converted import Fold
 from parity.models.layers import partners
-from parity.models.measure import RUNS, TRUTH, Bench
-from parity.models.pair import Pair
-from parity.models.ports import ModelError, Port, write
-from parity.models.spec import MODEL, Model
+from parity.models.measure import RUNS, TRUTH, ReferenceRuns
+from parity.models.pair import PortPair
+from parity.models.ports import ModelError, RemotePort, write
+from parity.models.spec import MODEL, ModelSpec
 from parity.models.state import MappingError, Move, mapped, read, stored, written
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome
@@ -88,7 +88,7 @@ def whole(judged: JudgedCase, baseline: str) -> JudgedCase:
 
 def functions_of(case: CasePlan) -> Sequence[str]:
     """The functions that a case needs of the users' files."""
-    assert isinstance(case.params, Model)  # noqa: S101 - for the type checker
+    assert isinstance(case.params, ModelSpec)  # noqa: S101 - for the type checker
     return case.params.functions
 
 
@@ -99,12 +99,14 @@ class ModelRun:
         self, plan: Plan, case: CasePlan, dtype: str, workers: Workers, folder: Path, tell: Callable[..., None]
     ) -> None:
         self.case, self.dtype, self.folder, self._tell = case, dtype, folder, tell
-        self.model: Model = case.params
+        self.model: ModelSpec = case.params
         self.scratch = folder / "runs"
         self.batch = folder / "batch"
         self.outcomes: dict[str, CellOutcome] = {}
         self.folds: dict[str, Sequence[Fold]] = {}
-        self.ports = {spec.name: Port(spec, case, dtype, workers, self.scratch / spec.name) for spec in plan.backends}
+        self.ports = {
+            spec.name: RemotePort(spec, case, dtype, workers, self.scratch / spec.name) for spec in plan.backends
+        }
         self.base = self.ports[plan.baseline]
         self.judge_seconds = 0.0
 
@@ -138,7 +140,7 @@ class ModelRun:
         if interrupted is not None:
             raise interrupted
 
-    def _add_orders(self, pair: Pair) -> None:
+    def _add_orders(self, pair: PortPair) -> None:
         """Say in the file of the mapping which tensors between layers have their axes in another order."""
         with (self.folder / "mapping.yaml").open("a", encoding="utf-8") as file:
             file.writelines(f"# {pair.other.name}: {line}\n" for line in orders.written(pair.axes))
@@ -148,14 +150,14 @@ class ModelRun:
         judged = {row.actual for row in comparisons}
         return [o for name, o in self.outcomes.items() if o.outcome is not Outcome.OK or name in judged]
 
-    def _fail(self, port: Port, error: Exception) -> None:
+    def _fail(self, port: RemotePort, error: Exception) -> None:
         outcome = error.outcome if isinstance(error, ModelError) else Outcome.ERROR
         self.outcomes[port.name] = CellOutcome(self.case.id, self.dtype, port.name, outcome, message=str(error))
 
     def _say(self, text: str) -> None:
         self._tell(Announced(f"{self.case.id} {self.dtype}: {text}"))
 
-    def _pairs(self) -> Iterator[Pair]:
+    def _pairs(self) -> Iterator[PortPair]:
         """The pairs of ports that can be judged; others have an outcome that says why."""
         for port in [self.base, *(port for port in self.ports.values() if port is not self.base)]:
             self._say(f"builds {port.name}")
@@ -198,24 +200,24 @@ class ModelRun:
                 continue
             states = {self.base.name: self.base.state, port.name: state}
             folder = self.folder / port.name
-            yield Pair(
+            yield PortPair(
                 self.case, self.dtype, self.base, port, states, moves[port.name], layers[port.name], self.batch, folder,
                 free, step, run, own, behind={fold.layer: fold.norm for fold in self.folds.get(port.name, ())},
             )  # fmt: skip
 
-    def _lacking(self, port: Port) -> str:
+    def _lacking(self, port: RemotePort) -> str:
         """What of the case a port does not have."""
         if not self.model.loss or port.differentiable:
             return ""
         return FORWARD_ONLY if port.has_loss else LOSSLESS
 
-    def _partners(self, port: Port, moves: Sequence[Move]) -> dict[str, str]:
+    def _partners(self, port: RemotePort, moves: Sequence[Move]) -> dict[str, str]:
         """The baseline's layer for each of a port's."""
         found = converted.paired(partners(self.base, port, moves), self.folds.get(port.name, ()))
         converted.adopted(self.base, port, found)
         return found
 
-    def _read_batch(self, port: Port) -> None:
+    def _read_batch(self, port: RemotePort) -> None:
         """The batch of a file, once; raises ModelError."""
         if self.model.batch_file is None or port is not self.base:
             return
@@ -229,7 +231,7 @@ class ModelRun:
     def _gradients(self) -> bool:
         return bool(self.model.loss)
 
-    def _moves(self, others: Sequence[Port]) -> dict[str, list[Move]]:
+    def _moves(self, others: Sequence[RemotePort]) -> dict[str, list[Move]]:
         """The state mapping of each port, which is written to the run directory."""
         moves: dict[str, list[Move]] = {}
         for port in others:
@@ -251,7 +253,7 @@ class ModelRun:
             self._say(f"the state mapping is in {path}")
         return moves
 
-    def _bench(self, layers: Collection[str]) -> tuple[Bench, Bench]:
+    def _bench(self, layers: Collection[str]) -> tuple[ReferenceRuns, ReferenceRuns]:
         """The baseline's runs: free, and in step with itself."""
         base, state, wide = self.base, self.base.state, TRUTH.get(self.dtype, "")
         self._say(f"runs {base.name}")
@@ -271,7 +273,7 @@ class ModelRun:
                 self._say(f"{base.name} does not run in {wide}, so the truth is its own run: {error}")
                 base.build(self.batch)
                 self._read_batch(base)
-        return Bench(plain, truths[0], free, self.dtype), Bench(plain, truths[1], step, self.dtype)
+        return ReferenceRuns(plain, truths[0], free, self.dtype), ReferenceRuns(plain, truths[1], step, self.dtype)
 
 
 CLIENT = Client(partial(each, MODEL, ModelRun), replaceable=functions_of)

@@ -11,7 +11,7 @@ MODEL = "model"
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSpec:
     """Every backend's file has a function `build`, which returns its port of the model, and the others that are named.
 
     `batch` is a function of the baseline's file, or with `batch_file` the path of an .npz file. `forward(model, batch)`

@@ -15,8 +15,8 @@ import yaml
 from parity.dumps.matching import Entry, Matching, match
 from parity.models.layouts import Layout, inverse, layout_of
 from parity.models.leaves import op_of
-from parity.models.ports import Array, Port, TensorInfo
-from parity.models.worker.tape import Recorded, Tape
+from parity.models.ports import Array, RemotePort, TensorInfo
+from parity.models.worker.tape import Recorded, TensorTape
 
 FUSED = (2, 3)
 """Projections that are often one parameter: key and value, or query, key and value."""
@@ -93,7 +93,7 @@ def folded(arrays: Sequence[Array], eps: float, shape: tuple[int, ...]) -> Array
     return ((own[0] if own else 0.0) - mean) * scale + bias
 
 
-def canonical(port: Port, info: TensorInfo) -> tuple[Entry, Layout]:
+def canonical(port: RemotePort, info: TensorInfo) -> tuple[Entry, Layout]:
     """A tensor in PyTorch's name and layout, and what gives it."""
     owner, _, name = info.name.rpartition(".")
     layout = layout_of(port.spec.adapter, port.layers[owner], name)
@@ -103,10 +103,10 @@ def canonical(port: Port, info: TensorInfo) -> tuple[Entry, Layout]:
     return Entry(name, layout.shape(info.shape), info.dtype, order, layer=op.name if op else ""), layout
 
 
-class Sides:
+class ParameterMatcher:
     """Both ports' tensors in PyTorch's names, without those that share another's memory."""
 
-    def __init__(self, base: Port, other: Port) -> None:
+    def __init__(self, base: RemotePort, other: RemotePort) -> None:
         self.base, self.other = base, other
         self._ours, self._theirs = (
             {entry.name: (info, entry, layout) for info in port.tensors.values() if not info.tied
@@ -195,17 +195,17 @@ def neighbours(entries: Sequence[Any], n: int, whole: Entry) -> Iterator[list[An
             yield group
 
 
-def mapped(base: Port, other: Port, path: Path | None) -> tuple[list[Move], list[str]]:
+def mapped(base: RemotePort, other: RemotePort, path: Path | None) -> tuple[list[Move], list[str]]:
     """The moves from the baseline to another port, and remarks. Raises MappingError where a parameter is left over."""
     given = read(path, base, other) if path is not None else {}
-    proposed, matching = Sides(base, other).proposed(given)
+    proposed, matching = ParameterMatcher(base, other).proposed(given)
     moves = [*given.values(), *proposed]
     check(base, other, moves)
     notes = [f"{move.target}: {move.doubt}" for move in moves if move.doubt]
     return moves, [*notes, *matching.notes]
 
 
-def check(base: Port, other: Port, moves: Sequence[Move]) -> None:
+def check(base: RemotePort, other: RemotePort, moves: Sequence[Move]) -> None:
     """Raise MappingError unless every parameter of both is used once, in shapes that fit."""
     targets = {move.target for move in moves}
     once = [move for move in moves if move.how != UNTIED]
@@ -234,7 +234,7 @@ def check(base: Port, other: Port, moves: Sequence[Move]) -> None:
 NUMBERED = re.compile(r"(.*?)\.?(\d+)\.")
 
 
-def blocks_apart(base: Port, other: Port) -> list[str]:
+def blocks_apart(base: RemotePort, other: RemotePort) -> list[str]:
     """That the largest list of layers is longer in one port than in the other, in words."""
     longest = []
     for port in (base, other):
@@ -252,7 +252,7 @@ def blocks_apart(base: Port, other: Port) -> list[str]:
     ]
 
 
-def near(info: TensorInfo, port: Port) -> str:
+def near(info: TensorInfo, port: RemotePort) -> str:
     """The nearest candidates in another port."""
     alike = [t.name for t in port.tensors.values() if sorted(t.shape) == sorted(info.shape)]
     found = get_close_matches(info.name, alike, 2, 0.0) or get_close_matches(info.name, list(port.tensors), 1, 0.0)
@@ -262,9 +262,9 @@ def near(info: TensorInfo, port: Port) -> str:
     return f" (nearest: {', '.join(f'{name} {list(port.tensors[name].shape)}' for name in found)})" if found else ""
 
 
-def stored(base: Port, other: Port, moves: Sequence[Move], folder: Path) -> None:
+def stored(base: RemotePort, other: RemotePort, moves: Sequence[Move], folder: Path) -> None:
     """Write the state of a port, made of the baseline's; its other tensors stay as they were built."""
-    ours, theirs, tape = Recorded(str(base.state)), Recorded(str(other.state)), Tape(str(folder))
+    ours, theirs, tape = Recorded(str(base.state)), Recorded(str(other.state)), TensorTape(str(folder))
     by_target = {move.target: move for move in moves}
     for name in theirs:
         move = by_target.get(name)
@@ -294,7 +294,7 @@ def text(word: str) -> str:
     return str(yaml.safe_dump(word, width=10_000).strip().removesuffix("...").strip())
 
 
-def read(path: Path, base: Port, other: Port) -> dict[str, Move]:
+def read(path: Path, base: RemotePort, other: RemotePort) -> dict[str, Move]:
     """The moves of a mapping file for a port; raises MappingError, which names the file and the entry."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -306,7 +306,7 @@ def read(path: Path, base: Port, other: Port) -> dict[str, Move]:
     return {target: parsed(path, str(target), row, base, other) for target, row in rows.items()}
 
 
-def parsed(path: Path, target: str, row: Any, base: Port, other: Port) -> Move:
+def parsed(path: Path, target: str, row: Any, base: RemotePort, other: RemotePort) -> Move:
     """One entry; raises MappingError."""
     row = {"from": row} if isinstance(row, (str, list)) else row
     if not isinstance(row, dict) or not {"from"} <= row.keys() <= {"from", "shape", "axes", "part"}:

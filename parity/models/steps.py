@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from parity.models.findings import CODE, LAYER, Boundary, Finding
-from parity.models.measure import Bench, Distance, difference
+from parity.models.findings import CODE, LAYER, Boundary, ModelFinding
+from parity.models.measure import Distance, ReferenceRuns, difference
 from parity.models.orders import Axes, Sight, permuted
-from parity.models.ports import Port
+from parity.models.ports import RemotePort
 from parity.models.worker.crossing import LOSS, STATE
 from parity.models.worker.tape import Recorded, regrouped, squeezed
 
@@ -55,7 +55,7 @@ def lengths(run: Recorded, names: Sequence[str]) -> list[int]:
 
 
 def fitting(
-    port: Port, partners: Mapping[str, str], base: Recorded, other: Recorded, after: int | None
+    port: RemotePort, partners: Mapping[str, str], base: Recorded, other: Recorded, after: int | None
 ) -> dict[str, str]:
     """The partners without lists of layers, which nobody calls, and without those that have no parameters and return
     tensors of other sizes; with all that come `after` a place from which sizes differ."""
@@ -168,7 +168,7 @@ def grouped(run: Recorded) -> dict[tuple[str, int, str], list[str]]:
 
 
 def distances(
-    bench: Bench, run: Recorded, keys: Mapping[str, str], axes: Mapping[str, Axes], *, whole: bool = False
+    bench: ReferenceRuns, run: Recorded, keys: Mapping[str, str], axes: Mapping[str, Axes], *, whole: bool = False
 ) -> Iterator[tuple[Boundary, Distance]]:
     """The distance at every boundary that both ports cross, in the order of the port's run."""
     for name in run:
@@ -179,13 +179,13 @@ def distances(
 
 
 def off_in_step(
-    port: Port,
-    bench: Bench,
+    port: RemotePort,
+    bench: ReferenceRuns,
     run: Recorded,
     partners: Mapping[str, str],
     keys: Mapping[str, str],
     axes: Mapping[str, Axes],
-) -> tuple[list[Finding], dict[Boundary, Distance]]:
+) -> tuple[list[ModelFinding], dict[Boundary, Distance]]:
     """What is off in a run in step, in the order of the run, and all distances beyond rounding.
 
     A tensor that a layer without layers of its own returns is that layer's; any other is of the code of the innermost
@@ -204,12 +204,13 @@ def off_in_step(
         if distance.shapes:
             resized.add((kind, layer, call))
     findings = [
-        Finding(*key, partners.get(key[1], ""), boundaries, resized=key in resized) for key, boundaries in found.items()
+        ModelFinding(*key, partners.get(key[1], ""), boundaries, resized=key in resized)
+        for key, boundaries in found.items()
     ]
     return one_each(findings), far
 
 
-def owner(port: Port, at: Boundary, partners: Mapping[str, str]) -> tuple[str, str]:
+def owner(port: RemotePort, at: Boundary, partners: Mapping[str, str]) -> tuple[str, str]:
     """Whose a tensor at a boundary is: the layer's, or the code's of a layer."""
     if at.state:
         return LAYER, at.layer
@@ -231,9 +232,9 @@ def inside(layer: str, outer: str) -> bool:
     return not outer or layer.startswith(f"{outer}.")
 
 
-def one_each(findings: Sequence[Finding]) -> list[Finding]:
+def one_each(findings: Sequence[ModelFinding]) -> list[ModelFinding]:
     """Of the calls of one layer, the one that is furthest off, with the boundaries of the others."""
-    calls: dict[tuple[str, str], list[Finding]] = {}
+    calls: dict[tuple[str, str], list[ModelFinding]] = {}
     for finding in findings:
         calls.setdefault((finding.kind, finding.layer), []).append(finding)
     best = []

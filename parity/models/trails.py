@@ -60,7 +60,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Step:
+class CallStep:
     """A call: its expression with marks for values, how tightly that holds together, whether the source names it."""
 
     mark: str
@@ -87,7 +87,7 @@ class Trail:
     """What a layer's code calls, in order. `inputs` are places (`in:0`, `child:<tensor>`, `param:weight`, `constant:`)
     by mark, `outputs` marks by boundary; `backward` are the calls that change gradients alone."""
 
-    steps: Sequence[Step]
+    steps: Sequence[CallStep]
     values: Mapping[str, Array]
     names: Mapping[str, str]
     inputs: Mapping[str, str]
@@ -104,7 +104,7 @@ class Trail:
 
         steps = []
         for row in reply["steps"]:
-            step = Step(**{**row, "text": put(row["text"])})
+            step = CallStep(**{**row, "text": put(row["text"])})
             given = (mark for mark in step.reads if unchanged(values[mark], values[step.mark]))
             if (mark := next(given, None)) is not None:
                 source[step.mark] = mark
@@ -113,7 +113,7 @@ class Trail:
         return cls(steps, values, reply["names"], reply["inputs"], outputs, list(map(put, reply["backward"])))
 
     @cached_property
-    def by_mark(self) -> dict[str, Step]:
+    def by_mark(self) -> dict[str, CallStep]:
         """The steps by the mark of their result."""
         return {step.mark: step for step in self.steps}
 
@@ -157,7 +157,7 @@ Rerun = Callable[[Mapping[str, Array]], "Trail | None"]
 
 
 @dataclass
-class Parting:
+class TrailComparison:
     """Two trails: `keys` are our boundaries by their boundaries."""
 
     ours: Trail
@@ -442,7 +442,7 @@ class Parting:
         return (text, step.level) if len(text) <= SHORT else (trail.names[mark], WHOLE)
 
 
-def joined(step: Step, inner: Callable[[str], tuple[str, int]]) -> str:
+def joined(step: CallStep, inner: Callable[[str], tuple[str, int]]) -> str:
     """A step's expression with those of the values that it reads, in parentheses where they need them."""
     first = next(iter(step.reads), None)
 
@@ -466,7 +466,7 @@ def layer_of(boundary: str) -> str:
     return f"{layer}|{side}"
 
 
-def idle(step: Step, trail: Trail) -> bool:
+def idle(step: CallStep, trail: Trail) -> bool:
     """Whether a step returns what it gets."""
     value = trail.values[step.mark]
     return any(trail.values[mark].shape == value.shape and is_place(value, trail.values[mark]) for mark in step.reads)

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from parity.adapters.bits import bits_of, values_of
-from parity.models.findings import WEIGHTS, Finding
-from parity.models.ports import Array, Port
+from parity.models.findings import WEIGHTS, ModelFinding
+from parity.models.ports import Array, RemotePort
 from parity.models.state import UNTIED, Move, folded
-from parity.models.worker.tape import Recorded, Tape
+from parity.models.worker.tape import Recorded, TensorTape
 
 CAST = 2.0**-8
 """Values that differ by no more than a cast to bfloat16 are the same."""
@@ -31,19 +31,19 @@ BLOCKS = (2, 3, 4)
 """Gates of recurrent layers, and query, key and value."""
 
 
-def untied(moves: Sequence[Move], base: Port, other: Port) -> Iterator[Finding]:
+def untied(moves: Sequence[Move], base: RemotePort, other: RemotePort) -> Iterator[ModelFinding]:
     """Parameters that share their memory in the baseline only."""
     for move in moves:
         if move.how == UNTIED:
             first = next(m.target for m in moves if m.sources == move.sources and m.how != UNTIED)
             title = f"one parameter in {base.name}, two in {other.name}, so the gradient of one is not that of both"
-            yield Finding(
+            yield ModelFinding(
                 WEIGHTS, move.target.rpartition(".")[0], 0, move.sources[0].rpartition(".")[0], {}, title=title,
                 id="weights-untied", explained=True, parameters=(first, move.target),
             )  # fmt: skip
 
 
-def differing(moves: Sequence[Move], base: Port, other: Port, moved: Path) -> Iterator[Finding]:
+def differing(moves: Sequence[Move], base: RemotePort, other: RemotePort, moved: Path) -> Iterator[ModelFinding]:
     """Parameters whose own values are not those that the baseline's would give."""
     theirs, wanted = Recorded(str(other.state)), Recorded(str(moved))
     for move in moves:
@@ -57,7 +57,7 @@ def differing(moves: Sequence[Move], base: Port, other: Port, moved: Path) -> It
         evidence, title = looked or looks(have, want, base.name, others)
         if move.eps is not None and have.ndim == 1:
             title = title.replace(STALE, "another running mean, running variance or bias of the BatchNorm")
-        yield Finding(
+        yield ModelFinding(
             WEIGHTS, move.target.rpartition(".")[0], 0, move.sources[0].rpartition(".")[0], {}, title=title,
             id="weights-differ", explained=True, parameters=(move.target,), evidence={"looks": evidence},
         )  # fmt: skip
@@ -88,7 +88,7 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
     return "other", f"other values than {base}'s: it was not loaded from them"
 
 
-def misfolded(have: Array, move: Move, base: Port) -> tuple[str, str] | None:
+def misfolded(have: Array, move: Move, base: RemotePort) -> tuple[str, str] | None:
     """What was done otherwise as a BatchNorm was folded into a convolution; None if that is not found."""
     stored = Recorded(str(base.state))
     eps, arrays = move.eps or 0.0, [stored.load(name).astype(np.float64) for name in move.sources]
@@ -179,7 +179,7 @@ def part_of(values: Array, axis: int, by: int) -> Array:
 
 def mended(own: Path, moved: Path, names: Sequence[str], folder: Path) -> None:
     """A state with some parameters of another one."""
-    theirs, wanted, tape = Recorded(str(own)), Recorded(str(moved)), Tape(str(folder))
+    theirs, wanted, tape = Recorded(str(own)), Recorded(str(moved)), TensorTape(str(folder))
     for name in theirs:
         tape.put(name, (wanted if name in names else theirs).load(name))
     tape.close()

@@ -16,8 +16,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from parity.capture.capturing import Capture, rank_folder
-from parity.capture.dump import CaptureError, Dump
-from parity.capture.frameworks.calls import Call, Layer
+from parity.capture.dump import CaptureError, DumpWriter
+from parity.capture.frameworks.calls import Call, CapturedLayer
 from parity.capture.safetensors import HEADER_BYTES, SafetensorsError, Writer, entries, read
 from tests.conftest import ROOT, waited_for
 
@@ -90,7 +90,7 @@ def test_a_damaged_file_is_an_error(tmp_path, damage):
 
 
 def test_shards_are_bounded_by_bytes_and_by_the_header(tmp_path):
-    dump = Dump(tmp_path / "dump", shard_bytes=1000)
+    dump = DumpWriter(tmp_path / "dump", shard_bytes=1000)
     for n in range(20):
         dump.add(f"x{n}", np.full(60, n, np.float32))  # 240 bytes: four to a shard
     dump.add("large", np.zeros(5000, np.uint8))
@@ -110,8 +110,8 @@ def test_shards_are_bounded_by_bytes_and_by_the_header(tmp_path):
 
 
 def test_names_say_layer_call_role_and_place(tmp_path):
-    dump = Dump(tmp_path / "dump")
-    dump.add_layers("torch", "2", [Layer("a.b", "Linear", {"eps": 1e-5})])
+    dump = DumpWriter(tmp_path / "dump")
+    dump.add_layers("torch", "2", [CapturedLayer("a.b", "Linear", {"eps": 1e-5})])
     dump.record(Call("a.b", "Linear", 1, 1, 2), "grad.input", "mask", np.zeros(1))
     dump.record(Call("", "Net", 0, 0), "output", "0", np.zeros(1, np.complex64))
     dump.record(Call("", "Net", 0, 0), "output", "0", np.zeros(1))
@@ -127,19 +127,19 @@ def test_names_say_layer_call_role_and_place(tmp_path):
 
 def test_a_dump_replaces_a_dump_and_nothing_else(tmp_path):
     for value in (1.0, 2.0):
-        dump = Dump(tmp_path / "dump")
+        dump = DumpWriter(tmp_path / "dump")
         dump.add("x" if value == 1 else "y", np.full(1, value))
         dump.close()
     assert list(tensors_of(tmp_path / "dump")) == ["y"]
     (tmp_path / "dump" / "notes.txt").touch()
     with pytest.raises(CaptureError, match="name another folder"):
-        Dump(tmp_path / "dump")
+        DumpWriter(tmp_path / "dump")
     (tmp_path / "checkpoint").mkdir()
     written(tmp_path / "checkpoint" / "tensors-00000.safetensors", "x", ARRAYS["f32"])
     with pytest.raises(CaptureError, match="name another folder"):
-        Dump(tmp_path / "checkpoint")
+        DumpWriter(tmp_path / "checkpoint")
     with pytest.raises(CaptureError, match="cannot write"):
-        Dump(tmp_path / "dump" / "notes.txt" / "dump")
+        DumpWriter(tmp_path / "dump" / "notes.txt" / "dump")
 
 
 def test_a_full_disk_ends_the_dump_and_not_the_script(tmp_path, monkeypatch, capsys):
@@ -170,9 +170,9 @@ def test_a_fork_does_not_write(tmp_path):
 KILLED = """
 import numpy as np
 from pathlib import Path
-from parity.capture.dump import Dump
+from parity.capture.dump import DumpWriter
 
-dump = Dump(Path({folder!r}), shard_bytes=1 << 20)
+dump = DumpWriter(Path({folder!r}), shard_bytes=1 << 20)
 for n in range(10**6):
     dump.add(f"x{{n}}", np.full(1 << 14, n, np.float32))
 """
@@ -201,10 +201,10 @@ def test_a_file_has_its_name_only_with_its_header(tmp_path, monkeypatch):
     folder = tmp_path / "dump"
     with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
         killed.setattr(Path, "write_bytes", stopped_after_a_byte)
-        Dump(folder).add("x", np.zeros(3))
+        DumpWriter(folder).add("x", np.zeros(3))
     assert not tensors_of(folder)
     assert [path.name for path in folder.glob("tensors-*")] == ["tensors-00000.safetensors.partial"]
-    with closing(Dump(folder)) as dump:
+    with closing(DumpWriter(folder)) as dump:
         dump.add("x", np.ones(3))
     assert sorted(path.name for path in folder.iterdir()) == ["index.json", "tensors-00000.safetensors"]
     assert tensors_of(folder)["x"].tolist() == [1, 1, 1]

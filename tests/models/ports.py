@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from parity.models.ports import LayerInfo, Port, TensorInfo
+from parity.models.ports import LayerInfo, RemotePort, TensorInfo
 
 TWO = """
 import numpy as np
@@ -55,9 +55,11 @@ def accuracy(output, batch):
 """A port with a layer that has options, code between layers, and a loss."""
 
 
-def port(name: str, adapter: str, layers: dict[str, str], tensors: dict[str, tuple[int, ...]], **tied: str) -> Port:
+def port(
+    name: str, adapter: str, layers: dict[str, str], tensors: dict[str, tuple[int, ...]], **tied: str
+) -> RemotePort:
     """A port with these layers (name to class) and parameters (name to shape); `a__b="c"`: a.b is tied to c."""
-    made = Port.__new__(Port)
+    made = RemotePort.__new__(RemotePort)
     made.spec, made.name = SimpleNamespace(adapter=adapter), name
     made.layers = {layer: LayerInfo(layer, kind, False, {}) for layer, kind in {"": "Net", **layers}.items()}
     shared = {key.replace("__", "."): value for key, value in tied.items()}

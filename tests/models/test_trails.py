@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from parity.models.trails import Parting, Step, Trail, is_place, same
-from parity.models.worker.calls import PART, WHOLE, Calls
+from parity.models.trails import CallStep, Trail, TrailComparison, is_place, same
+from parity.models.worker.calls import PART, WHOLE, CallRecorder
 from parity.models.worker.intercept import Interception
 from tests.conftest import call
 from tests.models.ports import TWO, config_of
@@ -64,10 +64,10 @@ def masked(at, given=None):
     top = np.exp(values["_v4_"] - values["_v4_"].max(-1, keepdims=True))
     put("_v5_", top / top.sum(-1, keepdims=True))
     steps = [
-        Step("_v2_", "getitem", f"_v1_[:, None, {at}]", WHOLE, labelled=False),
-        Step("_v3_", "mul", "(1 - _v2_) * -1e4", PART, labelled=False),
-        Step("_v4_", "masked", "_v0_ + _v3_", PART - 1, labelled=True),
-        Step("_v5_", "softmax", "softmax(_v4_, -1)", WHOLE, labelled=True),
+        CallStep("_v2_", "getitem", f"_v1_[:, None, {at}]", WHOLE, labelled=False),
+        CallStep("_v3_", "mul", "(1 - _v2_) * -1e4", PART, labelled=False),
+        CallStep("_v4_", "masked", "_v0_ + _v3_", PART - 1, labelled=True),
+        CallStep("_v5_", "softmax", "softmax(_v4_, -1)", WHOLE, labelled=True),
     ]
     names = {"_v0_": "scores", "_v1_": "mask", **{step.mark: step.name for step in steps}}
     inputs = {"_v0_": "in:0", "_v1_": "in:1"}
@@ -77,7 +77,9 @@ def masked(at, given=None):
 def test_a_mask_along_another_axis_is_no_mask_that_lacks():
     """What it adds to a whole row has no effect on the softmax."""
     keys = {"net|0|out|0": "net|0|out|0"}
-    parting = Parting(masked("None, :"), masked(":, None"), keys, lambda given: masked(":, None", given), "ours", "net")
+    parting = TrailComparison(
+        masked("None, :"), masked(":, None"), keys, lambda given: masked(":, None", given), "ours", "net"
+    )
     assert parting.told() == [
         "masked = scores + (1 - mask[:, None, :, None]) * -1e4, "
         "where ours has scores + (1 - mask[:, None, None, :]) * -1e4"
@@ -86,7 +88,7 @@ def test_a_mask_along_another_axis_is_no_mask_that_lacks():
 
 def test_what_the_source_writes_is_told_though_it_is_the_default():
     def told(function, **given):
-        return Calls._told_of(
+        return CallRecorder._told_of(
             SimpleNamespace(port=SimpleNamespace(roots=(__name__.partition(".")[0],))), function, given
         )
 

@@ -8,7 +8,7 @@ import pytest
 from parity.models.converted import named
 from parity.models.state import Move, folded
 from parity.models.weights import misfolded
-from parity.models.worker.tape import Tape
+from parity.models.worker.tape import TensorTape
 from tests.models.ports import port
 
 NAMES = ("bn.weight", "bn.bias", "bn.running_mean", "bn.running_var", "conv.weight", "conv.bias")
@@ -20,7 +20,7 @@ def stored(tmp_path):
     rng = np.random.default_rng(0)
     shapes = ((3,), (3,), (3,), (3,), (3, 2, 3, 3), (3,))
     arrays = [rng.uniform(0.5, 2.0, shape).astype(np.float32) for shape in shapes]
-    tape = Tape(str(tmp_path))
+    tape = TensorTape(str(tmp_path))
     for name, array in zip(NAMES, arrays, strict=True):
         tape.put(name, array)
     tape.close()

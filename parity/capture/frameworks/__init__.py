@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from parity.capture.frameworks.base import Source
+from parity.capture.frameworks.base import Framework
 
 FRAMEWORKS = {
     "torch": "parity.capture.frameworks.torch:TorchFramework",
@@ -18,14 +18,14 @@ FRAMEWORKS = {
 """The module that a framework's classes come from, to our class."""
 
 
-def framework(name: str) -> Source:
+def framework(name: str) -> Framework:
     """The framework of this name; it is imported. Raises KeyError for one that `FRAMEWORKS` lacks."""
     module, _, cls = FRAMEWORKS[name].partition(":")
-    made: Source = getattr(importlib.import_module(module), cls)()
+    made: Framework = getattr(importlib.import_module(module), cls)()
     return made
 
 
-def framework_of(model: object) -> Source:
+def framework_of(model: object) -> Framework:
     """The framework whose class `model` is, by the modules of its class and of its bases.
 
     Raises:

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, Iterator, List, Tuple
 
 from parity.capture.frameworks import recorder as recorders
-from parity.capture.frameworks.calls import Layer, Sink, described
+from parity.capture.frameworks.calls import CapturedLayer, Sink, described
 from parity.capture.frameworks.visit import visit
 
 if TYPE_CHECKING:
     from parity.capture.capturing import Capture
 
 
-class Source:
+class Framework:
     """What `parity.capture` needs of a framework. A subclass imports its framework in its constructor."""
 
     name: ClassVar[str]
@@ -31,7 +31,7 @@ class Source:
         """Record the calls of a model, or (None) of each outermost one that is called; the result ends this."""
         raise NotImplementedError
 
-    def layers(self, model: Any) -> List[Layer]:
+    def layers(self, model: Any) -> List[CapturedLayer]:
         """All layers in definition order, the model itself first, as ""."""
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ class Source:
         return tensor
 
 
-class Framework(Source):
+class LayeredFramework(Framework):
     """A framework whose layers are instances of one class, `base`, through whose `__call__` every call goes."""
 
     base: Any
@@ -86,8 +86,10 @@ class Framework(Source):
         """The same memory as another node of the graph, so that its gradient is that of one use."""
         raise NotImplementedError
 
-    def layers(self, model: Any) -> List[Layer]:
-        return [Layer(name, type(layer).__name__, self.options(layer)) for name, layer in self.named_layers(model)]
+    def layers(self, model: Any) -> List[CapturedLayer]:
+        return [
+            CapturedLayer(name, type(layer).__name__, self.options(layer)) for name, layer in self.named_layers(model)
+        ]
 
     def options(self, layer: Any) -> Dict[str, Any]:
         """The plain attributes that a layer has beside those of its base class: eps, stride; and `training`."""

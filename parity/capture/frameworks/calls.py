@@ -10,11 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping, Tuple
 
-from parity.capture.frameworks.visit import visit
-
 
 @dataclass(frozen=True)
-class Layer:
+class CapturedLayer:
     """A layer of a model: its dotted name ("" is the model), its class's name, and its plain attributes."""
 
     name: str
@@ -22,15 +20,8 @@ class Layer:
     options: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """The place of a tensor in `Arguments`."""
-
-    name: str
-
-
 Arguments = Tuple[Tuple[Any, ...], Mapping[str, Any]]
-"""The positional and the keyword arguments of a call, with a `Tensor` for each tensor."""
+"""The positional and the keyword arguments of a call, with a `Placeholder` for each tensor."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +51,6 @@ Sink = Callable[[Call, str, str, Any], None]
 def joined(prefix: str, name: str) -> str:
     """A dotted name."""
     return f"{prefix}.{name}" if prefix and name else prefix or name
-
-
-def filled(arguments: Arguments, tensors: Mapping[str, Any]) -> Any:
-    """(args, kwargs) with the tensors in their places."""
-    return visit(arguments, lambda value: isinstance(value, Tensor), lambda _, place: tensors[place.name])
 
 
 def described(value: Any) -> Any:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Optional, Tuple
 import numpy as np
 
 from parity.capture.frameworks import recorder as recorders
-from parity.capture.frameworks.base import Framework
-from parity.capture.frameworks.calls import Layer, joined
+from parity.capture.frameworks.base import LayeredFramework
+from parity.capture.frameworks.calls import CapturedLayer, joined
 
 if TYPE_CHECKING:
     from parity.capture.capturing import Capture
 
 
-class FlaxFramework(Framework):
+class FlaxFramework(LayeredFramework):
     """Flax's modules. What is being traced is stored by callbacks when it runs, in every run of a compiled function.
 
     A linen module has no layers but those that its calls show. Gradients are those of inputs and outputs.
@@ -141,7 +141,7 @@ class LinenRecorder(recorders.ModelRecorder):
     def describe(self, name: str, module: Any) -> None:
         """Note a layer, and the variables of a whole model."""
         self.stored[name] = type(module).__name__
-        layer = Layer(name, type(module).__name__, self.framework.options(module))
+        layer = CapturedLayer(name, type(module).__name__, self.framework.options(module))
         self.capture.add_layers(self.framework, [layer])
         if not self.depth:
             self.capture.store_model(self.framework, module, self.root)

@@ -7,10 +7,10 @@ from typing import Any, Callable, Iterator, Tuple
 
 import numpy as np
 
-from parity.capture.frameworks.base import Framework
+from parity.capture.frameworks.base import LayeredFramework
 
 
-class KerasFramework(Framework):
+class KerasFramework(LayeredFramework):
     """Keras where it runs eagerly; of `fit` and `predict` that is `compile(run_eagerly=True)`.
 
     A layer's name is that of the layers around it and its own; of one that was given none, the attribute in which it is

@@ -6,10 +6,10 @@ from typing import Any, Callable, Iterator, Tuple
 
 import numpy as np
 
-from parity.capture.frameworks.base import Framework
+from parity.capture.frameworks.base import LayeredFramework
 
 
-class MindsporeFramework(Framework):
+class MindsporeFramework(LayeredFramework):
     """MindSpore in PyNative mode. In graph mode, and within `jit`, cells are compiled, and not seen."""
 
     name = "mindspore"

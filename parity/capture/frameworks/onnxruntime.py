@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List,
 import numpy as np
 
 from parity.adapters.bits import bits_of
-from parity.capture.frameworks.base import Source
-from parity.capture.frameworks.calls import Call, Layer
+from parity.capture.frameworks.base import Framework
+from parity.capture.frameworks.calls import Call, CapturedLayer
 
 if TYPE_CHECKING:
     from parity.capture.capturing import Capture
@@ -25,7 +25,7 @@ BYTES_AT_ONCE = 256 << 20
 """About how much of the values one run returns."""
 
 
-class OnnxruntimeFramework(Source):
+class OnnxruntimeFramework(Framework):
     """Runs a session's graph again after each of its runs, a few values at a time."""
 
     name = "onnxruntime"
@@ -38,7 +38,7 @@ class OnnxruntimeFramework(Source):
         self.framework = onnxruntime
 
     def attach(self, capture: Capture, model: Any) -> Callable[[], None]:
-        recorded = Graph(self, session_source(model), model.get_providers())
+        recorded = RecordedGraph(self, session_source(model), model.get_providers())
         original, runs = model.run, iter(range(capture.steps or 1 << 62))
         capture.store_model(self, recorded, "")
 
@@ -51,10 +51,10 @@ class OnnxruntimeFramework(Source):
         model.run = run
         return lambda: delattr(model, "run")
 
-    def layers(self, graph: Graph) -> List[Layer]:
+    def layers(self, graph: RecordedGraph) -> List[CapturedLayer]:
         return graph.layers()
 
-    def named_parameters(self, graph: Graph) -> Iterator[Tuple[str, Any]]:
+    def named_parameters(self, graph: RecordedGraph) -> Iterator[Tuple[str, Any]]:
         return ((tensor.name, tensor) for tensor in graph.model.graph.initializer)
 
     def to_numpy(self, tensor: Any) -> Any:
@@ -67,7 +67,7 @@ def session_source(session: Any) -> Any:
     return session._model_path or session._model_bytes
 
 
-class Graph:
+class RecordedGraph:
     """A model, and a session that returns all its values.
 
     Args:
@@ -92,14 +92,14 @@ class Graph:
         self.only_wanted.only_execute_path_to_fetches = True
         self.places = self.placed()
 
-    def layers(self) -> List[Layer]:
+    def layers(self) -> List[CapturedLayer]:
         """The model, then each scope before the nodes in it."""
-        found = {"": Layer("", "Graph", {})}
+        found = {"": CapturedLayer("", "Graph", {})}
         for name, node in self.nodes.items():
             for scope in scopes_of(node):
-                found.setdefault(scope, Layer(scope, "Scope", {}))
+                found.setdefault(scope, CapturedLayer(scope, "Scope", {}))
             options = {item.name: plain(item) for item in node.attribute}
-            found.setdefault(name, Layer(name, node.op_type, {**options, "inputs": list(node.input)}))
+            found.setdefault(name, CapturedLayer(name, node.op_type, {**options, "inputs": list(node.input)}))
         return list(found.values())
 
     def placed(self) -> Dict[str, List[Tuple[str, str, str]]]:

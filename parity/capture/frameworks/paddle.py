@@ -6,13 +6,13 @@ from typing import Any, Iterator, Tuple
 
 import numpy as np
 
-from parity.capture.frameworks.base import Framework
+from parity.capture.frameworks.base import LayeredFramework
 
 STATISTICS = ("_mean", "_variance")
 """Parameters of paddle.nn.BatchNorm* that are buffers in other frameworks."""
 
 
-class PaddleFramework(Framework):
+class PaddleFramework(LayeredFramework):
     """Paddle in dynamic mode. What paddle.jit.to_static has compiled is one layer."""
 
     name = "paddle"

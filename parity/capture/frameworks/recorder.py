@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple
 
-from parity.capture.frameworks.calls import Arguments, Call, Sink, Tensor, filled, joined
-from parity.capture.frameworks.visit import visit
+from parity.capture.frameworks.calls import Arguments, Call, Sink, joined
+from parity.capture.frameworks.visit import Placeholder, filled, visit
 
 if TYPE_CHECKING:
     from parity.capture.capturing import Capture
-    from parity.capture.frameworks.base import Framework
+    from parity.capture.frameworks.base import LayeredFramework
 
 RECORDERS: Dict[Any, List["Recorder"]] = {}
 """A class whose `__call__` is patched to the recorders at work."""
@@ -24,7 +24,7 @@ class Recorder:
 
     def __init__(
         self,
-        framework: Framework,
+        framework: LayeredFramework,
         layers: Dict[int, Tuple[str, Any]],
         sink: Sink,
         gradients: bool = False,
@@ -73,11 +73,11 @@ class Recorder:
         return call
 
     def taken(self, arguments: Any, inputs: Dict[str, Any]) -> Arguments:
-        """The arguments with a `Tensor` in place of each tensor, which goes to `inputs`."""
+        """The arguments with a `Placeholder` in place of each tensor, which goes to `inputs`."""
 
-        def take(name: str, tensor: Any) -> Tensor:
+        def take(name: str, tensor: Any) -> Placeholder:
             inputs[name] = tensor
-            return Tensor(name)
+            return Placeholder(name)
 
         return tuple(visit(value, self.framework.is_tensor, take) for value in arguments)
 
@@ -113,7 +113,7 @@ class Recorder:
 class ModelRecorder(Recorder):
     """Records the first calls of one model, or (None) of each outermost one, under the name of its class."""
 
-    def __init__(self, capture: Capture, framework: Framework, model: Any) -> None:
+    def __init__(self, capture: Capture, framework: LayeredFramework, model: Any) -> None:
         super().__init__(framework, {}, capture.sink, gradients=capture.gradients)
         self.capture = capture
         self.model = model
@@ -190,7 +190,7 @@ def stop(recorder: Recorder, base: Any) -> None:
         del RECORDERS[base]
 
 
-def _patch(base: Any, framework: Framework, recorders: List[Recorder]) -> None:
+def _patch(base: Any, framework: LayeredFramework, recorders: List[Recorder]) -> None:
     original = base.__call__
 
     @functools.wraps(original)

@@ -6,7 +6,7 @@ from typing import Any, Iterable, Iterator, List, Tuple
 
 import numpy as np
 
-from parity.capture.frameworks.base import Framework
+from parity.capture.frameworks.base import LayeredFramework
 
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 """Attributes in which torch.compile and activation checkpoints keep the layer that they stand for."""
@@ -15,7 +15,7 @@ PARALLEL = ("DataParallel", "DistributedDataParallel")
 """Classes whose attribute `module` is the model."""
 
 
-class TorchStyleFramework(Framework):
+class TorchStyleFramework(LayeredFramework):
     """A framework with PyTorch's modules and tensors."""
 
     def named_layers(self, model: Any) -> Iterator[Tuple[str, Any]]:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Mapping, Optional, Tuple
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """Stands for the tensor of this name or number in nested arguments."""
+
+    key: Any
 
 
 def visit(value: Any, is_tensor: Callable[[Any], bool], function: Callable[[str, Any], Any], path: str = "") -> Any:
@@ -20,6 +28,16 @@ def visit(value: Any, is_tensor: Callable[[Any], bool], function: Callable[[str,
         if new is not item:
             changed[key] = new
     return _with(value, changed) if changed else value
+
+
+def filled(value: Any, tensors: Mapping[Any, Any]) -> Any:
+    """`value` with tensors in place of its placeholders, by their keys."""
+    return visit(value, is_placeholder, lambda _, placeholder: tensors[placeholder.key])
+
+
+def is_placeholder(value: Any) -> bool:
+    """Whether this stands for a tensor."""
+    return isinstance(value, Placeholder)
 
 
 def _items(value: Any) -> Optional[Iterable[Tuple[Any, Any]]]:

@@ -19,7 +19,7 @@ from parity.config.sweep import Combination, suffixes, sweep_of
 from parity.config.tolerance_grammar import Tolerances
 from parity.config.tree import without
 from parity.models import config as models
-from parity.models.decode.spec import DECODE, Decode
+from parity.models.decode.spec import DECODE, DecodeSpec
 from parity.models.decode.ways import WAYS, WORDS
 
 ROOTS = ("dtypes", "chunk")
@@ -29,11 +29,11 @@ COMPARED = tuple(f"{way}.*" for way in WORDS)
 KEYS: Mapping[str, Any] = {
     "id": (Text, ""),
     "kind": (Annotated[Any, WithJsonSchema({"const": DECODE, "description": "ways to decode"})], DECODE),
-    "build": (models.Function, Decode.build),
-    "forward": (models.Function, Decode.forward),
-    "prompts": (Annotated[str, Field(description="a function of the baseline's file")], Decode.prompts),
-    "chunk": (Annotated[int, Field(ge=1, description="tokens of a call in chunks")], Decode.chunk),
-    "pad": (Annotated[int, Field(ge=0, description="the token id at padded places")], Decode.pad),
+    "build": (models.Function, DecodeSpec.build),
+    "forward": (models.Function, DecodeSpec.forward),
+    "prompts": (Annotated[str, Field(description="a function of the baseline's file")], DecodeSpec.prompts),
+    "chunk": (Annotated[int, Field(ge=1, description="tokens of a call in chunks")], DecodeSpec.chunk),
+    "pad": (Annotated[int, Field(ge=0, description="the token id at padded places")], DecodeSpec.pad),
     "ways": (list_of(Literal[*WAYS]), ()),
     "mapping": (Annotated[str | None, Field(description=models.FILE)], None),
     "dtypes": (Dtypes, ()),
@@ -74,7 +74,7 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
             report.add(case.get(name) or case, f"{name} must be the name of a function")
     if len(report) > n_before:
         return None
-    spec = Decode(
+    spec = DecodeSpec(
         build=values.build, forward=values.forward, prompts=values.prompts, chunk=values.chunk, pad=values.pad,
         ways=tuple(values.ways), mapping=models.absolute(mapping),
     )  # fmt: skip

@@ -16,13 +16,13 @@ from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import steps
-from parity.models.decode.parts import NO_PART, Part, View
-from parity.models.decode.port import Decoder, Run
-from parity.models.decode.spec import Decode
+from parity.models.decode.parts import NO_PART, PassComparison, View
+from parity.models.decode.port import Decoder, DecodeResult
+from parity.models.decode.spec import DecodeSpec
 from parity.models.decode.tokens import LOGPROBS, TokenRatios, log_probabilities, token_ratios
-from parity.models.decode.ways import FULL, WAYS, WORDS, Call, Tokens, Way, calls_of, full
+from parity.models.decode.ways import FULL, WAYS, WORDS, DecodeCall, DecodeWay, Tokens, calls_of, full
 from parity.models.findings import CODE, Boundary
-from parity.models.measure import RUNS, TRUTH, Bench
+from parity.models.measure import RUNS, TRUTH, ReferenceRuns
 from parity.models.ports import ModelError
 from parity.models.trails import NEAR, ROUGHLY
 from parity.models.worker.tape import Recorded
@@ -47,7 +47,7 @@ class Origin:
 
 
 @dataclass
-class Parting:
+class Divergence:
     """A way that is off: its first and last token, what begins it, and why. `left`: the error ratio without that."""
 
     way: str
@@ -87,27 +87,27 @@ class Decoding:
     partners: Mapping[str, str]
     say: Callable[[str], None]
     takes: Sequence[str] = ()
-    passes: list[Run] = field(default_factory=list)
-    full: list[Bench] = field(default_factory=list)
+    passes: list[DecodeResult] = field(default_factory=list)
+    full: list[ReferenceRuns] = field(default_factory=list)
     ran: dict[str, list[Prompt | None]] = field(default_factory=dict)
-    against: dict[str, tuple[Sequence[Bench], str]] = field(default_factory=dict)
+    against: dict[str, tuple[Sequence[ReferenceRuns], str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    partings: list[Parting] = field(default_factory=list)
+    partings: list[Divergence] = field(default_factory=list)
 
     @property
-    def spec(self) -> Decode:
+    def spec(self) -> DecodeSpec:
         """The case's functions."""
-        assert isinstance(self.case.params, Decode)  # noqa: S101 - for the type checker
+        assert isinstance(self.case.params, DecodeSpec)  # noqa: S101 - for the type checker
         return self.case.params
 
     # Runs
 
-    def run(self, calls: Sequence[Call], **how: Any) -> Run:
+    def run(self, calls: Sequence[DecodeCall], **how: Any) -> DecodeResult:
         """Run some calls."""
         return self.port.decode(self.state, calls, self.prompts, **how)
 
-    def alone(self, which: int, **how: Any) -> Run:
+    def alone(self, which: int, **how: Any) -> DecodeResult:
         """The full pass over a prompt."""
         return self.run(full(self.prompts, which), layers=self.layers, **how)
 
@@ -116,11 +116,11 @@ class Decoding:
         """All layers."""
         return list(self.port.layers)
 
-    def bench(self, which: int, plain: Recorded, **how: Any) -> Bench:
+    def bench(self, which: int, plain: Recorded, **how: Any) -> ReferenceRuns:
         """The full pass over a prompt: as it is, perturbed, and in a wider dtype, which is taken for the truth."""
         runs = [self.alone(which, seed=seed, **how).tapes[0] for seed in range(1, RUNS + 1)]
         wide = TRUTH.get(self.dtype)
-        return Bench(plain, self.alone(which, dtype=wide, **how).tapes[0] if wide else plain, runs, self.dtype)
+        return ReferenceRuns(plain, self.alone(which, dtype=wide, **how).tapes[0] if wide else plain, runs, self.dtype)
 
     def judged(self) -> None:
         """Run all ways, and look for what begins each difference. Raises ModelError."""
@@ -146,7 +146,7 @@ class Decoding:
                         raise
                     self.failed[name] = str(error)
 
-    def _impossible(self, name: str, way: Way) -> str:
+    def _impossible(self, name: str, way: DecodeWay) -> str:
         """Why a way cannot be tried, or would not be what it is called; empty if it can."""
         missing = [need for need in way.needs if need not in self.passes[0].takes]
         lengths = {len(tokens) for tokens in self.prompts}
@@ -158,13 +158,13 @@ class Decoding:
             return "all prompts have one length"
         return "the shortest prompt has one token" if name == "left-step" and min(lengths) == 1 else ""
 
-    def _shaken(self, which: int) -> Bench:
+    def _shaken(self, which: int) -> ReferenceRuns:
         """The full pass in float32, with all that crosses a layer's boundary moved by an ulp of bfloat16."""
         plain = self.alone(which, dtype="float32").tapes[0]
         runs = [self.alone(which, dtype="float32", seed=s, shaken="bfloat16").tapes[0] for s in range(1, RUNS + 1)]
-        return Bench(plain, plain, runs, "float32")
+        return ReferenceRuns(plain, plain, runs, "float32")
 
-    def _across(self, name: str, benches: Sequence[Bench], other: str) -> None:
+    def _across(self, name: str, benches: Sequence[ReferenceRuns], other: str) -> None:
         """Compare the full passes with others."""
         measured = [
             self._prompt(run, i, bench) for i, (run, bench) in enumerate(zip(self.passes, benches, strict=True))
@@ -181,7 +181,7 @@ class Decoding:
             which = min(off, key=lambda i: off[i][0])
             cause = f"differs from {other} in one pass"
             tensors = [f"{name}.{i}" for i in off]
-            parting = Parting(name, which, off[which][0], off[which][-1], tensors, cause=cause)
+            parting = Divergence(name, which, off[which][0], off[which][-1], tensors, cause=cause)
             self.partings.append(parting)
             if name == "port" and self.base is not None:
                 parting.cause += "; a case of `kind: model` says why"
@@ -205,12 +205,12 @@ class Decoding:
         if off:
             which = min(off, key=lambda i: off[i][0])
             token, last = off[which][0], off[which][-1]
-            parting = Parting(name, which, token, last, [f"{name}.{i}" for i in off])
+            parting = Divergence(name, which, token, last, [f"{name}.{i}" for i in off])
             self.partings.append(parting)
             self.say(f"looks for what begins it in {self.port.name}, {WAYS[name].words}")
             self._explain(parting, calls, run)
 
-    def _prompt(self, run: Run, which: int, bench: Bench | None = None) -> Prompt | None:
+    def _prompt(self, run: DecodeResult, which: int, bench: ReferenceRuns | None = None) -> Prompt | None:
         """How far a prompt is from its full pass, or another one."""
         length, bench = len(self.prompts[which]), bench or self.full[which]
         pairs = log_probabilities(run, bench, which, length)
@@ -226,11 +226,11 @@ class Decoding:
     # What begins a difference
 
     @cached_property
-    def step(self) -> list[Bench]:
+    def step(self) -> list[ReferenceRuns]:
         """The full passes in step with themselves."""
         return [self.bench(i, one.plain, partner={i: one.plain}) for i, one in enumerate(self.full)]
 
-    def _explain(self, parting: Parting, calls: Sequence[Call], run: Run) -> None:
+    def _explain(self, parting: Divergence, calls: Sequence[DecodeCall], run: DecodeResult) -> None:
         """The boundaries that are off in step, what the token depends on, and whether mending the former is enough."""
         plain = {i: one.plain for i, one in enumerate(self.full)}
         upto = only(calls, parting.prompt, parting.last)
@@ -255,7 +255,12 @@ class Decoding:
             parting.id, parting.cause = why
 
     def _origin(
-        self, run: Run, which: int, bench: Bench, partners: Mapping[str, str], keys: Mapping[str, str] | None = None
+        self,
+        run: DecodeResult,
+        which: int,
+        bench: ReferenceRuns,
+        partners: Mapping[str, str],
+        keys: Mapping[str, str] | None = None,
     ) -> Origin | None:
         """What is off in step: from the first token on that is, in the order of the run. `keys`: the names that the
         bench has for the run's tensors, if they are others."""
@@ -282,7 +287,7 @@ class Decoding:
         return Origin([place, *rest], what, off[first].off[0], off[first], [*map(str, off)], layer)
 
     def _parted(
-        self, origin: Origin, which: int, calls: Sequence[Call], why: tuple[str, str] | None
+        self, origin: Origin, which: int, calls: Sequence[DecodeCall], why: tuple[str, str] | None
     ) -> tuple[str, str] | None:
         """What the code that begins a difference computes otherwise than in one pass, behind what is known."""
         layer = origin.layer
@@ -307,27 +312,29 @@ class Decoding:
             return why[0], f"{why[1]}: {said}"
         return ("layer-code" if said.endswith(NO_PART) else "decode-cache" if is_cache else "decode-code"), said
 
-    def _part(self, layer: str, which: int, calls: Sequence[Call]) -> Part:
+    def _part(self, layer: str, which: int, calls: Sequence[DecodeCall]) -> PassComparison:
         """What a layer's code calls in the last of some calls, and in one pass: in a wider dtype, if that can be."""
         rows, length = {row.prompt for call in calls for row in call.rows}, full(self.prompts, which)
 
-        def heard(dtype: str, near: float) -> Part:
+        def heard(dtype: str, near: float) -> PassComparison:
             plain = {i: self.run(full(self.prompts, i), layers=self.layers, dtype=dtype).tapes[0] for i in rows}
             whole, step = (
                 self.run(some, layers=self.layers, partner=plain, dtype=dtype, listen=layer) for some in (length, calls)
             )
-            return Part(step.trail(-1), whole.trail(0), View.of(calls[-1], which), cached(whole.tapes[0]), near)
+            return PassComparison(
+                step.trail(-1), whole.trail(0), View.of(calls[-1], which), cached(whole.tapes[0]), near
+            )
 
         try:
             return heard(TRUTH.get(self.dtype, self.dtype), NEAR)
         except ModelError:
             return heard(self.dtype, ROUGHLY)
 
-    def _largest(self, run: Run, which: int) -> float:
+    def _largest(self, run: DecodeResult, which: int) -> float:
         """The largest error ratio of a prompt's tokens in a run."""
         return token_ratios(self.full[which], run, LOGPROBS, which, len(self.prompts[which])).largest
 
-    def _sees(self, parting: Parting, every: Sequence[Call]) -> tuple[str, str] | None:
+    def _sees(self, parting: Divergence, every: Sequence[DecodeCall]) -> tuple[str, str] | None:
         """What a token's log-probabilities depend on and should not, or the reverse: tokens are changed, and it is
         looked whether they do."""
         which, token = parting.prompt, parting.token
@@ -337,16 +344,16 @@ class Decoding:
         allowed = OFF * float(np.max(envelope[0, token])) if envelope is not None else 0.0
         vocabulary = len(before)
 
-        def differs(calls: Sequence[Call]) -> bool:
+        def differs(calls: Sequence[DecodeCall]) -> bool:
             apart = np.abs(self._row(calls, which, token) - before)
             return bool(np.max(apart) > allowed or not np.isfinite(apart).all())
 
-        def unseen(token: int, calls: Sequence[Call]) -> list[int]:
+        def unseen(token: int, calls: Sequence[DecodeCall]) -> list[int]:
             """The tokens on which a token depends in the full pass only."""
             row, alone = self._row(calls, which, token), self.full[which].plain.load(LOGPROBS)[0, token]
             whole = full(self.prompts, which)
 
-            def depends(on: int, calls: Sequence[Call], row: Any) -> bool:
+            def depends(on: int, calls: Sequence[DecodeCall], row: Any) -> bool:
                 other = [changed(call, [which], [on], vocabulary) for call in calls]
                 return bool(np.max(np.abs(self._row(other, which, token) - row)) > allowed)
 
@@ -366,7 +373,7 @@ class Decoding:
                 return "decode-mask", f"token {at} does not depend on {tokens_of(missed)}"
         return None
 
-    def _row(self, calls: Sequence[Call], which: int, token: int) -> Any:
+    def _row(self, calls: Sequence[DecodeCall], which: int, token: int) -> Any:
         """The log-probabilities of a token in some calls."""
         run = self.run(calls)
         found = log_probabilities(run, self.full[which], which, len(self.prompts[which]))[token][0]
@@ -388,7 +395,7 @@ class Decoding:
                 message=f"it does not run: {message}", culprit=(self.port.name,),
             )  # fmt: skip
 
-    def _comparison(self, tensor: str, other: str, one: Prompt, bench: Bench) -> Comparison:
+    def _comparison(self, tensor: str, other: str, one: Prompt, bench: ReferenceRuns) -> Comparison:
         envelope = bench.envelope(LOGPROBS)[1]
         metrics, off = compare(*one.logprobs, 0.0, envelope.max), bool(one.ratios.off)
         verdict = Verdict.SEMANTIC if off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
@@ -444,29 +451,29 @@ def cached(tape: Recorded) -> dict[str, Any]:
     return found
 
 
-def only(calls: Sequence[Call], which: int, token: int) -> list[Call]:
+def only(calls: Sequence[DecodeCall], which: int, token: int) -> list[DecodeCall]:
     """The calls that a token of a prompt takes, up to that token."""
     mine = [call for call in calls if any(row.prompt == which for row in call.rows)]
     last = next(k for k, call in enumerate(mine) if has(call, which, token))
     return mine[: last + 1]
 
 
-def reads(call: Call, which: int) -> bool:
+def reads(call: DecodeCall, which: int) -> bool:
     """Whether a prompt is in a call."""
     return any(row.prompt == which for row in call.rows)
 
 
-def has(call: Call, which: int, token: int) -> bool:
+def has(call: DecodeCall, which: int, token: int) -> bool:
     """Whether a token is in a call."""
     return any(row.prompt == which and row.start <= token < row.start + row.count for row in call.rows)
 
 
-def tokens_after(call: Call, which: int, token: int) -> bool:
+def tokens_after(call: DecodeCall, which: int, token: int) -> bool:
     """Whether a token of a prompt, or one behind it, is in a call."""
     return any(row.prompt == which and row.count and token < row.start + row.count for row in call.rows)
 
 
-def changed(call: Call, prompts: Collection[int], tokens: Collection[int] | None, vocabulary: int) -> Call:
+def changed(call: DecodeCall, prompts: Collection[int], tokens: Collection[int] | None, vocabulary: int) -> DecodeCall:
     """The call with other tokens: these of some prompts, or all."""
     rows = [list(row) for row in call.tokens]
     for i, row in enumerate(call.rows):
@@ -476,7 +483,7 @@ def changed(call: Call, prompts: Collection[int], tokens: Collection[int] | None
     return replace(call, tokens=rows)
 
 
-def padded(call: Call, vocabulary: int) -> Call:
+def padded(call: DecodeCall, vocabulary: int) -> DecodeCall:
     """The call with another id at padded places."""
     rows = [[(token + 1) % vocabulary for token in tokens] for tokens in call.tokens]
     for i, row in enumerate(call.rows):

@@ -12,9 +12,9 @@ from itertools import product
 
 import numpy as np
 
-from parity.models.decode.ways import Call
+from parity.models.decode.ways import DecodeCall
 from parity.models.ports import Array
-from parity.models.trails import NEAR, Step, Trail, is_place, joined, same
+from parity.models.trails import NEAR, CallStep, Trail, is_place, joined, same
 from parity.reporting.text.words import number
 
 FORMATS: Mapping[str, Callable[[Array], Array]] = {
@@ -43,7 +43,7 @@ class View:
     start: int
 
     @classmethod
-    def of(cls, call: Call, prompt: int) -> View:
+    def of(cls, call: DecodeCall, prompt: int) -> View:
         """That of a prompt's row."""
         i, row = next((i, row) for i, row in enumerate(call.rows) if row.prompt == prompt)
         n, mask = len(call.tokens[0]), call.mask[i]
@@ -88,7 +88,7 @@ MOVES = frozenset(("transpose", "reshape"))
 
 
 @dataclass(frozen=True)
-class Part:
+class PassComparison:
     """The code of a layer in a call, and in one pass. `others` are the caches of one pass, by what they are called."""
 
     call: Trail
@@ -150,11 +150,11 @@ class Part:
 
     # What it is instead
 
-    def _text(self, step: Step) -> str:
+    def _text(self, step: CallStep) -> str:
         """A step's expression with the names of values."""
         return joined(step, lambda mark: self.call.worded(mark, SHORT))
 
-    def _beside(self, step: Step) -> str:
+    def _beside(self, step: CallStep) -> str:
         """The same step of one pass, if that is another expression."""
         reads = [self.twins.get(mark) for mark in step.reads]
         for other in self.whole.steps:

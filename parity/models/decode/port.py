@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parity.models.decode.spec import Decode
-from parity.models.decode.ways import Call, Tokens
-from parity.models.ports import Port
+from parity.models.decode.spec import DecodeSpec
+from parity.models.decode.ways import DecodeCall, Tokens
+from parity.models.ports import RemotePort
 from parity.models.trails import Trail
 from parity.models.worker.tape import Recorded
 
 
 @dataclass(frozen=True)
-class Run:
+class DecodeResult:
     """A run of some calls: their tapes, and of each the cached tensors' shapes and the narrower format that holds them.
     `takes` is what the user's function may be given, `words` the names of each layer's arguments, a tensor each;
     `heard` what one layer's code calls."""
 
-    calls: Sequence[Call]
+    calls: Sequence[DecodeCall]
     tapes: Sequence[Recorded]
     caches: Sequence[Sequence[Mapping[str, Any]]]
     takes: Sequence[str]
@@ -38,18 +38,18 @@ class Run:
         shutil.rmtree(Path(self.tapes[0].folder).parent, ignore_errors=True)
 
 
-class Decoder(Port):
+class Decoder(RemotePort):
     """A port whose function `forward` decodes."""
 
     def prompts(self) -> list[list[int]]:
         """The token ids of the user's function. Raises ModelError."""
-        assert isinstance(self.model, Decode)  # noqa: S101 - for the type checker
+        assert isinstance(self.model, DecodeSpec)  # noqa: S101 - for the type checker
         return list(self._ask("model.prompts", prompts=self.model.prompts)["prompts"])
 
     def decode(
         self,
         state: Path,
-        calls: Sequence[Call],
+        calls: Sequence[DecodeCall],
         prompts: Sequence[Tokens],
         *,
         layers: Collection[str] = (),
@@ -60,7 +60,7 @@ class Decoder(Port):
         seed: int = 0,
         shaken: str = "",
         listen: str | None = None,
-    ) -> Run:
+    ) -> DecodeResult:
         """Run some calls with the boundaries of `layers` on the tapes.
 
         With `partner`, the full pass of each prompt, its values take the place of the calls' (only of the tensors in
@@ -85,4 +85,4 @@ class Decoder(Port):
             listen=listen,
         )
         tapes = [Recorded(str(record / str(k))) for k in range(len(calls))]
-        return Run(calls, tapes, reply["caches"], reply["takes"], reply["words"], reply["heard"])
+        return DecodeResult(calls, tapes, reply["caches"], reply["takes"], reply["words"], reply["heard"])

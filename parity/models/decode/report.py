@@ -11,7 +11,7 @@ from parity.judge.bound.envelope import OFF
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.decode.spec import DECODE
 from parity.models.decode.ways import WORDS
-from parity.models.report import UNMEASURED, ModelReport, Told
+from parity.models.report import UNMEASURED, CaseView, ModelReport
 from parity.reporting.results.rows import CaseRow, ComparisonRow, OutcomeRow, Results
 from parity.reporting.text.words import grouped, listed, number
 
@@ -161,6 +161,6 @@ class DecodeReport(ModelReport):
         """Nothing beside the answer."""
         yield from ()
 
-    def views(self, results: Results) -> Sequence[Told]:
+    def views(self, results: Results) -> Sequence[CaseView]:
         """What is told of each backend, those that are off first."""
         return views(results)

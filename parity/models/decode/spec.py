@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from parity.models.spec import Model
+from parity.models.spec import ModelSpec
 
 DECODE = "decode"
 """The `op` of such a case, and the `kind` by which a config asks for one."""
@@ -13,7 +13,7 @@ KEYS = ("build", "forward", "prompts", "chunk", "pad", "ways")
 
 
 @dataclass(frozen=True)
-class Decode(Model):
+class DecodeSpec(ModelSpec):
     """`forward(model, tokens, cache, mask, positions)` returns logits [b, n, vocabulary], or these and a cache; it has
     those of the last three that it needs. `prompts` is a function of the baseline's file that returns lists of token
     ids. `chunk`: tokens of a call in chunks. `pad`: the id at padded places. `ways`: names of `WAYS`, empty for all.

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.judge.bound.envelope import OFF, SMALLEST, Array, Envelope, size
-from parity.models.decode.port import Run
-from parity.models.measure import Bench
+from parity.models.decode.port import DecodeResult
+from parity.models.measure import ReferenceRuns
 from parity.models.worker.decode import aligned, cut
 
 LOGPROBS = "logprobs"
 
 
 @dataclass(frozen=True)
-class Piece:
+class TokenSlice:
     """Some tokens of a tensor, from `start` on, in the layout of the full pass's."""
 
     axis: int
@@ -42,7 +42,7 @@ class TokenRatios:
         return max(self.ratios.values(), default=0.0)
 
 
-def pieces(run: Run, name: str, full: tuple[int, ...], prompt: int, length: int) -> Iterator[Piece]:
+def pieces(run: DecodeResult, name: str, full: tuple[int, ...], prompt: int, length: int) -> Iterator[TokenSlice]:
     """The parts that a run has of a prompt's tensor, whose shape is `full` in the pass over all `length` tokens."""
     for call, tape in zip(run.calls, run.tapes, strict=True):
         for i, row in enumerate(call.rows):
@@ -51,10 +51,12 @@ def pieces(run: Run, name: str, full: tuple[int, ...], prompt: int, length: int)
             at = aligned(full, tape.shape(name), len(call.rows), len(call.tokens[0]), length)
             if at is not None:
                 values = tape.load(name)[i : i + 1] if at[0] else tape.load(name)
-                yield Piece(at[1], row.start, values[cut(at[1], row.offset, row.count)])
+                yield TokenSlice(at[1], row.start, values[cut(at[1], row.offset, row.count)])
 
 
-def token_ratios(bench: Bench, run: Run, name: str, prompt: int, length: int, theirs: str = "") -> TokenRatios:
+def token_ratios(
+    bench: ReferenceRuns, run: DecodeResult, name: str, prompt: int, length: int, theirs: str = ""
+) -> TokenRatios:
     """The error ratio of each token of a tensor, which has the name `theirs` in the run if it is another there; empty
     if the run has no such tensor of this form."""
     found, measured = TokenRatios(), None
@@ -94,7 +96,9 @@ def over(error: float, allowed: float) -> float:
     return 0.0 if error <= SMALLEST else error / allowed if allowed else float("inf")
 
 
-def log_probabilities(run: Run, full: Bench, prompt: int, length: int) -> Mapping[int, tuple[Array, Array]]:
+def log_probabilities(
+    run: DecodeResult, full: ReferenceRuns, prompt: int, length: int
+) -> Mapping[int, tuple[Array, Array]]:
     """The log-probabilities of each token that a run has, of the run and of the full pass."""
     ours = full.plain.load(LOGPROBS)[0]
     found: dict[int, tuple[Array, Array]] = {}

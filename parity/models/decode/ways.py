@@ -11,7 +11,7 @@ Tokens = Sequence[int]
 
 
 @dataclass(frozen=True)
-class Row:
+class CallRow:
     """The real tokens of a row of a call: `count` of `prompt` from its token `start` on, from column `offset` on."""
 
     prompt: int
@@ -21,14 +21,14 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Call:
+class DecodeCall:
     """A call of the user's function: `tokens` and `positions` [b, n], `mask` [b, past + n], 1 where a token is real.
     `fresh`: without the cache of the call before."""
 
     tokens: Sequence[Tokens]
     mask: Sequence[Tokens]
     positions: Sequence[Tokens]
-    rows: Sequence[Row]
+    rows: Sequence[CallRow]
     fresh: bool
 
     def message(self) -> dict[str, Any]:
@@ -37,36 +37,36 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Way:
+class DecodeWay:
     """A way: what it is called in a sentence, and which arguments of the user's function it needs."""
 
     words: str
     needs: tuple[str, ...] = ()
 
 
-WAYS: Mapping[str, Way] = {
-    "step": Way("token by token with the cache", ("cache",)),
-    "chunks": Way("in chunks with the cache", ("cache",)),
-    "batch": Way("in a batch of one length"),
-    "right": Way("in a batch padded right", ("mask",)),
-    "left": Way("in a batch padded left", ("mask",)),
-    "left-step": Way("in a batch padded left, then token by token", ("mask", "cache")),
+WAYS: Mapping[str, DecodeWay] = {
+    "step": DecodeWay("token by token with the cache", ("cache",)),
+    "chunks": DecodeWay("in chunks with the cache", ("cache",)),
+    "batch": DecodeWay("in a batch of one length"),
+    "right": DecodeWay("in a batch padded right", ("mask",)),
+    "left": DecodeWay("in a batch padded left", ("mask",)),
+    "left-step": DecodeWay("in a batch padded left, then token by token", ("mask", "cache")),
 }
-ACROSS: Mapping[str, Way] = {
-    "port": Way("in one pass with the baseline's weights"),
-    "dtype": Way("in one pass in bfloat16"),
+ACROSS: Mapping[str, DecodeWay] = {
+    "port": DecodeWay("in one pass with the baseline's weights"),
+    "dtype": DecodeWay("in one pass in bfloat16"),
 }
 """Comparisons of a full pass with another one: the baseline's, and that in float32."""
 WORDS: Mapping[str, str] = {name: way.words for name, way in {**WAYS, **ACROSS}.items()}
 FULL = "the full pass"
 
 
-def full(prompts: Sequence[Tokens], which: int) -> list[Call]:
+def full(prompts: Sequence[Tokens], which: int) -> list[DecodeCall]:
     """One pass over one prompt, alone, without a cache."""
     return calls({which: prompts[which]}, [len(prompts[which])])
 
 
-def calls_of(way: str, prompts: Sequence[Tokens], chunk: int, pad: int) -> list[Call]:
+def calls_of(way: str, prompts: Sequence[Tokens], chunk: int, pad: int) -> list[DecodeCall]:
     """The calls of a way."""
     every, lengths = dict(enumerate(prompts)), [len(tokens) for tokens in prompts]
     if way in ("step", "chunks"):
@@ -83,7 +83,7 @@ def parts(length: int, size: int) -> list[int]:
     return [min(size, length - start) for start in range(0, length, size)]
 
 
-def calls(prompts: Mapping[int, Tokens], sizes: Sequence[int], *, left: bool = False, pad: int = 0) -> list[Call]:
+def calls(prompts: Mapping[int, Tokens], sizes: Sequence[int], *, left: bool = False, pad: int = 0) -> list[DecodeCall]:
     """Calls of `sizes` tokens over some prompts side by side, padded at their ends or on the left."""
     width = max(map(len, prompts.values()))
     first = {i: width - len(tokens) if left else 0 for i, tokens in prompts.items()}
@@ -95,9 +95,9 @@ def calls(prompts: Mapping[int, Tokens], sizes: Sequence[int], *, left: bool = F
             at = [column - first[i] for column in columns]
             real = [j for j in at if 0 <= j < len(prompt)]
             offset = at.index(real[0]) if real else 0
-            rows.append(Row(i, real[0] if real else 0, len(real), offset))
+            rows.append(CallRow(i, real[0] if real else 0, len(real), offset))
             tokens.append([prompt[j] if j in real else pad for j in at])
             positions.append([j if j in real else 0 for j in at])
             mask.append([int(0 <= column - first[i] < len(prompt)) for column in range(stop)])
-        made.append(Call(tokens, mask, positions, rows, fresh=stop == size))
+        made.append(DecodeCall(tokens, mask, positions, rows, fresh=stop == size))
     return made

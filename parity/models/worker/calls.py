@@ -8,8 +8,15 @@ from __future__ import annotations
 import inspect
 from typing import Any, Dict, List, Mapping, Tuple
 
-from parity.models.worker.tape import Tape
-from parity.models.worker.trace import Known, attribute_of, is_in_place, keywords_of_caller, source_of_call, written
+from parity.models.worker.tape import TensorTape
+from parity.models.worker.trace import (
+    ValueTable,
+    attribute_of,
+    is_in_place,
+    keywords_of_caller,
+    source_of_call,
+    written,
+)
 
 SUM, PRODUCT, SIGN, POWER, PART, WHOLE = range(1, 7)
 """How tightly an expression holds together, from `a + b` to `f(a)`."""
@@ -50,12 +57,12 @@ LONGEST = 40
 """Characters of an argument that is no tensor and no number."""
 
 
-class Calls(Known):
+class CallRecorder(ValueTable):
     """Writes each call of a framework's functions down: `steps` are texts with marks for values, which go to the tape.
     `others` are values that take the place of steps', by number; `backward` are the calls that change gradients
     alone."""
 
-    def __init__(self, port: Any, tape: Tape, others: Mapping[int, Any]) -> None:
+    def __init__(self, port: Any, tape: TensorTape, others: Mapping[int, Any]) -> None:
         super().__init__()
         self.port, self.tape, self.others = port, tape, others
         self.steps: List[Dict[str, Any]] = []

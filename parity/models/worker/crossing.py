@@ -10,7 +10,7 @@ from typing import Any, Callable, Collection, Dict, Optional
 
 import numpy as np
 
-from parity.models.worker.tape import Tape
+from parity.models.worker.tape import TensorTape
 
 IN, OUT, STATE = "in", "out", "state:"
 LOSS = ":loss"
@@ -44,7 +44,7 @@ class Crossing:
     """What a run of a port does at the boundaries of `layers`: a tensor that crosses one goes to the tape under its
     name, and what `source` gives takes its place."""
 
-    def __init__(self, tape: Tape, layers: Collection[str], source: Optional[Replace] = None) -> None:
+    def __init__(self, tape: TensorTape, layers: Collection[str], source: Optional[Replace] = None) -> None:
         self.tape, self.layers, self.source = tape, frozenset(layers), source
         self._calls: Dict[str, int] = {}
 

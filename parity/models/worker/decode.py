@@ -12,11 +12,11 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from parity.models.worker.calls import Calls
+from parity.models.worker.calls import CallRecorder
 from parity.models.worker.crossing import IN, OUT, Crossing, key, perturbed
 from parity.models.worker.ports.base import PortError
 from parity.models.worker.ports.layered import LayeredPort, Watch
-from parity.models.worker.tape import Recorded, Tape
+from parity.models.worker.tape import Recorded, TensorTape
 from parity.models.worker.traced import word_of, words_of
 
 Message = Dict[str, Any]
@@ -97,7 +97,7 @@ def decode(port: Any, function: Any, request: Message) -> Message:
     heard: List[Any] = []
     with port.no_gradients():
         for k, call in enumerate(request["calls"]):
-            tape = Tape(os.path.join(request["record"], str(k)))
+            tape = TensorTape(os.path.join(request["record"], str(k)))
             source = source_of(request, call)
             given = {name: port.to_tensor(np.array(call[name], np.int64), "int64") for name in ("tokens", *takes)
                      if name != "cache"}  # fmt: skip
@@ -109,7 +109,7 @@ def decode(port: Any, function: Any, request: Message) -> Message:
                 with port.watching(crossing):
                     returned = function(port.model, given.pop("tokens"), **given)
             else:
-                calls = Calls(port, Tape(os.path.join(request["record"], f"{k}-calls")), {})
+                calls = CallRecorder(port, TensorTape(os.path.join(request["record"], f"{k}-calls")), {})
                 listening = Listening(port, crossing, calls, request["listen"])
                 with listening, port.intercepted(calls.called):
                     returned = function(port.model, given.pop("tokens"), **given)
@@ -142,7 +142,7 @@ def decode(port: Any, function: Any, request: Message) -> Message:
 class Listening(Watch):
     """Notes what one layer's code calls, in its first call: not what the layers within do."""
 
-    def __init__(self, port: LayeredPort, crossing: Crossing, calls: Calls, layer: str) -> None:
+    def __init__(self, port: LayeredPort, crossing: Crossing, calls: CallRecorder, layer: str) -> None:
         super().__init__(port, crossing)
         self.calls, self.layer = calls, layer
         self.inputs: Dict[str, str] = {}

@@ -19,7 +19,7 @@ from parity.models.worker.ports import port_class
 from parity.models.worker.ports.base import ClosedCall, Port, PortError
 from parity.models.worker.ports.layered import LayeredPort
 from parity.models.worker.returns import batch_of, metrics_of
-from parity.models.worker.tape import Recorded, Tape, regrouped
+from parity.models.worker.tape import Recorded, TensorTape, regrouped
 from parity.models.worker.trace import UntracedError
 from parity.models.worker.traced import calls_of, traced
 from parity.worker.cell import Backend, explain
@@ -83,7 +83,7 @@ class ModelRequests:
         self.functions = {name: self.function(request[name]) if name in wanted else None for name in FUNCTIONS}
         port = made(self.backend.adapter, self.builder(request["build"]), request["mode"])
         port.named_like(request["layers"])
-        tape, tensors = Tape(request["state"]), []
+        tape, tensors = TensorTape(request["state"]), []
         for own in port.tensors():
             array = port.to_array(own.tensor)
             if not own.tied:
@@ -98,7 +98,7 @@ class ModelRequests:
 
     def batch(self, request: Message) -> Any:
         """Draw the batch and store it; the names of its arrays."""
-        tape = Tape(request["batch_at"])
+        tape = TensorTape(request["batch_at"])
         for name, array in batch_of(self.function(request["batch"])).items():
             tape.put(name, array)
         tape.close()
@@ -108,8 +108,8 @@ class ModelRequests:
         """Run the model; see `parity.models.ports.Ports.run`."""
         port = self.current()
         port.load(request["state"], request["dtype"], request["seed"])
-        tape, batch = Tape(request["record"]), Recorded(request["batch"])
-        source = None if request["partner"] is None else Source(request)
+        tape, batch = TensorTape(request["record"]), Recorded(request["batch"])
+        source = None if request["partner"] is None else PartnerValues(request)
         crossing = Crossing(tape, request["layers"], source)
         arrays = {name: batch.load(name) for name in batch}
         seed = 0 if source is not None else request["seed"]
@@ -123,7 +123,7 @@ class ModelRequests:
         """Call one layer alone."""
         port = self.current()
         port.load(request["state"], request["dtype"], 0)
-        given, tape = Recorded(request["given"]), Tape(request["record"])
+        given, tape = Recorded(request["given"]), TensorTape(request["record"])
         parts: Dict[str, Dict[Any, Any]] = {"in": {}, "grad": {}, "param": {}, "child": {}}
         for name in given:
             part, _, rest = name.partition(":")
@@ -143,7 +143,7 @@ class ModelRequests:
         """What the code of a layer calls between its children; the values go to a tape."""
         port = self.current()
         port.load(request["state"], request["dtype"], 0)
-        given, tape = Recorded(request["given"]), Tape(request["record"])
+        given, tape = Recorded(request["given"]), TensorTape(request["record"])
         others = {int(name[5:]): given.load(name) for name in given if name.startswith("step:")}
         try:
             found = calls_of(port, closed_call(request, given), tape, others, gradients=request["gradients"])
@@ -156,7 +156,7 @@ class ModelRequests:
         """The code of a layer between its children, as NumPy; its constants go to a tape."""
         port = self.current()
         port.load(request["state"], request["dtype"], 0)
-        given, tape = Recorded(request["given"]), Tape(request["record"])
+        given, tape = Recorded(request["given"]), TensorTape(request["record"])
         try:
             found = traced(port, closed_call(request, given))
         except UntracedError as error:
@@ -196,7 +196,7 @@ def closed_call(request: Message, given: Recorded) -> ClosedCall:
     return ClosedCall(request["layer"], request["call"], inputs, values, request["children"])
 
 
-class Source:
+class PartnerValues:
     """The values of a partner's run for the boundaries of this one's layers, perturbed by an ulp if there is a seed.
 
     `keys` of the request are the partner's names of tensors, None if they are the same; `replace` the names of those

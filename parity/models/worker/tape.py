@@ -35,7 +35,7 @@ def load(folder: str, at: int) -> Any:
         return np.load(file, allow_pickle=False)
 
 
-class Tape:
+class TensorTape:
     """Writes tensors into a folder as they come."""
 
     def __init__(self, folder: str) -> None:
@@ -46,7 +46,7 @@ class Tape:
             pass
 
     @classmethod
-    def nowhere(cls) -> Tape:
+    def nowhere(cls) -> TensorTape:
         """A tape that nothing is put on."""
         tape = cls.__new__(cls)
         tape.folder, tape.entries = "", []
@@ -71,7 +71,7 @@ class Tape:
 
 
 class Recorded:
-    """A folder that a `Tape` has written, read a tensor at a time."""
+    """A folder that a `TensorTape` has written, read a tensor at a time."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

@@ -34,7 +34,7 @@ class Var:
 
 
 @dataclass
-class Line:
+class Statement:
     """A statement: the mark of its result and the expression, or the name of an op and its arguments.
 
     `wanted` is what the source calls the result of the statement at `place`; `function` is what is called.
@@ -48,7 +48,7 @@ class Line:
     given: Optional[Dict[str, str]] = None
 
 
-class Known:
+class ValueTable:
     """The tensors that have a place among a program's values, and names for these."""
 
     def __init__(self) -> None:
@@ -88,13 +88,13 @@ class Known:
         return MARK.sub(lambda found: self.names[found.group(0)], text)
 
 
-class Tracer(Known):
+class Tracer(ValueTable):
     """Records the calls on known tensors as lines of NumPy."""
 
     def __init__(self, torch: Any) -> None:
         super().__init__()
         self.torch = torch
-        self.lines: List[Line] = []
+        self.lines: List[Statement] = []
 
     def called(self, function: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """One call of a function with its result, which is returned."""
@@ -116,12 +116,12 @@ class Tracer(Known):
         if isinstance(result, torch.Tensor):
             # What works in place has a new value from here on.
             self._known.pop(id(result), None)
-            self.lines.append(Line(repr(self.know(result)), text, named.strip("_"), wanted, place, given))
+            self.lines.append(Statement(repr(self.know(result)), text, named.strip("_"), wanted, place, given))
             return
         whole = f"_w{len(self.lines)}_"
-        self.lines.append(Line(whole, text, "parts"))
+        self.lines.append(Statement(whole, text, "parts"))
         for i, output in enumerate(outputs):
-            self.lines.append(Line(repr(self.know(output)), f"{whole}[{i}]", named.strip("_")))
+            self.lines.append(Statement(repr(self.know(output)), f"{whole}[{i}]", named.strip("_")))
 
     def named(self) -> List[Dict[str, Any]]:
         """The lines with names: of the calls of one statement, the last has the name that the source gives it."""

@@ -6,16 +6,17 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Callable, Collection, Dict, List, Mapping
 
-from parity.models.worker.calls import WITHOUT, Calls
+from parity.capture.frameworks.visit import filled, is_placeholder
+from parity.models.worker.calls import WITHOUT, CallRecorder
 from parity.models.worker.crossing import IN, OUT, Crossing, key
 from parity.models.worker.ports.base import ClosedCall, Port
-from parity.models.worker.ports.layered import LayeredPort, Watch, filled, is_slot, named
-from parity.models.worker.tape import Tape
+from parity.models.worker.ports.layered import LayeredPort, Watch, named
+from parity.models.worker.tape import TensorTape
 from parity.models.worker.trace import Tracer, UntracedError
 
 
 @dataclass(frozen=True)
-class Program:
+class TracedProgram:
     """What a layer's code computes: `lines` (`Tracer.named`), `inputs` says where each argument comes from (`in:0`,
     `param:weight`, `child:<tensor>`, `constant:`), `outputs` which tensor each output is, `returned` which value;
     `constants` by argument."""
@@ -31,7 +32,7 @@ class Closed(Watch):
     """Children that are not entered: what they get are outputs of the program, what they return is given."""
 
     def __init__(self, port: LayeredPort, layers: Collection[str], values: Mapping[str, Any], tracer: Any) -> None:
-        super().__init__(port, Crossing(Tape.nowhere(), layers))
+        super().__init__(port, Crossing(TensorTape.nowhere(), layers))
         self.values, self.tracer = values, tracer
         self.inputs: Dict[str, str] = {}
         self.outputs: Dict[str, str] = {}
@@ -44,7 +45,7 @@ class Closed(Watch):
             self.note(tensor, f"{word}_in{i or ''}", key(layer, call, IN, i))
         self.tracer.active = False
         result = original(*args, **kwargs)
-        if isinstance(self.tracer, Calls) and self.tracer.is_cut(result, (args, kwargs)):
+        if isinstance(self.tracer, CallRecorder) and self.tracer.is_cut(result, (args, kwargs)):
             self.tracer.backward.append(f"{word}{WITHOUT}")
         others = {}
         for i, tensor in enumerate(self.port.tensors_in(result)):
@@ -63,7 +64,7 @@ class Closed(Watch):
         self.named[output] = repr(self.tracer.var(tensor))
 
 
-def traced(port: Port, given: ClosedCall) -> Program:
+def traced(port: Port, given: ClosedCall) -> TracedProgram:
     """The program of a layer's call. Raises UntracedError where it calls what has no translation."""
     if not port.traced or not isinstance(port, LayeredPort):
         raise UntracedError(f"{port.framework.__name__} does not tell what it calls")
@@ -72,7 +73,7 @@ def traced(port: Port, given: ClosedCall) -> Program:
 
 
 def calls_of(
-    port: Port, given: ClosedCall, tape: Tape, others: Mapping[int, Any], *, gradients: bool
+    port: Port, given: ClosedCall, tape: TensorTape, others: Mapping[int, Any], *, gradients: bool
 ) -> Dict[str, Any]:
     """The calls of a layer's call with their values, which go to the tape; `others` take the place of results. With
     `gradients`, they flow.
@@ -81,7 +82,7 @@ def calls_of(
     """
     if not isinstance(port, LayeredPort):
         return port.noted(given, tape, others)
-    calls = Calls(port, tape, others)
+    calls = CallRecorder(port, tape, others)
     closed = closed_run(port, given, calls, gradients=gradients)
     outputs = {closed.outputs[name]: mark for name, mark in closed.named.items()}
     return calls.told_all(closed.inputs, outputs)
@@ -115,8 +116,8 @@ def word_of(layer: str) -> str:
     return f"{first.rpartition('.')[2]}_{last}" if last.isdigit() and first else last
 
 
-def words_of(function: Callable[..., Any], given: Any, is_tensor: Callable[[Any], bool] = is_slot) -> List[str]:
-    """Names for the tensors of a call, or for their slots: those of arguments, and of the items of mappings."""
+def words_of(function: Callable[..., Any], given: Any, is_tensor: Callable[[Any], bool] = is_placeholder) -> List[str]:
+    """Names for the tensors of a call, or for their placeholders: those of arguments, and of the items of mappings."""
     parameters = list(inspect.signature(function).parameters)
     args, kwargs = given
     found: List[str] = []
@@ -128,11 +129,11 @@ def words_of(function: Callable[..., Any], given: Any, is_tensor: Callable[[Any]
     return found
 
 
-def program_of(port: Port, tracer: Tracer, closed: Closed) -> Program:
+def program_of(port: Port, tracer: Tracer, closed: Closed) -> TracedProgram:
     """What was recorded."""
     lines = tracer.named()
     constants = {name: port.to_array(tensor) for name, tensor in tracer.constants.items()}
     inputs = {tracer.put(mark): place for mark, place in closed.inputs.items()}
     inputs.update({name: f"constant:{name}" for name in constants})
     returned = {name: tracer.put(mark) for name, mark in closed.named.items()}
-    return Program(lines, returned, inputs, closed.outputs, constants)
+    return TracedProgram(lines, returned, inputs, closed.outputs, constants)

@@ -45,7 +45,7 @@ BUFFERS = ("running_mean", "running_var")
 
 
 @dataclass
-class Node:
+class GraphNode:
     """A node: `captured` is what its subgraphs use, `path` the layers around it from the model ("") on, `calls` the
     number of the call of each of them that it is in."""
 
@@ -81,7 +81,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class GraphParameter:
     """A parameter by PyTorch's name: the graph's value of it, and the order of axes that gives PyTorch's layout."""
 
     name: str
@@ -116,7 +116,7 @@ class Graph:
         for node in self.nodes:
             node.path = [known_name(layer, known) for layer in node.path] if known else node.path
         self._take_apart()
-        self.layers: Dict[str, List[Node]] = {}
+        self.layers: Dict[str, List[GraphNode]] = {}
         for node in self.nodes:
             for layer in node.path:
                 self.layers.setdefault(layer, []).append(node)
@@ -127,7 +127,7 @@ class Graph:
 
     # Reading
 
-    def _read(self, protos: Iterable[Any]) -> Iterator[Node]:
+    def _read(self, protos: Iterable[Any]) -> Iterator[GraphNode]:
         """The nodes but for constants and other names of values."""
         names: Dict[str, str] = {}
         for number, proto in enumerate(protos):
@@ -137,7 +137,7 @@ class Graph:
                 names[proto.output[0]] = names.get(proto.input[0], proto.input[0])
                 self.values[proto.output[0]] = self.values[names[proto.output[0]]]
             else:
-                node = Node(
+                node = GraphNode(
                     proto,
                     proto.name or f"{proto.op_type}_{number}",
                     list(proto.input),
@@ -172,7 +172,7 @@ class Graph:
 
     def _alone(self) -> None:
         """In a graph without scopes each node is a layer: that in whose name its parameter is, or its own."""
-        before: Dict[str, Node] = {}
+        before: Dict[str, GraphNode] = {}
         for node in self.nodes:
             owners = [value.rpartition(".")[0] for value in node.inputs if value in self.values and "." in value]
             first = next((before[value] for value in node.inputs if value in before), None)
@@ -189,7 +189,7 @@ class Graph:
         parameters: an exporter has found it to be the same."""
         made = {value: node for node in self.nodes for value in node.outputs}
         copies: Dict[Tuple[str, str], str] = {}
-        nodes: List[Node] = []
+        nodes: List[GraphNode] = []
         left = self._leaving()
         for node in self.nodes:
             for value in node.reads:
@@ -217,9 +217,9 @@ class Graph:
                         left.setdefault(layer, set()).add(value)
         return left
 
-    def _chain(self, value: str, layer: str, made: Mapping[str, Node]) -> List[Node]:
+    def _chain(self, value: str, layer: str, made: Mapping[str, GraphNode]) -> List[GraphNode]:
         """The nodes in a layer that lead to a value, in order."""
-        found: Dict[int, Node] = {}
+        found: Dict[int, GraphNode] = {}
         waiting = [value]
         while waiting:
             node = made.get(waiting.pop())
@@ -228,13 +228,15 @@ class Graph:
                 waiting += node.reads
         return [node for node in self.nodes if id(node) in found]
 
-    def _copied(self, chain: Sequence[Node], reader: Node, copies: Dict[Tuple[str, str], str]) -> Iterator[Node]:
+    def _copied(
+        self, chain: Sequence[GraphNode], reader: GraphNode, copies: Dict[Tuple[str, str], str]
+    ) -> Iterator[GraphNode]:
         """Copies of nodes for a reader's layer, once."""
         for node in chain:
             if (node.outputs[0], reader.layer) in copies:
                 continue
             copies.update(((value, reader.layer), f"{value}@{reader.layer}") for value in node.outputs)
-            copy = Node(
+            copy = GraphNode(
                 node.proto, f"{node.name}@{reader.layer}", node.inputs, node.outputs, node.captured, node.options,
                 reader.path, reader.classes,
             )  # fmt: skip
@@ -260,7 +262,7 @@ class Graph:
 
     # Parameters
 
-    def _own_values(self) -> Iterator[Parameter]:
+    def _own_values(self) -> Iterator[GraphParameter]:
         """The parameters; each layer gets a value of its own for each."""
         original, self.values = self.values, {}
         inner = {layer for node in self.nodes for layer in node.path[:-1]}
@@ -278,12 +280,12 @@ class Graph:
                         self.values[name] = original[value]
                         if is_parameter(original[value]):
                             turned = role == "weight" and is_turned(node) and original[value].ndim == 2
-                            yield Parameter(name, name, (1, 0) if turned else ())
+                            yield GraphParameter(name, name, (1, 0) if turned else ())
             node.renamed(names)
             self.values.update({value: original[value] for value in node.captured if value in original})
         self.values.update({value: original[value] for value in self.outputs if value in original})
 
-    def _role(self, node: Node, place: int, array: Any) -> str:
+    def _role(self, node: GraphNode, place: int, array: Any) -> str:
         """The name of an input in the layer, if it is a parameter there."""
         roles = PARAMETERS.get(node.op, ())
         alone = node.op in ("Mul", "Add") and array.size == 1 and len(self.layers[node.layer]) > 2
@@ -295,17 +297,17 @@ class Graph:
         """How often a layer is called."""
         return 1 + max(node.calls[layer] for node in self.layers[layer])
 
-    def of(self, layer: str, call: int) -> List[Node]:
+    def of(self, layer: str, call: int) -> List[GraphNode]:
         """The nodes in a call of a layer."""
         return [node for node in self.layers.get(layer, ()) if node.calls[layer] == call]
 
-    def given_to(self, nodes: Sequence[Node]) -> List[str]:
+    def given_to(self, nodes: Sequence[GraphNode]) -> List[str]:
         """What some nodes read that none of them makes."""
         made = {value for node in nodes for value in node.outputs}
         read = dict.fromkeys(value for node in nodes for value in node.reads)
         return [value for value in read if value not in made and value not in self.values]
 
-    def returned_by(self, nodes: Sequence[Node]) -> List[str]:
+    def returned_by(self, nodes: Sequence[GraphNode]) -> List[str]:
         """What some nodes make that others read, or that is an output of the model."""
         mine = {id(node) for node in nodes}
         read = {value for node in self.nodes if id(node) not in mine for value in node.reads} | set(self.outputs)
@@ -426,7 +428,7 @@ def has(values: Mapping[str, Any], names: Iterable[str]) -> bool:
     return any(name in values and values[name].ndim == 1 for name in names)
 
 
-def n_components(nodes: Sequence[Node]) -> int:
+def n_components(nodes: Sequence[GraphNode]) -> int:
     """The number of parts of some nodes that are not connected."""
     part = list(range(len(nodes)))
     makers: Dict[str, int] = {value: i for i, node in enumerate(nodes) for value in node.outputs}
@@ -448,6 +450,6 @@ def is_parameter(array: Any) -> bool:
     return bool(array.dtype.kind in "fV" and array.ndim)
 
 
-def is_turned(node: Node) -> bool:
+def is_turned(node: GraphNode) -> bool:
     """Whether a node takes the transpose of PyTorch's weight."""
     return node.op == "MatMul" or (node.op == "Gemm" and not node.options.get("transB"))

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
-from parity.models.worker.graphs.graph import Node
+from parity.models.worker.graphs.graph import GraphNode
 
 Options = Dict[str, Any]
 Values = Mapping[str, Any]
 
 
-def dims(node: Node, values: Values) -> int:
+def dims(node: GraphNode, values: Values) -> int:
     """Along how many axes a node convolves or pools."""
     sizes = node.options.get("kernel_shape")
     weight = values.get(node.inputs[1]) if len(node.inputs) > 1 else None
     return len(sizes) if sizes else (weight.ndim - 2 if weight is not None else 2)
 
 
-def window(node: Node, values: Values) -> Options:
+def window(node: GraphNode, values: Values) -> Options:
     """The options of whatever has a kernel that moves."""
     n = dims(node, values)
     pads = node.options.get("pads", [0] * (2 * n))
@@ -32,12 +32,12 @@ def window(node: Node, values: Values) -> Options:
     return found
 
 
-def conv(node: Node, values: Values) -> Tuple[str, Options]:
+def conv(node: GraphNode, values: Values) -> Tuple[str, Options]:
     """Conv."""
     return f"Conv{dims(node, values)}d", {**window(node, values), "groups": node.options.get("group", 1)}
 
 
-def conv_transpose(node: Node, values: Values) -> Tuple[str, Options]:
+def conv_transpose(node: GraphNode, values: Values) -> Tuple[str, Options]:
     """ConvTranspose."""
     n = dims(node, values)
     more = {
@@ -47,13 +47,13 @@ def conv_transpose(node: Node, values: Values) -> Tuple[str, Options]:
     return f"ConvTranspose{n}d", {**window(node, values), **more}
 
 
-def max_pool(node: Node, values: Values) -> Tuple[str, Options]:
+def max_pool(node: GraphNode, values: Values) -> Tuple[str, Options]:
     """MaxPool."""
     more = {"ceil_mode": bool(node.options.get("ceil_mode", 0))}
     return f"MaxPool{dims(node, values)}d", {**window(node, values), **more}
 
 
-def avg_pool(node: Node, values: Values) -> Tuple[str, Options]:
+def avg_pool(node: GraphNode, values: Values) -> Tuple[str, Options]:
     """AveragePool."""
     found = {**window(node, values), "ceil_mode": bool(node.options.get("ceil_mode", 0))}
     del found["dilation"]
@@ -61,13 +61,13 @@ def avg_pool(node: Node, values: Values) -> Tuple[str, Options]:
     return f"AvgPool{dims(node, values)}d", found
 
 
-def linear(node: Node, values: Values) -> Tuple[str, Options]:  # noqa: ARG001 - a row's arguments
+def linear(node: GraphNode, values: Values) -> Tuple[str, Options]:  # noqa: ARG001 - a row's arguments
     """Gemm, or MatMul and Add."""
     scales = {name: node.options.get(name, 1.0) for name in ("alpha", "beta")}
     return "Linear", {name: value for name, value in scales.items() if value != 1.0}
 
 
-def layer_norm(node: Node, values: Values) -> Tuple[str, Options]:
+def layer_norm(node: GraphNode, values: Values) -> Tuple[str, Options]:
     """LayerNormalization, over as many axes as its weight has."""
     weight = values.get(node.inputs[1])
     found: Options = {"eps": node.options.get("epsilon", 1e-5)}
@@ -76,23 +76,23 @@ def layer_norm(node: Node, values: Values) -> Tuple[str, Options]:
     return "LayerNorm", found
 
 
-def batch_norm(node: Node, values: Values) -> Tuple[str, Options]:  # noqa: ARG001 - a row's arguments
+def batch_norm(node: GraphNode, values: Values) -> Tuple[str, Options]:  # noqa: ARG001 - a row's arguments
     """BatchNormalization: PyTorch's momentum is what the new statistics weigh."""
     momentum = 1.0 - float(node.options.get("momentum", 0.9))
     training = bool(node.options.get("training_mode", 0))
     return "BatchNorm2d", {"eps": node.options.get("epsilon", 1e-5), "momentum": momentum, "training": training}
 
 
-def plain(kind: str, **named: Tuple[str, Any]) -> Callable[[Node, Values], Tuple[str, Options]]:
+def plain(kind: str, **named: Tuple[str, Any]) -> Callable[[GraphNode, Values], Tuple[str, Options]]:
     """A layer whose options are attributes: PyTorch's name to ONNX's and its default."""
 
-    def of(node: Node, values: Values) -> Tuple[str, Options]:  # noqa: ARG001 - a row's arguments
+    def of(node: GraphNode, values: Values) -> Tuple[str, Options]:  # noqa: ARG001 - a row's arguments
         return kind, {name: node.options.get(own, default) for name, (own, default) in named.items()}
 
     return of
 
 
-KINDS: Mapping[str, Callable[[Node, Values], Tuple[str, Options]]] = {
+KINDS: Mapping[str, Callable[[GraphNode, Values], Tuple[str, Options]]] = {
     "Conv": conv,
     "ConvTranspose": conv_transpose,
     "MaxPool": max_pool,
@@ -129,7 +129,7 @@ NEUTRAL = ("Cast", "Reshape")
 """Nodes that compute nothing."""
 
 
-def kind_of(nodes: List[Node], values: Values) -> Tuple[str, Options]:
+def kind_of(nodes: List[GraphNode], values: Values) -> Tuple[str, Options]:
     """The class and the options of a layer without layers of its own; of others the class that the exporter has
     written, which may be empty."""
     known = nodes[0].classes[len(nodes[0].path) - 1] if len(nodes[0].classes) >= len(nodes[0].path) else ""
@@ -143,7 +143,7 @@ def kind_of(nodes: List[Node], values: Values) -> Tuple[str, Options]:
     return known.rpartition(".")[2] if known.startswith("torch.nn.") else known, {}
 
 
-def takes_parameters(node: Node, values: Values) -> bool:
+def takes_parameters(node: GraphNode, values: Values) -> bool:
     """Whether a product or a look-up is one with parameters."""
     return node.op not in ("MatMul", "Gemm", "Gather") or any(
         values[name].dtype.kind in "fV" for name in node.inputs if name in values

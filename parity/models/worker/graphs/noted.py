@@ -9,10 +9,10 @@ import numpy as np
 
 from parity.models.worker.calls import INFIX, PART, PREFIX, SIGN, WHOLE, number
 from parity.models.worker.crossing import IN
-from parity.models.worker.graphs.graph import Node, attribute
+from parity.models.worker.graphs.graph import GraphNode, attribute
 from parity.models.worker.graphs.pieces import Pieces, Route
-from parity.models.worker.tape import Tape
-from parity.models.worker.trace import Known, UntracedError
+from parity.models.worker.tape import TensorTape
+from parity.models.worker.trace import UntracedError, ValueTable
 from parity.models.worker.traced import word_of
 
 OPERATORS: Mapping[str, str] = {
@@ -30,7 +30,7 @@ SPELLED_OUT = 1 << 16
 WORD = re.compile(r"[A-Za-z]\w{0,31}")
 
 
-class NodeCalls(Known):
+class NodeCalls(ValueTable):
     """Runs the nodes of a layer's code, each as a model of its own.
 
     `steps` are texts with marks for values, which go to the tape; `others` are values that take the place of steps', by
@@ -42,7 +42,7 @@ class NodeCalls(Known):
         pieces: Pieces,
         route: Route,
         layer: str,
-        tape: Tape,
+        tape: TensorTape,
         others: Mapping[int, Any],
         returned: Mapping[str, Any],
     ) -> None:
@@ -56,7 +56,7 @@ class NodeCalls(Known):
         self._within: Dict[str, Any] = {}
 
     def run(self, given: Mapping[str, Any], outputs: Mapping[str, str]) -> Dict[str, Any]:
-        """As the host gets it (`calls.Calls.told_all`); `given` are the layer's inputs, `outputs` the values that it
+        """The reply for the host (as of `CallRecorder`). `given`: the layer's inputs; `outputs`: the values that it
         returns, by boundary. Raises UntracedError."""
         for i, (name, array) in enumerate(given.items()):
             self.seen[name] = array
@@ -99,7 +99,7 @@ class NodeCalls(Known):
                 waiting += [value for value in made if self.route.places[id(self.route.made[value])] == place]
         return found
 
-    def _leave(self, value: str, node: Node) -> None:
+    def _leave(self, value: str, node: GraphNode) -> None:
         """A value that a layer within returns: the one that is given for it, or its own."""
         name = self.route.seen[value, ()]
         own = self.returned.get(name) if name is not None else None
@@ -115,7 +115,7 @@ class NodeCalls(Known):
         inside = bool(place) and maker is not None and self.route.places[id(maker)] == place
         return self._within[name] if inside else self.seen[name]
 
-    def _made(self, node: Node) -> List[Any]:
+    def _made(self, node: GraphNode) -> List[Any]:
         """What a node returns. Raises UntracedError."""
         place = self.route.places[id(node)]
         given = {name: self._read(name, place) for name in node.reads if name not in self.graph.values}
@@ -126,7 +126,7 @@ class NodeCalls(Known):
                 raise UntracedError(f"{node.op}: {error}") from error
         return self._spelled_out(node, given)
 
-    def _spelled_out(self, node: Node, given: Mapping[str, Any]) -> List[Any]:
+    def _spelled_out(self, node: GraphNode, given: Mapping[str, Any]) -> List[Any]:
         """What a node returns by the reference of ONNX, which has each operator in every dtype."""
         from onnx.reference import ReferenceEvaluator
 
@@ -136,7 +136,7 @@ class NodeCalls(Known):
         except Exception as error:
             raise UntracedError(f"{node.op} has no kernel: {error}") from error
 
-    def _note(self, node: Node) -> None:
+    def _note(self, node: GraphNode) -> None:
         """A node of the code, whose results are steps."""
         values, arrays = made_by(node), self._made(node)
         if self._is_fixed(node) and all(map(is_short, arrays)):
@@ -155,7 +155,7 @@ class NodeCalls(Known):
             )
             self.steps[-1]["name"] = self.names[self.steps[-1]["mark"]]
 
-    def _is_fixed(self, node: Node) -> bool:
+    def _is_fixed(self, node: GraphNode) -> bool:
         """Whether a node's result follows from the model and from shapes alone."""
         return node.op in SHAPES or all(name in self.fixed for name in node.reads)
 
@@ -169,7 +169,7 @@ class NodeCalls(Known):
 
     # Words
 
-    def told(self, node: Node) -> Tuple[str, int]:
+    def told(self, node: GraphNode) -> Tuple[str, int]:
         """A node as an expression, and how tightly that holds together."""
         inputs = list(node.inputs)
         while inputs and not inputs[-1]:
@@ -204,7 +204,7 @@ class NodeCalls(Known):
         self.seen[name] = array
         return self._mark(array, own if re.fullmatch(r"[A-Za-z][\w.]*", own) else "constant")
 
-    def _index(self, node: Node, inputs: Sequence[str]) -> str:
+    def _index(self, node: GraphNode, inputs: Sequence[str]) -> str:
         """The index that a node takes a part with, if its places are known."""
         x, given = self.seen.get(inputs[0]), self.fixed
         if node.op not in ("Gather", "Slice") or x is None or not all(name in given for name in inputs[1:]):
@@ -221,7 +221,7 @@ class NodeCalls(Known):
         return ", ".join(parts.get(axis, ":") for axis in range(max(parts) + 1))
 
 
-def made_by(node: Node) -> List[str]:
+def made_by(node: GraphNode) -> List[str]:
     """The values that a node makes."""
     return [value for value in node.outputs if value]
 
@@ -246,7 +246,7 @@ def part(start: int, end: int, step: int, length: int) -> str:
     return f"{first}:{last}" if step == 1 else f"{first}:{last}:{step}"
 
 
-def unusual(onnx: Any, node: Node, model: Any) -> Dict[str, Any]:
+def unusual(onnx: Any, node: GraphNode, model: Any) -> Dict[str, Any]:
     """The attributes of a node that are not the operator's defaults."""
     version = next((o.version for o in model.opset_import if o.domain == node.proto.domain), 1)
     try:

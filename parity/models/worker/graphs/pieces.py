@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from parity.models.worker.crossing import IN, OUT, key
-from parity.models.worker.graphs.graph import Graph, Node
+from parity.models.worker.graphs.graph import Graph, GraphNode
 
 BYTES_AT_ONCE = 256 << 20
 Place = Tuple[Tuple[str, int], ...]
@@ -34,7 +34,9 @@ class Route:
         layers: those that are watched.
     """
 
-    def __init__(self, graph: Graph, nodes: Sequence[Node], returned: Collection[str], layers: Collection[str]) -> None:
+    def __init__(
+        self, graph: Graph, nodes: Sequence[GraphNode], returned: Collection[str], layers: Collection[str]
+    ) -> None:
         self.graph, self.nodes = graph, nodes
         self.layers = [layer for layer in graph.layers if layer in layers]
         self.places = {id(node): self._place(node) for node in nodes}
@@ -50,7 +52,7 @@ class Route:
                 if value in returned:
                     self._lead(value, ())
 
-    def _place(self, node: Node) -> Place:
+    def _place(self, node: GraphNode) -> Place:
         return tuple((layer, node.calls[layer]) for layer in node.path if layer in self.layers)
 
     def _lead(self, value: str, place: Place) -> Optional[str]:
@@ -99,7 +101,7 @@ class Pieces:
         """The graph's values have changed."""
         self._sessions.clear()
 
-    def run(self, nodes: Sequence[Node], given: Mapping[str, Any], wanted: Sequence[str]) -> List[Any]:
+    def run(self, nodes: Sequence[GraphNode], given: Mapping[str, Any], wanted: Sequence[str]) -> List[Any]:
         """The wanted values that some nodes make of given ones."""
         types = tuple((name, str(array.dtype)) for name, array in given.items())
         marked = (tuple(wanted), types, tuple(node.name for node in nodes))
@@ -115,7 +117,7 @@ class Pieces:
         returned = session.run_with_ort_values(list(wanted), values, options)
         return [self.adapter.array(value) for value in returned]
 
-    def in_turn(self, nodes: Sequence[Node], given: Mapping[str, Any], wanted: Sequence[str]) -> Iterator[Any]:
+    def in_turn(self, nodes: Sequence[GraphNode], given: Mapping[str, Any], wanted: Sequence[str]) -> Iterator[Any]:
         """The wanted values one after the other, of runs that each return about BYTES_AT_ONCE."""
         session = self.session(self.model(nodes, given, wanted).SerializeToString())
         waiting, count = list(wanted), 8
@@ -134,7 +136,7 @@ class Pieces:
         options.log_severity_level = 3
         return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
-    def model(self, nodes: Sequence[Node], given: Mapping[str, Any], wanted: Sequence[str]) -> Any:
+    def model(self, nodes: Sequence[GraphNode], given: Mapping[str, Any], wanted: Sequence[str]) -> Any:
         """Some nodes as a model."""
         onnx, graph = self.graph.onnx, self.graph
         types = {name: onnx.helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in given.items()}
@@ -147,7 +149,7 @@ class Pieces:
         return onnx.helper.make_model(made, opset_imports=opsets, ir_version=graph.model.ir_version)
 
 
-def proto_of(node: Node) -> Any:
+def proto_of(node: GraphNode) -> Any:
     """A node with the names that values have now."""
     proto = type(node.proto)()
     proto.CopyFrom(node.proto)
@@ -158,7 +160,7 @@ def proto_of(node: Node) -> Any:
     return proto
 
 
-class Walk:
+class GraphWalk:
     """A run of some nodes, piece by piece, in which other values may go on after a boundary.
 
     Args:
@@ -198,9 +200,9 @@ class Walk:
         nodes, read = self._chain(value, place)
         return self.pieces.run(nodes, {name: self.at(name, place) for name in read}, [value])[0]
 
-    def _chain(self, value: str, place: Place) -> Tuple[List[Node], List[str]]:
+    def _chain(self, value: str, place: Place) -> Tuple[List[GraphNode], List[str]]:
         """The nodes of a place that lead to a value, and what they read from elsewhere."""
-        found: Dict[int, Node] = {}
+        found: Dict[int, GraphNode] = {}
         read: Dict[str, None] = {}
         waiting = [value]
         while waiting:

@@ -10,7 +10,7 @@ import numpy as np
 from parity.adapters.base import Unsupported
 from parity.adapters.bits import bits_of, values_of
 from parity.models.worker.crossing import Crossing, perturbed
-from parity.models.worker.tape import Recorded, Tape
+from parity.models.worker.tape import Recorded, TensorTape
 
 
 class PortError(ValueError):
@@ -25,7 +25,7 @@ class PortError(ValueError):
 
 
 @dataclass(frozen=True)
-class State:
+class ModelTensor:
     """A parameter or buffer: its name, the framework's object, whether it is trained, and the name of the first one
     that it shares its memory with, if any."""
 
@@ -98,7 +98,7 @@ class Port:
         whether that is the user's; `options`, plain attributes."""
         raise NotImplementedError
 
-    def tensors(self) -> Iterator[State]:
+    def tensors(self) -> Iterator[ModelTensor]:
         """Parameters and buffers."""
         raise NotImplementedError
 
@@ -174,7 +174,7 @@ class Port:
         moved = {name: perturbed(array, self.dtype, name, seed) for name, array in batch.items()}
         return {name: self.to_tensor(array, self.held(array)) for name, array in moved.items()}
 
-    def noted(self, closed: ClosedCall, tape: Tape, others: Mapping[int, Any]) -> Dict[str, Any]:
+    def noted(self, closed: ClosedCall, tape: TensorTape, others: Mapping[int, Any]) -> Dict[str, Any]:
         """What a port whose layers are no objects calls between them (`traced.calls_of`)."""
         raise NotImplementedError
 

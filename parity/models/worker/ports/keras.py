@@ -10,7 +10,7 @@ from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Tup
 import numpy as np
 
 from parity.models.worker.ports.base import PortError
-from parity.models.worker.ports.layered import LayeredPort, Place, Step
+from parity.models.worker.ports.layered import FunctionLayer, LayeredPort, Place
 
 ACTIVATED = frozenset(
     (
@@ -26,7 +26,7 @@ class Opened:
     """A layer whose activation is a layer of its own, beside it: `inner` computes what goes into `step`."""
 
     def __init__(self, layer: Any, linear: Callable[[Any], Any]) -> None:
-        self.inner, self.step = layer.call, Step(layer.activation)
+        self.inner, self.step = layer.call, FunctionLayer(layer.activation)
         layer.activation = linear
         # `functools.wraps` would not do: Keras reads the signature of the class.
         vars(layer)["call"] = lambda *args, **kwargs: self.step(self.inner(*args, **kwargs))
@@ -93,7 +93,7 @@ class KerasPort(LayeredPort):
         given = {layer.name: layer for layer in self.source.layers(self.model)}
         rows = []
         for name, layer in self.layers.items():
-            function = layer.function if isinstance(layer, Step) else None
+            function = layer.function if isinstance(layer, FunctionLayer) else None
             function = layer.activation if type(layer) is self.keras.layers.Activation else function
             if function is None:
                 kind, options, origin = given[name].kind, given[name].options, self.origin(layer)

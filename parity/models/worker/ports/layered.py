@@ -4,20 +4,21 @@ that everything which goes into a call and comes out of it is seen and can be re
 from __future__ import annotations
 
 import contextlib
+from itertools import count
 from typing import Any, Callable, ClassVar, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from parity.capture.frameworks import framework
-from parity.capture.frameworks.visit import visit
+from parity.capture.frameworks.visit import Placeholder, filled, visit
 from parity.models.worker.crossing import IN, LOSS, OUT, STATE, Crossing, key
 from parity.models.worker.intercept import Interception
-from parity.models.worker.ports.base import Port, PortError, State
+from parity.models.worker.ports.base import ModelTensor, Port, PortError
 from parity.models.worker.returns import check_loss, refused, shown
 
 Place = Tuple[Any, str]
 """An object, and the name of its attribute that is called."""
 
 
-class Step:
+class FunctionLayer:
     """A function that is called as if it were a layer."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -26,13 +27,6 @@ class Step:
     def __call__(self, *args: Any) -> Any:
         """Call it."""
         return self.function(*args)
-
-
-class Slot:
-    """Stands for the i-th tensor among a call's arguments."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
 
 
 class LayeredPort(Port):
@@ -68,7 +62,7 @@ class LayeredPort(Port):
 
     def place(self, module: Any) -> Place:
         """Where the function is that computes a layer's outputs, so that another can take its place."""
-        return module, "function" if isinstance(module, Step) else self.entry
+        return module, "function" if isinstance(module, FunctionLayer) else self.entry
 
     def entered(self, module: Any) -> Callable[..., Any]:
         """What computes a layer's outputs."""
@@ -94,13 +88,13 @@ class LayeredPort(Port):
         own = theirs is not type(layer)
         return {"own": own, "extends": theirs.__name__ if own and theirs else ""}
 
-    def tensors(self) -> Iterator[State]:
+    def tensors(self) -> Iterator[ModelTensor]:
         seen: Dict[int, str] = {}
         for layer_name, layer in self.layers.items():
             for name, (tensor, trained) in self.parts(layer).items():
                 whole = f"{layer_name}.{name}" if layer_name else name
                 first = seen.setdefault(id(tensor), whole)
-                yield State(whole, tensor, trained, "" if first == whole else first)
+                yield ModelTensor(whole, tensor, trained, "" if first == whole else first)
 
     def own(self, layer: Any) -> Dict[str, Tuple[Any, bool]]:
         """A layer's own parameters and buffers by name, and whether each is trained."""
@@ -108,7 +102,7 @@ class LayeredPort(Port):
 
     def parts(self, layer: Any) -> Dict[str, Tuple[Any, bool]]:
         """The same of a layer, or of what is called as one."""
-        return {} if isinstance(layer, Step) else self.own(layer)
+        return {} if isinstance(layer, FunctionLayer) else self.own(layer)
 
     # Tensors in nested arguments
 
@@ -120,14 +114,9 @@ class LayeredPort(Port):
         return [tensor for _, tensor in self.source.tensors(value)]
 
     def emptied(self, value: Any) -> Any:
-        """The same with slots for tensors."""
-        found: List[Slot] = []
-
-        def slot(_: str, __: Any) -> Slot:
-            found.append(Slot(len(found)))
-            return found[-1]
-
-        return visit(value, self.is_tensor, slot)
+        """The same with numbered placeholders for tensors."""
+        numbers = count()
+        return visit(value, self.is_tensor, lambda _name, _tensor: Placeholder(next(numbers)))
 
     # Runs
 
@@ -212,7 +201,7 @@ class LayeredPort(Port):
             loss = functions.get("loss")
             if loss is None:
                 return
-            self.steps[LOSS] = Step(loss)
+            self.steps[LOSS] = FunctionLayer(loss)
             value = watch.step(LOSS, loss, output, given)
             check_loss(self, loss, value, differentiated=gradients)
             tape.put("loss", self.to_array(value).reshape(()))
@@ -343,13 +332,3 @@ def named(value: Any, is_tensor: Callable[[Any], bool]) -> Iterator[Tuple[str, A
 
     visit(value, is_tensor, take)
     return iter(found)
-
-
-def filled(value: Any, tensors: Mapping[int, Any]) -> Any:
-    """The same with tensors for slots."""
-    return visit(value, is_slot, lambda _, slot: tensors[slot.index])
-
-
-def is_slot(value: Any) -> bool:
-    """Whether this is the place of a tensor."""
-    return isinstance(value, Slot)

@@ -9,12 +9,12 @@ from typing import Any, Callable, ClassVar, Collection, Dict, Iterator, List, Ma
 import numpy as np
 
 from parity.models.worker.crossing import OUT, Crossing, key
-from parity.models.worker.graphs.graph import Graph, Node, Parameter
+from parity.models.worker.graphs.graph import Graph, GraphNode, GraphParameter
 from parity.models.worker.graphs.kinds import kind_of
 from parity.models.worker.graphs.noted import NodeCalls
-from parity.models.worker.graphs.pieces import Pieces, Route, Walk
-from parity.models.worker.ports.base import ClosedCall, Port, PortError, State
-from parity.models.worker.tape import Tape
+from parity.models.worker.graphs.pieces import GraphWalk, Pieces, Route
+from parity.models.worker.ports.base import ClosedCall, ModelTensor, Port, PortError
+from parity.models.worker.tape import TensorTape
 
 
 class OnnxruntimePort(Port):
@@ -68,18 +68,18 @@ class OnnxruntimePort(Port):
         own = composite or not kind or "." in kind
         return {"name": name, "kind": kind.rpartition(".")[2], "own": own, "options": options}
 
-    def tensors(self) -> Iterator[State]:
+    def tensors(self) -> Iterator[ModelTensor]:
         for parameter in self.graph.parameters.values():
-            yield State(parameter.name, parameter, parameter.trained)
+            yield ModelTensor(parameter.name, parameter, parameter.trained)
 
     def to_array(self, tensor: Any) -> Any:
-        if isinstance(tensor, Parameter):
+        if isinstance(tensor, GraphParameter):
             array = super().to_array(self.graph.values[tensor.value])
             return array.transpose(tensor.axes) if tensor.axes else array
         return super().to_array(tensor)
 
     def dtype_of(self, tensor: Any) -> str:
-        return str((self.graph.values[tensor.value] if isinstance(tensor, Parameter) else tensor).dtype)
+        return str((self.graph.values[tensor.value] if isinstance(tensor, GraphParameter) else tensor).dtype)
 
     # Its state
 
@@ -114,7 +114,7 @@ class OnnxruntimePort(Port):
             outputs = self.returned(feeds)
             self._record(route, feeds, crossing)
         else:
-            walk = Walk(self.pieces, route, feeds, self._crossing(crossing))
+            walk = GraphWalk(self.pieces, route, feeds, self._crossing(crossing))
             walk.run()
             outputs = [walk.at(name, ()) for name in self.graph.outputs]
         for name, array in zip(self.names(), outputs):
@@ -187,7 +187,7 @@ class OnnxruntimePort(Port):
         """The dtype of a value: as it was recorded, in the dtype that the model has now."""
         return self.dtype if self.kinds[value] == self.recorded_in else self.kinds[value]
 
-    def given_to(self, layer: str, call: int, inputs: Mapping[int, Any]) -> Tuple[List[Node], Dict[str, Any]]:
+    def given_to(self, layer: str, call: int, inputs: Mapping[int, Any]) -> Tuple[List[GraphNode], Dict[str, Any]]:
         """The nodes of a layer's call, and its inputs by the names of values. Raises PortError."""
         nodes = self.graph.of(layer, call)
         wanted = self.graph.given_to(nodes)
@@ -195,7 +195,7 @@ class OnnxruntimePort(Port):
             raise PortError(f"{layer or 'the model'} has no call {call + 1} that takes {len(inputs)} tensors")
         return nodes, {name: self.to_tensor(inputs[i], self.kind(name)) for i, name in enumerate(wanted)}
 
-    def noted(self, closed: ClosedCall, tape: Tape, others: Mapping[int, Any]) -> Dict[str, Any]:
+    def noted(self, closed: ClosedCall, tape: TensorTape, others: Mapping[int, Any]) -> Dict[str, Any]:
         nodes, given = self.given_to(closed.layer, closed.call, closed.inputs)
         outputs = self.graph.returned_by(nodes)
         route = Route(self.graph, nodes, outputs, frozenset(closed.children) - {closed.layer})
@@ -231,7 +231,7 @@ class OnnxruntimePort(Port):
                 self.assign(own[name], array)
             returned = self.graph.returned_by(nodes)
             route = Route(self.graph, nodes, returned, crossing.layers - {layer})
-            walk = Walk(self.pieces, route, given, self._crossing(crossing))
+            walk = GraphWalk(self.pieces, route, given, self._crossing(crossing))
             walk.run()
             for i, value in enumerate(returned):
                 crossing.tape.put(key(layer, call, OUT, i), self.to_array(walk.at(value, ())))
