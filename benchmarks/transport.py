@@ -86,7 +86,7 @@ def one_size(folder: Path, worker: WorkerProcess, buffers: SharedBuffers, n: int
     buffer = buffers.take()
     request = {
         "do": "run", "cell": 0, "op": "linear", "dtype": "float64", "params": {}, "droppable": [], "absent": ["weight", "bias"],
-        "tensors": {"x": str(folder / "x.npy")}, "upstream": {}, "differentiable": [], "lists": [], "slot": str(buffer), "max_elements": n,
+        "tensors": {"x": str(folder / "x.npy")}, "grad_outputs": {}, "differentiable": [], "lists": [], "buffer": str(buffer), "max_elements": n,
     }  # fmt: skip
     held = np.random.default_rng(0).normal(size=n).astype(np.float32)
     expected = held * np.float32(1 + 1e-6)

@@ -1,10 +1,10 @@
-"""Who runs the cases that are no ops, by kind. The rest of the house calls them through this table alone."""
+"""What runs the cases that are not ops, by kind. Other packages reach the clients only through this table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from parity.config.plan import CasePlan
@@ -17,7 +17,7 @@ CLIENTS: Mapping[str, str] = {
     "model": "parity.models.run:CLIENT",
     "decode": "parity.models.decode.run:CLIENT",
 }
-"""A `Client` for each kind that is no op, as module:name; it is imported when it is first called."""
+"""The `Client` of each kind that is not an op, as `module:name`; imported when it is first needed."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class JudgedCase:
 
 @dataclass(frozen=True)
 class Client:
-    """What runs the cases of a kind: `run(plan, options, run_dir, observe, rows, done)` runs those of a plan.
+    """Runs the cases of a kind: `run(plan, options, run_dir, observe, rows, done)` runs those of a plan.
 
-    `replaceable(case)` are the functions that a user's file may have for such a case.
+    `replaceable(case)` lists the functions that a user's file may define for such a case.
     """
 
     run: Callable[..., Iterator[JudgedCase]]
@@ -46,6 +46,5 @@ class Client:
 
 def client_of(kind: str) -> Client:
     """The client that runs the cases of a kind; raises KeyError for an op."""
-    module, _, name = CLIENTS[kind].partition(":")
-    client: Client = getattr(import_module(module), name)
+    client: Client = resolve_name(CLIENTS[kind])
     return client

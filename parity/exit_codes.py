@@ -30,19 +30,19 @@ DEFAULT_FAIL_ON = "degraded"
 """Findings fail; a difference that is `rounding` is a warning."""
 
 
-def exit_code(comparisons: Iterable[Comparison], *, fail_on: str = DEFAULT_FAIL_ON, ledger_fails: bool = False) -> int:
+def exit_code(comparisons: Iterable[Comparison], *, fail_on: str = DEFAULT_FAIL_ON, known_fails: bool = False) -> int:
     """1 for findings at the level `fail_on` or a failing `known` entry, else 3 if anything was not compared, else 0.
 
     An accepted comparison (`known` is set) is no finding and does not count as missing, unless nothing at all was
     compared.
     """
     seen = {(comparison.verdict.value, comparison.known is not None) for comparison in comparisons}
-    return code_of(seen, fail_on=fail_on, ledger_fails=ledger_fails)
+    return code_of(seen, fail_on=fail_on, known_fails=known_fails)
 
 
-def code_of(seen: Collection[tuple[str, bool]], *, fail_on: str = DEFAULT_FAIL_ON, ledger_fails: bool = False) -> int:
+def code_of(seen: Collection[tuple[str, bool]], *, fail_on: str = DEFAULT_FAIL_ON, known_fails: bool = False) -> int:
     """The same for the verdicts that occur, each with whether it is accepted."""
-    if ledger_fails or any(verdict in FAILING[fail_on] and not accepted for verdict, accepted in seen):
+    if known_fails or any(verdict in FAILING[fail_on] and not accepted for verdict, accepted in seen):
         return MISMATCH
     if (NOT_COMPARED, False) in seen or all(verdict == NOT_COMPARED for verdict, _ in seen):
         return INCOMPLETE

@@ -38,8 +38,8 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
         error = ParityError(report)
         if directory is not None:
             folder = request.config.invocation_params.dir / directory
-            sides = (actual, expected, options.get("exact"))
-            error.add_note(saved_note(folder, request.node.nodeid, report, *sides))
+            arrays = (actual, expected, options.get("exact"))
+            error.add_note(saved_note(folder, request.node.nodeid, report, *arrays))
         raise error
 
     return check

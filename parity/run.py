@@ -194,8 +194,8 @@ class RunState:
         known = tuple(entry for entry in self.plan.known if deviations.means(entry, case.id))
         alone = replace(self.plan, cases=(case,), known=known, asked=None)
         held = deviations.apply(alone, comparisons, diagnoses, datetime.date.today()).comparisons
-        found = exit_codes.exit_code(held, fail_on=self.fail_on) == exit_codes.MISMATCH
-        self.stopped = self.stopped or (self.exitfirst and found)
+        has_findings = exit_codes.exit_code(held, fail_on=self.fail_on) == exit_codes.MISMATCH
+        self.stopped = self.stopped or (self.exitfirst and has_findings)
         return held
 
     @cached_property
@@ -469,13 +469,12 @@ def judge(state: RunState, case: CaseJudge, *, diagnose: bool = True) -> Sequenc
 def keep(state: RunState, case: CaseJudge, judged: Judged) -> Sequence[Comparison]:
     """Record a judged case, and store its tensors if it fails."""
     compared = state.take_judged(case.case, judged.comparisons, judged.diagnoses)
-    place = state.folders.pop(case.case.id, None)
-    if place is None:
+    folder = state.folders.pop(case.case.id, None)
+    if folder is None:
         return compared
-    folder = state.run_dir / place
     for dtype, cell in case.cells.items():
         wanted = {c.tensor for c in judged.comparisons if c.dtype == dtype and (c.verdict.fails or c.culprit)}
-        keep_tensors(folder / dtype, case.oracle, cell.outcomes, wanted, state)
+        keep_tensors(state.run_dir / folder / dtype, case.oracle, cell.outcomes, wanted, state)
     return compared
 
 

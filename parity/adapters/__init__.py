@@ -1,4 +1,4 @@
-"""WHO computes it: one file per framework. Nothing here is imported before a worker needs it."""
+"""WHO computes it: one folder per framework, imported only when a worker needs it."""
 
 from __future__ import annotations
 
@@ -46,8 +46,14 @@ RANKS = {
 """Adapter to its class for one of several ranks."""
 
 
-def place_of(adapter: str, mode: str = "eager", ranks: int = 1) -> str:
-    """The place of the class that computes in `mode`, on one of `ranks` ranks: `module:Class`."""
+def load_object(path: str) -> Any:
+    """The object at `module:name`, importing its module (`pkgutil.resolve_name`, which Python 3.8 lacks)."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def class_path(adapter: str, mode: str = "eager", ranks: int = 1) -> str:
+    """The path, `module:Class`, of the adapter class for `mode`, or for one of several `ranks`."""
     if ranks > 1:
         return RANKS[adapter]
     return ADAPTERS[adapter] if mode == "eager" else MODES[f"{adapter}:{mode}"]
@@ -56,6 +62,5 @@ def place_of(adapter: str, mode: str = "eager", ranks: int = 1) -> str:
 def adapter_class(adapter: str) -> type[Any]:
     """The class of an adapter, or of a mode of it (`torch:compile`); its framework is not imported."""
     framework, _, mode = adapter.partition(":")
-    module, _, name = place_of(framework, mode or "eager").partition(":")
-    cls: type[Any] = getattr(importlib.import_module(module), name)
+    cls: type[Any] = load_object(class_path(framework, mode or "eager"))
     return cls

@@ -7,12 +7,12 @@ PyTorch's names and layouts, and returns a tensor, or a mapping by output name.
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from parity.adapters import load_object
 from parity.adapters.strides import is_whole
 
 PARTS: Mapping[str, Sequence[str]] = {"multi_head_attention": ("linear", "scaled_dot_product_attention")}
@@ -28,16 +28,16 @@ def parts_of(op: str) -> Sequence[str]:
 class Job:
     """One op to compute.
 
-    `inputs` and `upstream` map input and output names to NumPy arrays (lists of arrays for list inputs) that are not
-    used elsewhere. `function` and `backward` are the user's own, if any; `params` are the op's by keyword. `watched`:
-    inputs and grad_outputs are returned as they are afterwards, as `input.<name>`. `storage`: the dtypes of inputs that
-    are narrower than `dtype`, which is then that of the results.
+    `inputs` and `grad_outputs` map input and output names to NumPy arrays (or lists of arrays) that nothing else uses.
+    `function` and `backward` are the user's own, if any; `params` are the op's keyword arguments. If `watched`, inputs
+    and grad_outputs are returned as `input.<name>`, as the op leaves them. `storage` maps inputs to a dtype narrower
+    than `dtype`, which is then the dtype of the results.
     """
 
     op: str
     inputs: Mapping[str, Any]
     params: Mapping[str, Any]
-    upstream: Mapping[str, Any] = field(default_factory=dict)
+    grad_outputs: Mapping[str, Any] = field(default_factory=dict)
     differentiable: Sequence[str] = ()
     function: Callable[..., Any] | None = None
     backward: Callable[..., Any] | None = None
@@ -69,7 +69,7 @@ class Adapter:
     """Whether a user's op must bring its `<op>_backward`, for want of an autograd."""
 
     trainers: ClassVar[Mapping[str, str]] = {}
-    """Mode to the place of the class that trains in it: `module:Class`."""
+    """Mode to the path of the class that trains in it: `module:Class`."""
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         self.device = device
@@ -116,8 +116,8 @@ class Adapter:
         """The values of a tensor as a NumPy array of the same dtype; the bits of a bfloat16 tensor in uint16."""
         raise NotImplementedError
 
-    def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        """Gradients of sum(outputs * upstream) for each leaf, through the framework's autograd; None where none is."""
+    def gradients(self, outputs: Sequence[Any], grad_outputs: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        """The gradient of sum(outputs * grad_outputs) for each leaf by the framework's autograd, or None."""
         raise NotImplementedError
 
     def run(self, job: Job) -> dict[str, Any]:
@@ -128,17 +128,17 @@ class Adapter:
         function = self.in_mode(job.function or (self.stored_method(job) if job.storage else self.method(job.op)))
         leaves = self.all_leaves(job)
         outputs = named_outputs(function(**leaves, **job.params))
-        wanted = [name for name, dy in job.upstream.items() if shape_of(outputs.get(name)) == dy.shape]
-        upstream = {f"grad.{name}": self.leaves(job.upstream[name], False) for name in wanted}
+        wanted = [name for name, dy in job.grad_outputs.items() if shape_of(outputs.get(name)) == dy.shape]
+        grad_outputs = {f"grad.{name}": self.leaves(job.grad_outputs[name], False) for name in wanted}
         if wanted:
             grads = self.gradients(
                 [outputs[name] for name in wanted],
-                list(upstream.values()),
+                list(grad_outputs.values()),
                 [leaves[name] for name in job.differentiable],
             )
             outputs.update({f"grad.{name}": grad for name, grad in zip(job.differentiable, grads)})
         if job.watched:
-            outputs.update({f"input.{name}": value for name, value in {**leaves, **upstream}.items()})
+            outputs.update({f"input.{name}": value for name, value in {**leaves, **grad_outputs}.items()})
         return outputs
 
     def all_leaves(self, job: Job) -> dict[str, Any]:
@@ -186,11 +186,9 @@ class Adapter:
 
     def trainer(self, job: Any) -> Any:
         """The `training.worker.trainer.Trainer` of a job in this mode; raises Unsupported where there is none."""
-        place = self.trainers.get(self.mode)
-        if place is None:
+        if self.mode not in self.trainers:
             raise Unsupported(f"{type(self).__name__} does not train in the mode {self.mode}")
-        module, _, name = place.partition(":")
-        return getattr(importlib.import_module(module), name)(self, job)
+        return load_object(self.trainers[self.mode])(self, job)
 
     def leaves(self, value: Any, requires_grad: bool) -> Any:
         """The leaf of an array, or those of a list of arrays."""

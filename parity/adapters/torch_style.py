@@ -42,8 +42,8 @@ class TapeAdapter(Adapter):
     def shared(self, tensor: Any, requires_grad: bool) -> Any:
         return tensor.detach().requires_grad_(requires_grad)
 
-    def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        pairs = [(y, dy) for y, dy in zip(outputs, upstream) if self.has_history(y)]
+    def gradients(self, outputs: Sequence[Any], grad_outputs: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        pairs = [(y, dy) for y, dy in zip(outputs, grad_outputs) if self.has_history(y)]
         if pairs:
             self.framework.autograd.backward(*map(list, zip(*pairs)))
         return [leaf.grad for leaf in leaves]

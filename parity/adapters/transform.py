@@ -14,8 +14,8 @@ class TransformAdapter(Adapter):
 
     latest: SimpleNamespace
 
-    def pullback(self, forward: Callable[..., Any], leaves: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
-        """Gradients of sum(outputs * upstream) for each leaf; `forward` takes the leaves and returns the outputs."""
+    def pullback(self, forward: Callable[..., Any], leaves: Sequence[Any], grad_outputs: Sequence[Any]) -> list[Any]:
+        """The gradient of sum(outputs * grad_outputs) for each leaf; `forward` maps the leaves to the outputs."""
         raise NotImplementedError
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,7 +33,7 @@ class TransformAdapter(Adapter):
         """The function as it is in eager mode."""
         return function
 
-    def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    def gradients(self, outputs: Sequence[Any], grad_outputs: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         function, given = self.latest.function, self.latest.given
         wanted = [name for y in outputs for name, value in self.latest.outputs.items() if value is y]
         names = [name for leaf in leaves for name, value in given.items() if value is leaf]
@@ -42,4 +42,4 @@ class TransformAdapter(Adapter):
             results = named_outputs(function(**{**given, **dict(zip(names, values))}))
             return [results[name] for name in wanted]
 
-        return self.pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, upstream)])
+        return self.pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, grad_outputs)])

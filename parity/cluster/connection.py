@@ -116,10 +116,10 @@ class Cluster:
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """The workers that are alive, by address; raises OSError if the scheduler is lost."""
-        found = self.client.scheduler_info(n_workers=-1)
-        if "workers" not in found:  # between two connections
+        info = self.client.scheduler_info(n_workers=-1)
+        if "workers" not in info:  # between two connections
             raise OSError("the scheduler is gone")
-        return dict(found["workers"])
+        return dict(info["workers"])
 
     def close(self) -> None:
         """Disconnect; the processes of this machine end."""

@@ -173,7 +173,7 @@ def is_inside(name: str) -> bool:
 
 
 @dataclass
-class Rows:
+class ShardRows:
     """Takes the rows of a shard where a run has its store."""
 
     by_type: dict[type, list[Any]] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class Rows:
 
 def tensors_of(run_dir: Path, folders: Iterable[str]) -> tuple[dict[str, bytes], Iterator[str]]:
     """The files below these folders by name, and the names of those that are too large to travel."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     left, too_large = 4 * MAX_FILE_BYTES, []
     for path in sorted(path for folder in folders for path in (run_dir / folder).rglob("*.npy")):
         name, size = path.relative_to(run_dir).as_posix(), path.stat().st_size
@@ -204,5 +204,5 @@ def tensors_of(run_dir: Path, folders: Iterable[str]) -> tuple[dict[str, bytes],
             too_large.append(name)
             continue
         left -= size
-        found[name] = path.read_bytes()
-    return found, iter(too_large)
+        contents[name] = path.read_bytes()
+    return contents, iter(too_large)

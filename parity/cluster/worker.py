@@ -19,10 +19,10 @@ from typing import Any
 
 from distributed import WorkerPlugin, get_worker
 
-from parity.cluster.messages import Order, Reply, Rows, Work, backend_here, encoded, restored, tensors_of, versions
+from parity.cluster.messages import Order, Reply, ShardRows, Work, backend_here, encoded, restored, tensors_of, versions
 from parity.config.plan import CasePlan, Plan
 from parity.engine import Event
-from parity.engine.engine import Crew, Dispatcher
+from parity.engine.engine import Dispatcher, RunnerPool
 from parity.engine.inputs import folder_name
 from parity.engine.logs import RunLog
 from parity.engine.shards import SHARD_CELLS
@@ -63,7 +63,7 @@ class BackendsPlugin(WorkerPlugin):  # type: ignore[misc]
         """Called by Dask when the worker knows of the run."""
         self._address, self._home = str(worker.address), Path(worker.local_directory)
         self._lock = threading.Lock()
-        self._crew: _WarmCrew | None = None
+        self._pool: _WarmPool | None = None
         self._timer = threading.Timer(0, self._dismiss)
         self._ended = threading.Event()
         atexit.register(self._end)
@@ -77,15 +77,15 @@ class BackendsPlugin(WorkerPlugin):  # type: ignore[misc]
         """End the backends, also in the middle of a shard."""
         self._ended.set()
         self._timer.cancel()
-        if self._crew is not None:
-            self._crew.close()
+        if self._pool is not None:
+            self._pool.close()
 
     def _dismiss(self) -> None:
         """End the backends between two shards."""
         with self._lock:
-            if self._crew is not None:
-                self._crew.close()
-                self._crew = None
+            if self._pool is not None:
+                self._pool.close()
+                self._pool = None
 
     def run(self, work: Work) -> Reply:
         """Run a shard; raises Unequal, and whatever parity itself fails with."""
@@ -94,14 +94,14 @@ class BackendsPlugin(WorkerPlugin):  # type: ignore[misc]
                 raise Unequal(f"{part} is {version} on the worker {self._address}, {self._order.versions[part]} here")
         self._timer.cancel()
         with self._lock:
-            if self._crew is None:
-                self._crew = _WarmCrew(self._order, self._home)
+            if self._pool is None:
+                self._pool = _WarmPool(self._order, self._home)
             try:
-                return self._crew.run(work, self._address, self._ended)
+                return self._pool.run(work, self._address, self._ended)
             except BaseException:
                 # What is still under way would be taken for an answer to the next shard.
-                self._crew.close()
-                self._crew = None
+                self._pool.close()
+                self._pool = None
                 raise
             finally:
                 self._timer = threading.Timer(IDLE_S, self._dismiss)
@@ -109,8 +109,8 @@ class BackendsPlugin(WorkerPlugin):  # type: ignore[misc]
                 self._timer.start()
 
 
-class _WarmCrew:
-    """A crew with a folder of its own."""
+class _WarmPool:
+    """A pool with a folder of its own."""
 
     def __init__(self, order: Order, home: Path) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="parity-", dir=home))
@@ -118,12 +118,12 @@ class _WarmCrew:
         backends = tuple(backend_here(spec, order.files, self._folder) for spec in order.plan.backends)
         self._plan = replace(order.plan, backends=backends)
         self._log = self._folder / "log.txt"
-        self._crew = Crew(self._plan, SHARD_CELLS, order.options, RunLog(self._log))
+        self._pool = RunnerPool(self._plan, SHARD_CELLS, order.options, RunLog(self._log))
         self._backends: dict[str, BackendRow] = {}
 
     def run(self, work: Work, address: str, ended: threading.Event) -> Reply:
         """The rows and tensors of a shard, which do not depend on earlier shards."""
-        home = self._crew.spare if input_bytes(work) <= MOST_IN_MEMORY else self._folder
+        home = self._pool.spare if input_bytes(work) <= MOST_IN_MEMORY else self._folder
         home.mkdir(exist_ok=True)
         run_dir = Path(tempfile.mkdtemp(prefix="shard-", dir=home))
         cases = [(index, restored(case, work.files, self._folder)) for index, case in work.cases]
@@ -139,17 +139,17 @@ class _WarmCrew:
 
     def _judged(
         self, plan: Plan, cases: Sequence[tuple[int, CasePlan]], run_dir: Path, ended: threading.Event
-    ) -> tuple[Rows, RunState]:
-        rows = Rows()
+    ) -> tuple[ShardRows, RunState]:
+        rows = ShardRows()
         # It has what a run does to its store while it takes cases.
         state = RunState(plan, run_dir, (), self._options, store=rows)  # type: ignore[arg-type]
-        events = Dispatcher(plan, cases, self._crew, run_dir / "tensors").events()
+        events = Dispatcher(plan, cases, self._pool, run_dir / "tensors").events()
         for _ in follow(state, until(ended, events), Nobody()):
             pass
         self._backends |= state.backends
         return rows, state
 
-    def _reply(self, rows: Rows, state: RunState, folders: dict[str, str], address: str) -> Reply:
+    def _reply(self, rows: ShardRows, state: RunState, folders: dict[str, str], address: str) -> Reply:
         tensors, too_large = tensors_of(state.run_dir, folders.values())
         with contextlib.suppress(OSError), self._log.open("ab") as log:
             log.writelines(f"[parity] {name} is too large to travel\n".encode() for name in too_large)
@@ -177,7 +177,7 @@ class _WarmCrew:
 
     def close(self) -> None:
         """End the backends, and remove the folder."""
-        self._crew.dismiss()
+        self._pool.dismiss()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from parity.cases.dtypes import as_dtype
 from parity.config.plan import CasePlan
-from parity.engine.cells import Question
+from parity.engine.cells import CellQuestion
 from parity.engine.inputs import Prepared
 from parity.engine.supervision import BackendRunner, run_request
 from parity.outcome import Arrays, CellOutcome, Outcome
@@ -51,7 +51,7 @@ class Asking:
             return None
         try:
             with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-                question = Question(next(self.numbers), stored(case, inputs, Path(folder)), dtype, runner)
+                question = CellQuestion(next(self.numbers), stored(case, inputs, Path(folder)), dtype, runner)
                 json.dumps(run_request(question, "", runner.spec))
                 runner.ask(question)
                 return answered(question)
@@ -98,7 +98,7 @@ def stored(case: CasePlan, inputs: Arrays, folder: Path) -> Prepared:
     return Prepared(case, folder, inputs, paths)
 
 
-def answered(question: Question) -> CellOutcome | None:
+def answered(question: CellQuestion) -> CellOutcome | None:
     """Wait for the answer; None if the runner ends without one."""
     while True:
         alive = question.runner.alive

@@ -1,4 +1,4 @@
-"""The host's end of the shared buffers that carry results (the worker's end is `parity/worker/slot.py`)."""
+"""The host's end of the shared buffers that carry results (the worker's end is `parity/worker/buffer.py`)."""
 
 from __future__ import annotations
 

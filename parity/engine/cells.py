@@ -29,7 +29,7 @@ class CellRequest:
 
 
 @dataclass(frozen=True)
-class Question(CellRequest):
+class CellQuestion(CellRequest):
     """An extra cell for one backend; its outcome, with copied arrays, goes to `answers`.
 
     Only `runner` answers it, since state that a worker keeps between calls shows only in the same worker.
@@ -50,7 +50,7 @@ class CellQueue:
         self.changed = threading.Condition()
         self._n_runners = n_runners
         self._cells: deque[CellRequest | None] = deque()
-        self._question: Question | None = None
+        self._question: CellQuestion | None = None
 
     def put(self, cell: CellRequest | None) -> None:
         """Append a cell."""
@@ -58,7 +58,7 @@ class CellQueue:
             self._cells.append(cell)
             self.changed.notify_all()
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: CellQuestion) -> None:
         """Set the question, which comes before all cells."""
         with self.changed:
             self._question = question

@@ -159,16 +159,16 @@ def execute(plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[
     if not cases:
         return
     n_cells = sum(len(case.dtypes) for _, case in cases)
-    crew = Crew(plan, n_cells, options, RunLog(run_dir / "log.txt"))
+    pool = RunnerPool(plan, n_cells, options, RunLog(run_dir / "log.txt"))
     try:
-        yield WorkBegun(crew.running)
-        yield from Dispatcher(plan, cases, crew, with_tensors).events()
-        crew.finish()
+        yield WorkBegun(pool.running)
+        yield from Dispatcher(plan, cases, pool, with_tensors).events()
+        pool.finish()
     finally:
-        crew.dismiss()
+        pool.dismiss()
 
 
-class Crew:
+class RunnerPool:
     """The runners of all backends and their shared resources."""
 
     def __init__(self, plan: Plan, n_cells: int, options: EngineOptions, log: RunLog) -> None:
@@ -230,11 +230,11 @@ class Crew:
 class Dispatcher:
     """Keeps enough cells queued, and collects their outcomes."""
 
-    def __init__(self, plan: Plan, cases: Sequence[tuple[int, CasePlan]], crew: Crew, tensors: Path) -> None:
+    def __init__(self, plan: Plan, cases: Sequence[tuple[int, CasePlan]], pool: RunnerPool, tensors: Path) -> None:
         self._plan = plan
-        self._crew = crew
+        self._pool = pool
         self._tensors = tensors
-        askings = ((crew.asking(), shard) for shard in shards(plan))
+        askings = ((pool.asking(), shard) for shard in shards(plan))
         self._asking = {case.id: asking for asking, shard in askings for _, case in shard}
         self._waiting = list(reversed(cases))
         self._numbers = count()
@@ -247,7 +247,7 @@ class Dispatcher:
         while self._waiting or self._arrived:
             yield from self._top_up()
             try:
-                event = self._crew.events.get(timeout=IDLE_S)
+                event = self._pool.events.get(timeout=IDLE_S)
             except queue.Empty:
                 event = Idle()
             if isinstance(event, OutcomeArrived):
@@ -258,7 +258,7 @@ class Dispatcher:
     def _top_up(self) -> Iterator[Event]:
         while self._waiting and self._room_for(self._waiting[-1][1]):
             index, case = self._waiting.pop()
-            prepared = prepare(case, index, self._plan.seed, self._tensors, self._crew.spare)
+            prepared = prepare(case, index, self._plan.seed, self._tensors, self._pool.spare)
             self._left[case.id] = len(case.dtypes)
             self._bytes_ahead += self._size_of(case)
             for dtype in case.dtypes:
@@ -270,17 +270,17 @@ class Dispatcher:
     def _hand_out(self, cell: CellRequest) -> None:
         """Queue a cell for its backends, or answer for all of them if its inputs are unusable."""
         if not cell.prepared.problem:
-            self._crew.put(cell)
+            self._pool.put(cell)
             return
         for spec in self._plan.of(cell.case).backends:
             outcome = CellOutcome(cell.case.id, cell.dtype, spec.name, Outcome.ERROR, message=cell.prepared.problem)
-            self._crew.events.put(OutcomeArrived(cell, outcome, release=lambda: None))
+            self._pool.events.put(OutcomeArrived(cell, outcome, release=lambda: None))
 
     def _room_for(self, case: CasePlan) -> bool:
         if not self._arrived:
             return True
         # There is time to prepare cells while workers start; later, results come first.
-        limit = MAX_CELLS_AHEAD if self._crew.events.empty() else MIN_CELLS_AHEAD
+        limit = MAX_CELLS_AHEAD if self._pool.events.empty() else MIN_CELLS_AHEAD
         return len(self._arrived) < limit and self._bytes_ahead + self._size_of(case) <= MAX_BYTES_AHEAD
 
     def _gather(self, event: OutcomeArrived) -> Iterator[Event]:

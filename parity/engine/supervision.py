@@ -18,7 +18,7 @@ from parity.cases.layout import LAYOUTS
 from parity.cases.op import call_params, default_params
 from parity.config.plan import BackendSpec
 from parity.engine.buffers import SharedBuffers
-from parity.engine.cells import CellQueue, CellRequest, Question
+from parity.engine.cells import CellQuestion, CellQueue, CellRequest
 from parity.engine.logs import RunLog
 from parity.engine.process import Message, WorkerError, WorkerProcess
 from parity.engine.starting import BackendError, BackendInfo, greet, load_ops, resolve, spawn
@@ -117,7 +117,7 @@ class BackendRunner:
         if self._worker is not None:
             self._worker.kill()
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: CellQuestion) -> None:
         """Answer a question before the next cell."""
         self._cells.ask(question)
 
@@ -125,7 +125,7 @@ class BackendRunner:
     def running(self) -> Running | None:
         """The cell of the run that is being computed."""
         cell = self._cell
-        return None if cell is None or isinstance(cell, Question) else (cell.case.id, cell.dtype, self.spec.name)
+        return None if cell is None or isinstance(cell, CellQuestion) else (cell.case.id, cell.dtype, self.spec.name)
 
     @property
     def alive(self) -> bool:
@@ -254,7 +254,7 @@ class BackendRunner:
 
     def _give_up(self, error: BackendError) -> None:
         if self._cells.leave():
-            if isinstance(self._cell, Question):
+            if isinstance(self._cell, CellQuestion):
                 self._fail(self._cell, error)
             elif self._cell is not None:
                 self._cells.put(self._cell)
@@ -270,7 +270,7 @@ class BackendRunner:
 
     def _arrive(self, cell: CellRequest, outcome: CellOutcome, release: Callable[[], None] = lambda: None) -> None:
         self._cell = None
-        if isinstance(cell, Question):
+        if isinstance(cell, CellQuestion):
             cell.answers.put(outcome.copied())
             release()
         else:
@@ -305,7 +305,7 @@ def run_request(cell: CellRequest, buffer: str, spec: BackendSpec, *, gradients:
     case, op = cell.case, cell.case.definition
     gradients = gradients and case.gradients
     paths = {name: str(path) for name, path in cell.prepared.paths.items()}
-    upstream = {name: paths[f"grad.{name}"] for name in op.upstream if gradients and f"grad.{name}" in paths}
+    grad_outputs = {name: paths[f"grad.{name}"] for name in op.upstream if gradients and f"grad.{name}" in paths}
     tensors = {name: path for name, path in paths.items() if op.input(name) is not None}
     return {
         "do": "run",
@@ -316,10 +316,10 @@ def run_request(cell: CellRequest, buffer: str, spec: BackendSpec, *, gradients:
         "droppable": sorted(default_params(case.params)),
         "tensors": tensors,
         "absent": [item.name for item in op.inputs if item.optional and item.name not in tensors],
-        "upstream": upstream,
+        "grad_outputs": grad_outputs,
         "differentiable": [name for name in op.differentiable if name in tensors],
         "lists": [item.name for item in op.inputs if item.listed],
-        "slot": buffer,
+        "buffer": buffer,
         "max_elements": 4 * max(array.size for array in cell.prepared.arrays.values()) + MAX_SMALL,
         "watched": {name: paths[name] for name in watched(cell)} if is_watched(cell, spec) else {},
         "layouts": layouts_of(cell),
@@ -330,7 +330,7 @@ def run_request(cell: CellRequest, buffer: str, spec: BackendSpec, *, gradients:
 
 def calls_of(cell: CellRequest, spec: BackendSpec) -> int:
     """How often an op is called: a compiled one, whose calls are slow, at most twice."""
-    if isinstance(cell, Question) or not is_small(cell):
+    if isinstance(cell, CellQuestion) or not is_small(cell):
         return 1
     if spec.mode != "eager":
         return 2 if cell.case.stress else 1
@@ -344,20 +344,20 @@ def is_small(cell: CellRequest) -> bool:
 
 def is_watched(cell: CellRequest, spec: BackendSpec) -> bool:
     """Whether inputs are compared with what they were: those of a user's op, and where it costs little."""
-    return isinstance(cell, Question) or spec.ops is not None or is_small(cell)
+    return isinstance(cell, CellQuestion) or spec.ops is not None or is_small(cell)
 
 
 def layouts_of(cell: CellRequest) -> Message:
     """How the tensors lie in memory that are not contiguous, or share another's of the same values."""
-    arrays, found = cell.prepared.arrays, {}
+    arrays, layouts = cell.prepared.arrays, {}
     for plan in cell.case.tensors:
         values, other = arrays.get(plan.name), arrays.get(plan.alias)
         placement = LAYOUTS[plan.layout](values.shape) if plan.layout and values is not None else None
         if placement is not None:
-            found[plan.name] = asdict(placement)
+            layouts[plan.name] = asdict(placement)
         elif values is not None and other is not None and np.array_equal(values, other, equal_nan=True):
-            found[plan.name] = {"alias": plan.alias}
-    return found
+            layouts[plan.name] = {"alias": plan.alias}
+    return layouts
 
 
 def watched(cell: CellRequest) -> list[str]:

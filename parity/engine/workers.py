@@ -37,7 +37,7 @@ class Worker:
 
     def ask(self, request: Message, timeout_s: float) -> Reply:
         """The reply, and its tensors as arrays of their own. Raises WorkerError, with the process ended."""
-        reply = self.process.request({**request, "slot": str(self.buffer)}, timeout_s)
+        reply = self.process.request({**request, "buffer": str(self.buffer)}, timeout_s)
         with self.reading():
             Outcome(reply["outcome"])
             outputs = self.buffers.outputs(self.buffer, reply.get("tensors", []))

@@ -103,8 +103,8 @@ def _pip_settings(environment: Mapping[str, str]) -> Iterator[tuple[tuple[str, .
 
 def _find_links(environment: Mapping[str, str]) -> list[str]:
     """PIP_FIND_LINKS for uv: pip splits at spaces and skips missing folders; uv 0.13 splits at commas and fails."""
-    places = [os.path.expanduser(place) for place in environment.get("PIP_FIND_LINKS", "").split()]  # noqa: PTH111
-    return [place for place in places if "://" in place or Path(place).exists()]
+    links = [os.path.expanduser(link) for link in environment.get("PIP_FIND_LINKS", "").split()]  # noqa: PTH111
+    return [link for link in links if "://" in link or Path(link).exists()]
 
 
 def last_words(lines: Sequence[str], limit: int = 4) -> str:

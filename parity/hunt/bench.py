@@ -21,7 +21,7 @@ from parity.cases.oracle import evaluate, program_of
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
 from parity.engine.asking import CaseQuestions, stored
 from parity.engine.cells import CellRequest
-from parity.engine.engine import IDLE_S, Crew
+from parity.engine.engine import IDLE_S, RunnerPool
 from parity.engine.logs import RunLog
 from parity.engine.starting import BackendInfo
 from parity.engine.supervision import BackendLost, BackendStarted, EngineOptions, OutcomeArrived
@@ -94,8 +94,8 @@ class Bench:
         self.most_trials = float("inf")
         self._local = local
         self._numbers = count()
-        self._crew = Crew(plan, sum(len(case.dtypes) for case in ops), options, RunLog(log))
-        self._asking = self._crew.asking()
+        self._pool = RunnerPool(plan, sum(len(case.dtypes) for case in ops), options, RunLog(log))
+        self._asking = self._pool.asking()
 
     def __enter__(self) -> Bench:
         return self
@@ -103,12 +103,12 @@ class Bench:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._crew.dismiss()
+        self._pool.dismiss()
 
     @property
     def spare(self) -> Path:
         """A folder for inputs that the hunt's own cannot hold."""
-        return self._crew.spare
+        return self._pool.spare
 
     def ask(self) -> CaseQuestions:
         """Calls for the diagnosis of one case."""
@@ -129,7 +129,7 @@ class Bench:
         self.n_trials += 1
         own = folder / str(number)
         own.mkdir()
-        self._crew.put(CellRequest(number, stored(trial.case, trial.inputs, own), trial.dtype))
+        self._pool.put(CellRequest(number, stored(trial.case, trial.inputs, own), trial.dtype))
 
     def _judged(self, numbered: Mapping[int, Trial]) -> Iterator[tuple[int, Seen]]:
         arrived: dict[int, list[OutcomeArrived]] = {number: [] for number in numbered}
@@ -137,7 +137,7 @@ class Bench:
             if time.monotonic() > self.until:
                 raise TimeUp
             try:
-                event = self._crew.events.get(timeout=IDLE_S)
+                event = self._pool.events.get(timeout=IDLE_S)
             except queue.Empty:
                 continue
             self._notice(event)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from parity.cases.draw import Float64, Shape, generator
 from parity.cases.op import CaseError
-from parity.training.spec import Data, Training
+from parity.training.spec import DataSpec, Training
 
 IGNORED = -100
 """The target of a position that the loss leaves out (torch.nn.functional.cross_entropy's ignore_index)."""
@@ -93,9 +93,9 @@ FOLLOWERS = (0.6, 0.2, 0.1, 0.1)
 def masked_lm(options: MaskedLm, rows: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Tokens [rows, sequence], and the targets: what is masked, and IGNORED elsewhere."""
     tokens = chains(options.vocab - 1, rows, options.sequence, rng)
-    places = np.argsort(rng.random(tokens.shape), axis=1)[:, : options.n_masked]
+    masked = np.argsort(rng.random(tokens.shape), axis=1)[:, : options.n_masked]
     target = np.full_like(tokens, IGNORED)
-    np.put_along_axis(target, places, np.take_along_axis(tokens, places, axis=1), axis=1)
+    np.put_along_axis(target, masked, np.take_along_axis(tokens, masked, axis=1), axis=1)
     return np.where(target == IGNORED, tokens, options.vocab - 1), target
 
 
@@ -183,7 +183,7 @@ def check(options: Any) -> None:
             raise CaseError(name, f"{name} must be {least.get(name, 1)} or more, not {value}")
 
 
-def generate(data: Data, seed: int, case_id: str, dtype: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def generate(data: DataSpec, seed: int, case_id: str, dtype: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """The data set: x [rows, *data.x] and target [rows, *data.target].
 
     What is a float is rounded to `dtype`, the case's coarsest; integers are int64.

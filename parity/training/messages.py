@@ -8,7 +8,7 @@ from typing import Any
 from parity.adapters.base import with_tuples
 from parity.cases import OPS
 from parity.cases.draw import Shape
-from parity.training.spec import RESIDUAL, Clip, Data, Group, Layer, Loss, Parameter, Schedule, Training
+from parity.training.spec import RESIDUAL, Clip, DataSpec, Group, Layer, Loss, Parameter, Schedule, Training
 
 
 def training_of(recipe: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Training:
@@ -21,7 +21,7 @@ def training_of(recipe: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Train
     tensors += [Parameter(name, shapes[name], trained=False) for name in recipe["buffers"]]
     return Training(
         layers=tuple(layer_of(message, {p.name: p for p in tensors}) for message in recipe["layers"]),
-        data=Data("", 0, (), ()),
+        data=DataSpec("", 0, (), ()),
         optimizer=recipe["optimizer"],
         groups=tuple(Group(tuple(g["parameters"]), with_tuples(g["options"])) for g in recipe["groups"]),
         steps=recipe["steps"],

@@ -83,10 +83,10 @@ def trainings(
 
     workers = Workers(options, replaceable(plan.cases), log, posted.put)
 
-    def run_in(place: Path, index: int, case: CasePlan, left: list[str]) -> Iterator[JudgedCase]:
+    def run_in(home: Path, index: int, case: CasePlan, left: list[str]) -> Iterator[JudgedCase]:
         """Run a training in the dtypes that are left, and take each from the list."""
-        folder = training_folder(place, index, case)
-        drawn = draw(case, plan.seed, place / "tensors" / folder.name)
+        folder = training_folder(home, index, case)
+        drawn = draw(case, plan.seed, home / "tensors" / folder.name)
         while left:
             run = LockstepRun(plan, case, left[0], drawn, workers, folder / left[0], pass_on, rows)
             with contextlib.closing(run.session):

@@ -15,12 +15,12 @@ from parity.cases.op import CaseError, Variant
 
 
 @dataclass(frozen=True)
-class Constant:
+class ConstantSchedule:
     """The group's own rate in every step."""
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearSchedule:
     """torch.optim.lr_scheduler.LinearLR with end_factor 1: from `start_factor` times the rate to the rate."""
 
     total_iters: int
@@ -28,7 +28,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Polynomial:
+class PolynomialSchedule:
     """torch.optim.lr_scheduler.PolynomialLR, down to `end_lr` (as paddle.optimizer.lr.PolynomialDecay has it)."""
 
     total_iters: int
@@ -37,7 +37,7 @@ class Polynomial:
 
 
 @dataclass(frozen=True)
-class Cosine:
+class CosineSchedule:
     """torch.optim.lr_scheduler.CosineAnnealingLR (Loshchilov and Hutter, 2017); it rises again after `T_max`."""
 
     T_max: int
@@ -45,7 +45,7 @@ class Cosine:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepSchedule:
     """torch.optim.lr_scheduler.StepLR: times `gamma` after every `step_size` steps."""
 
     step_size: int
@@ -53,7 +53,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class WarmupPolynomial:
+class WarmupPolynomialSchedule:
     """BERT's: linear for t < `warmup_steps`, then polynomial, at `end_lr` from `total_iters` on (warm-up included)."""
 
     warmup_steps: int
@@ -63,39 +63,39 @@ class WarmupPolynomial:
     end_lr: float = 0.0
 
 
-def constant(lr: Any, _t: Any, _options: Constant) -> Any:
+def constant(lr: Any, _t: Any, _options: ConstantSchedule) -> Any:
     """lr."""
     return lr
 
 
-def linear(lr: Any, t: Any, options: Linear) -> Any:
+def linear(lr: Any, t: Any, options: LinearSchedule) -> Any:
     """lr * (start + (1 - start) * min(t, T) / T)."""
     start, end = options.start_factor, options.total_iters
     return lr * (start + (1 - start) * np.minimum(t, end) / end)
 
 
-def polynomial(lr: Any, t: Any, options: Polynomial) -> Any:
+def polynomial(lr: Any, t: Any, options: PolynomialSchedule) -> Any:
     """(lr - end) * (1 - min(t, T) / T) ** power + end."""
     left = 1 - np.minimum(t, options.total_iters) / options.total_iters
     return (lr - options.end_lr) * left**options.power + options.end_lr
 
 
-def cosine(lr: Any, t: Any, options: Cosine) -> Any:
+def cosine(lr: Any, t: Any, options: CosineSchedule) -> Any:
     """eta_min + (lr - eta_min) * (1 + cos(pi * t / T_max)) / 2."""
     return options.eta_min + (lr - options.eta_min) * (1 + np.cos(np.pi * t / options.T_max)) / 2
 
 
-def step(lr: Any, t: Any, options: Step) -> Any:
+def step(lr: Any, t: Any, options: StepSchedule) -> Any:
     """lr * gamma ** floor(t / step_size)."""
     return lr * options.gamma ** np.floor(t / options.step_size)
 
 
-def warmup_polynomial(lr: Any, t: Any, options: WarmupPolynomial) -> Any:
+def warmup_polynomial(lr: Any, t: Any, options: WarmupPolynomialSchedule) -> Any:
     """`linear` over the warm-up, then `polynomial` in t - W over T - W."""
     warmup = options.warmup_steps
     since, length = (steps - warmup for steps in (t, options.total_iters))
-    decayed = polynomial(lr, since, Polynomial(length, options.power, options.end_lr))
-    return np.where(t < warmup, linear(lr, t, Linear(warmup, options.start_factor)), decayed)
+    decayed = polynomial(lr, since, PolynomialSchedule(length, options.power, options.end_lr))
+    return np.where(t < warmup, linear(lr, t, LinearSchedule(warmup, options.start_factor)), decayed)
 
 
 @dataclass(frozen=True)
@@ -164,15 +164,15 @@ BOUNDARIES: tuple[Mapping[str, int], ...] = (
 SCHEDULES: Mapping[str, ScheduleKind] = {
     kind.name: kind
     for kind in (
-        ScheduleKind("constant", "the same rate in every step", Constant, constant),
-        ScheduleKind("linear", "a linear warm-up", Linear, linear, warmup="total_iters"),
-        ScheduleKind("polynomial", "a polynomial decay", Polynomial, polynomial),
-        ScheduleKind("cosine", "half a cosine", Cosine, cosine),
-        ScheduleKind("step", "a factor after every so many steps", Step, step),
+        ScheduleKind("constant", "the same rate in every step", ConstantSchedule, constant),
+        ScheduleKind("linear", "a linear warm-up", LinearSchedule, linear, warmup="total_iters"),
+        ScheduleKind("polynomial", "a polynomial decay", PolynomialSchedule, polynomial),
+        ScheduleKind("cosine", "half a cosine", CosineSchedule, cosine),
+        ScheduleKind("step", "a factor after every so many steps", StepSchedule, step),
         ScheduleKind(
             "warmup_polynomial",
             "a linear warm-up, then a polynomial decay",
-            WarmupPolynomial,
+            WarmupPolynomialSchedule,
             warmup_polynomial,
             warmup="warmup_steps",
         ),
@@ -190,7 +190,7 @@ def check(options: Any) -> None:
         if not (name in COUNTS) <= value < MOST:
             limits = "1, 2, ..." if name in COUNTS else "0 or more"
             raise CaseError(name, f"{name} must be {limits} (below 2**31), not {value}")
-    if isinstance(options, WarmupPolynomial) and options.warmup_steps >= options.total_iters:
+    if isinstance(options, WarmupPolynomialSchedule) and options.warmup_steps >= options.total_iters:
         raise CaseError(
             "warmup_steps",
             f"the warm-up of {options.warmup_steps} steps must end before total_iters, {options.total_iters}",

@@ -102,7 +102,7 @@ class Clip:
 
 
 @dataclass(frozen=True)
-class Data:
+class DataSpec:
     """The data set: `name` is a key of `data.GENERATORS`, `options` its numbers; `rows` examples in all.
 
     `x` and `target` are the shapes of one example. `order` is `shuffled` (a new permutation in each epoch) or
@@ -126,7 +126,7 @@ class Training:
     """
 
     layers: tuple[Layer, ...]
-    data: Data
+    data: DataSpec
     optimizer: str
     groups: tuple[Group, ...]
     steps: int

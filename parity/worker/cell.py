@@ -1,4 +1,4 @@
-"""Computes one cell: reads the inputs, calls the op, writes the results into the slot."""
+"""Computes one cell: reads the inputs, calls the op, writes the results into the shared buffer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from parity.adapters.base import Adapter, Job, Unsupported, with_tuples
 from parity.adapters.bits import in_dtype, values_of
 from parity.adapters.strides import placed
 from parity.worker.arrays import read_array, to_arrays
-from parity.worker.interpreter import Interpreter
-from parity.worker.slot import write_arrays
+from parity.worker.buffer import write_arrays
+from parity.worker.interpreter import InterpreterGuard
 from parity.worker.user_ops import UserOps, UserOpsError
 
 Message = Dict[str, Any]
@@ -38,7 +38,7 @@ class Backend:
 
     adapter: Adapter
     user_ops: UserOps
-    interpreter: Interpreter
+    interpreter: InterpreterGuard
 
 
 def run_cell(backend: Backend, request: Message) -> Message:
@@ -69,7 +69,7 @@ def computed(backend: Backend, request: Message) -> Message:
         arrays, reply["seconds"], reply["message"] = called(backend, request, given)
         if request["calls"] > 1:
             arrays = {**arrays, **called_again(backend, request, given, arrays)}
-        reply["tensors"] = write_arrays(request["slot"], arrays)
+        reply["tensors"] = write_arrays(request["buffer"], arrays)
     except Unsupported as error:
         reply.update(outcome="unsupported", message=str(error))
     except BaseException as error:
@@ -81,7 +81,7 @@ def computed(backend: Backend, request: Message) -> Message:
 
 def read_given(request: Message) -> Arrays:
     """The stored tensors in the request's dtype, grad_outputs as `grad.<output>`."""
-    paths = {**request["tensors"], **{f"grad.{name}": path for name, path in request["upstream"].items()}}
+    paths = {**request["tensors"], **{f"grad.{name}": path for name, path in request["grad_outputs"].items()}}
     return {name: read_array(path, request["dtype"]) for name, path in paths.items()}
 
 
@@ -107,17 +107,17 @@ def called_again(backend: Backend, request: Message, given: Arrays, first: Array
     with contextlib.suppress(Exception):  # An op may refuse them; that is no fault in the numbers of the case.
         floating = {name: array for name, array in given.items() if array.dtype.kind != "i"}
         called(backend, request, {**given, **{n: a.ravel()[::-1].reshape(a.shape) for n, a in floating.items()}})
-    found: Arrays = {}
+    differing: Arrays = {}
     distances: Dict[str, float] = {}
     for _ in range(1, request["calls"]):
         for name, array in called(backend, request, given)[0].items():
             if name.startswith("input."):
-                found[name] = array
+                differing[name] = array
                 continue
             apart = distance(first.get(name), array)
             if apart > distances.get(name, 0.0):
-                distances[name], found[f"again.{name}"] = apart, array
-    return found
+                distances[name], differing[f"again.{name}"] = apart, array
+    return differing
 
 
 def distance(one: Any, other: Any) -> float:
@@ -148,12 +148,12 @@ def in_memory(arrays: Arrays, layouts: Mapping[str, Any], adapter: Adapter) -> A
 
 def job_of(backend: Backend, request: Message, arrays: Arrays) -> Job:
     """The job that the request describes, with these tensors."""
-    upstream = {name: arrays[f"grad.{name}"] for name in request["upstream"]}
+    grad_outputs = {name: arrays[f"grad.{name}"] for name in request["grad_outputs"]}
     inputs = gather_lists({name: arrays[name] for name in request["tensors"]}, request["lists"])
     params = with_tuples(request["params"])
-    differentiable = request["differentiable"] if upstream else ()
+    differentiable = request["differentiable"] if grad_outputs else ()
     stored = {"storage": request["storage"], "dtype": request["dtype"]} if request["storage"] else {}
-    job = Job(request["op"], inputs, params, upstream, differentiable, watched=bool(request["watched"]), **stored)
+    job = Job(request["op"], inputs, params, grad_outputs, differentiable, watched=bool(request["watched"]), **stored)
     return backend.user_ops.applied(job, request["absent"], request["droppable"])
 
 
@@ -192,7 +192,7 @@ def differs(array: Any, path: str, dtype: str) -> bool:
 
 def remark(backend: Backend, job: Job) -> str:
     """What the user should know about a cell that ran."""
-    if job.function is None or not job.upstream or job.backward is not None or not backend.adapter.needs_backward:
+    if job.function is None or not job.grad_outputs or job.backward is not None or not backend.adapter.needs_backward:
         return ""
     return f"{backend.user_ops.name} has no {job.op}_backward, so there are no gradients"
 
@@ -202,4 +202,4 @@ def explain(backend: Backend, error: BaseException) -> str:
     if isinstance(error, UserOpsError):
         return str(error)
     text = " ".join(CONTROL.sub("", backend.adapter.describe(error)).split()) or "no message"
-    return f"{backend.user_ops.place(error)}{type(error).__name__}: {text}"[:MAX_MESSAGE]
+    return f"{backend.user_ops.location(error)}{type(error).__name__}: {text}"[:MAX_MESSAGE]

@@ -14,7 +14,7 @@ import numpy as np
 
 from parity.adapters.base import Adapter
 from parity.worker.arrays import read_array, to_arrays
-from parity.worker.slot import map_file
+from parity.worker.buffer import map_file
 
 VALUES = np.array([1.0, -2.5, 3e-5], np.float32)
 REQUEST = {"dtype": "float32", "max_elements": VALUES.size}
@@ -23,7 +23,7 @@ MODULES = (builtins, json, os, sys, time, np)
 MAX_NAMED = 3
 
 
-class Interpreter:
+class InterpreterGuard:
     """What there was before a user's code ran, and a tensor that goes the way of all tensors to see whether it can.
 
     Looking takes 0.3 ms with NumPy and PyTorch.

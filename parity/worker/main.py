@@ -14,9 +14,9 @@ run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
          "params": {...}, "droppable": ["eps"],       params at their default, which a user's op need not take
          "tensors": {"x": "/run/tensors/.../x.npy"},  inputs; cast to dtype on reading
          "absent": ["bias"],                          optional inputs that are switched off: None for a user's op
-         "upstream": {"y": "/run/.../grad.y.npy"},    empty: no gradients
+         "grad_outputs": {"y": "/run/.../grad.y.npy"}, empty: no gradients
          "differentiable": ["x"], "lists": ["grads"], `grads.0`, `grads.1`, ... are passed as one list `grads`
-         "slot": "/scratch/slot-3",                   a file that the worker extends as needed and writes results into
+         "buffer": "/scratch/buffer-3",               a file that the worker extends as needed and writes results into
          "max_elements": 1048576,                     a larger result is described but not written
          "watched": {"x": "/run/tensors/.../x.npy"},  inputs, and grad_outputs as `grad.y`, that must not change
          "layouts": {"x": {"strides": [1, 2], "offset": 0, "size": 6},    how a tensor lies in a buffer of 6 elements
@@ -39,15 +39,15 @@ train   {"do": "train", "spec": {...},                `parity.training.spec.mess
          "order": "order.npy",                        [steps, batch]: the rows of every step
          "tensors": {"linear0.weight": "...npy"},     parameters and buffers as they start
          "perturbed": 0,                              else a seed: every weight is perturbed by one ulp, up or down
-         "slot": "...", "memory": 134217728}          bytes for the records of the last steps
+         "buffer": "...", "memory": 134217728}          bytes for the records of the last steps
         -> {..., "tracked": ["param.linear0.weight", ...], "keeps": 5}    records of so many steps are there
-steps   {"do": "steps", "count": 5, "slot": "..."}
+steps   {"do": "steps", "count": 5, "buffer": "..."}
         -> {..., "done": 5, "seconds": 0.4}           done is less than count where a step fails: "step 7: ..."
         tensors: loss, grad_norm [done], lr [done, groups], rows [done, batch], norms and sketches [done, tracked]
-record  {"do": "record", "step": 7, "slot": "..."}    every tensor of a step, those that it began with as `before.*`
-restore {"do": "restore", "step": 200, "tensors": {"param.linear0.weight": "...npy", ...}, "slot": "..."}
+record  {"do": "record", "step": 7, "buffer": "..."}    every tensor of a step, those that it began with as `before.*`
+restore {"do": "restore", "step": 200, "tensors": {"param.linear0.weight": "...npy", ...}, "buffer": "..."}
         goes on after that step from this state
-state   {"do": "state", "slot": "..."}                `param.*`, `state.*` and `buffer.*` as they are now
+state   {"do": "state", "buffer": "..."}                `param.*`, `state.*` and `buffer.*` as they are now
 
 A worker has at most one model (`parity.models`). Its tensors travel through folders of `.npy` files with an index
 (`parity.models.worker.tape`); a tensor at a layer's boundary is named `layer|call|in or out|index`.
@@ -89,7 +89,6 @@ abort in their exit handlers.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import platform
@@ -98,10 +97,10 @@ import traceback
 from functools import partial
 from typing import Any, Dict
 
-from parity.adapters import place_of
+from parity.adapters import class_path, load_object
 from parity.adapters.base import Unsupported
 from parity.worker.cell import Backend, run_cell
-from parity.worker.interpreter import Interpreter
+from parity.worker.interpreter import InterpreterGuard
 from parity.worker.ranks import is_led, lead, telling
 from parity.worker.user_ops import UserOps, UserOpsError
 
@@ -119,7 +118,7 @@ CLIENTS = {
         "parity.models.worker.requests:ModelRequests",
     ),
 }
-"""What answers requests other than for ops: `place(backend).answer(request)`."""
+"""The class, `module:Class`, that answers each request other than for ops: `cls(backend).answer(request)`."""
 
 Message = Dict[str, Any]
 
@@ -143,10 +142,10 @@ def serve(requests: int, replies: int) -> None:
                 elif request["do"] == "run" and backend is not None:
                     reply = run_cell(backend, request)
                 elif request["do"] in CLIENTS and backend is not None:
-                    place = CLIENTS[request["do"]]
-                    if place not in clients:
-                        clients[place] = named(place)(backend)
-                    reply = clients[place].answer(request)
+                    path = CLIENTS[request["do"]]
+                    if path not in clients:
+                        clients[path] = load_object(path)(backend)
+                    reply = clients[path].answer(request)
                 else:
                     break
             if backend is None or backend.adapter.worn_out:
@@ -169,7 +168,7 @@ def hello(request: Message) -> tuple[Backend | None, Message]:
         return None, {"ok": False, "outcome": "unavailable", "message": text}
     import numpy
 
-    backend = Backend(adapter, UserOps(), Interpreter(adapter))
+    backend = Backend(adapter, UserOps(), InterpreterGuard(adapter))
     reply = {"ok": True, "version": adapter.version(), "python": platform.python_version(), "numpy": numpy.__version__}
     return backend, {**reply, "flags": adapter.flags(), **backend.user_ops.capabilities(adapter)}
 
@@ -192,13 +191,8 @@ def load(backend: Backend, request: Message) -> Message:
 def load_adapter(request: Message) -> Any:
     """The adapter's instance; this is where the framework is imported."""
     mode, ranks = request.get("mode", "eager"), request.get("ranks", 1)
-    return named(place_of(request["adapter"], mode, ranks))(request["device"], request["threads"], mode, ranks)
-
-
-def named(place: str) -> Any:
-    """What stands at `module:name`."""
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
+    cls = load_object(class_path(request["adapter"], mode, ranks))
+    return cls(request["device"], request["threads"], mode, ranks)
 
 
 def send(replies: int, reply: Message) -> None:

@@ -117,7 +117,7 @@ class RankReplies:
     def __init__(self, request: Message, asked: Iterable[int]) -> None:
         self.request, self.asked = request, list(asked)
         self.replies: Dict[int, Message] = {}
-        self.places: Dict[int, str] = {}
+        self.locations: Dict[int, str] = {}
         self.lost: List[str] = []
         self.trouble: Optional[Message] = None
         self.end = time.monotonic() + GIVING_UP * request["timeout_s"]
@@ -137,7 +137,7 @@ class RankReplies:
             if rank not in self.replies:
                 self.lose(f"rank {rank} {ending(process.wait())}")
         elif "where" in message:
-            self.places[rank] = message["where"]
+            self.locations[rank] = message["where"]
         else:
             self.replies[rank] = message
             if not accepted(message):
@@ -164,8 +164,8 @@ class RankReplies:
     def out_of_time(self) -> Message:
         """Where each rank is that has not answered."""
         missing = [rank for rank in self.asked if rank not in self.replies]
-        places = "; ".join(f"rank {rank} is {self.places.get(rank, 'silent')}" for rank in missing)
-        return {"outcome": "timeout", "message": f"the ranks did not all answer in time: {places}"}
+        locations = "; ".join(f"rank {rank} is {self.locations.get(rank, 'silent')}" for rank in missing)
+        return {"outcome": "timeout", "message": f"the ranks did not all answer in time: {locations}"}
 
 
 class RankAgreement:
@@ -226,20 +226,20 @@ def free_port() -> int:
 
 
 def request_to(rank: int, request: Message) -> Message:
-    """The request as a rank gets it: beyond rank 0 with a slot of its own, and memory for no more than it needs."""
+    """The request as a rank gets it: beyond rank 0 with a buffer of its own, and memory for no more than it needs."""
     own = {**request, "rank": rank}
     if rank == 0:
         return own
-    if "slot" in request:
-        own["slot"] = slot_of(rank, request)
-        with open(own["slot"], "ab"):
+    if "buffer" in request:
+        own["buffer"] = buffer_of(rank, request)
+        with open(own["buffer"], "ab"):
             pass
     return {**own, "memory": 0} if "memory" in request else own
 
 
-def slot_of(rank: int, request: Message) -> str:
-    """The slot of a rank."""
-    return f"{request['slot']}.rank{rank}" if rank else str(request["slot"])
+def buffer_of(rank: int, request: Message) -> str:
+    """The shared buffer of a rank."""
+    return f"{request['buffer']}.rank{rank}" if rank else str(request["buffer"])
 
 
 def write(process: subprocess.Popen[bytes], message: Message) -> None:
@@ -280,7 +280,7 @@ def measured(rank: int, request: Message, replies: Dict[int, Message]) -> Any:
     """The sketches [steps, tracked] of a rank, which tell apart what differs."""
     [sketches] = [tensor for tensor in replies[rank]["tensors"] if tensor["name"] == "sketches"]
     count = int(np.prod(sketches["shape"]))
-    values = np.fromfile(slot_of(rank, request), sketches["dtype"], count, offset=sketches["offset"])
+    values = np.fromfile(buffer_of(rank, request), sketches["dtype"], count, offset=sketches["offset"])
     return values.reshape(sketches["shape"])
 
 
@@ -294,14 +294,14 @@ def ending(code: int) -> str:
 def whereabouts() -> str:
     """Where the main thread is: in which function, with the line in the user's file if it is called from there."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    place = "in no function"
+    location = "in no function"
     own = sys.modules.get("parity_user_ops")
     path = getattr(own, "__file__", None)
     while frame is not None:
         code = frame.f_code
         if path is not None and code.co_filename == path:
             return f"in {code.co_name} ({os.path.basename(path)}:{frame.f_lineno})"
-        if place == "in no function" and any(room in code.co_filename for room in WORKING):
-            place = f"in {code.co_name}"
+        if location == "in no function" and any(room in code.co_filename for room in WORKING):
+            location = f"in {code.co_name}"
         frame = frame.f_back
-    return place
+    return location

@@ -53,7 +53,7 @@ class UserOps:
             spec.loader.exec_module(module)
         except BaseException as error:
             traceback.print_exc()
-            raise UserOpsError(f"{self.place(error)}{type(error).__name__}: {error}") from error
+            raise UserOpsError(f"{self.location(error)}{type(error).__name__}: {error}") from error
         self.namespace = vars(module)
         self.check(wanted)
 
@@ -129,9 +129,9 @@ class UserOps:
             return None
         names = list(inspect.signature(function).parameters)
 
-        def call(*upstream: Any) -> Any:
+        def call(*grad_outputs: Any) -> Any:
             given = {written(name, names): value for name, value in offered.items()}
-            gradients = dict(zip([name for name in names if name not in given], upstream))
+            gradients = dict(zip([name for name in names if name not in given], grad_outputs))
             return function(**gradients, **{name: given[name] for name in names if name in given})
 
         return call
@@ -162,7 +162,7 @@ class UserOps:
         """Whether the user's file is on the error's stack."""
         return self.path is not None and any(f.filename == self.path for f in traceback.extract_tb(error.__traceback__))
 
-    def place(self, error: BaseException) -> str:
+    def location(self, error: BaseException) -> str:
         """`my_ops.py:12: ` for an error that passed through the user's file, else nothing."""
         if self.path is None:
             return ""

@@ -122,7 +122,7 @@ def answered(d: Desk, example: OpExample, dtype: str) -> dict[str, np.ndarray]:
         "params": dict(example.params),
         "droppable": [],
         "absent": [],
-        "upstream": {"y": str(paths.pop("y"))},
+        "grad_outputs": {"y": str(paths.pop("y"))},
         "tensors": {name: str(path) for name, path in paths.items()},
         "differentiable": [name.removeprefix("grad.") for name in wanted if name != "y"],
         "lists": [],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.adapters import ADAPTERS, MODES, place_of
+from parity.adapters import ADAPTERS, MODES, class_path, load_object
 from parity.adapters.keras.adapter import KerasOps
 from parity.config.backends import ADAPTERS as TRAITS
 from parity.engine.process import COOKIE
@@ -50,13 +49,8 @@ def test_every_mode_of_the_config_has_its_class() -> None:
     assert named == set(MODES)
     for name in named:
         adapter, _, mode = name.partition(":")
-        found, eager = (class_at(place) for place in (place_of(adapter, mode), ADAPTERS[adapter]))
-        assert issubclass(found, KerasOps if adapter == "keras" else eager)
-
-
-def class_at(place: str) -> Any:
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
+        cls, eager = map(load_object, (class_path(adapter, mode), ADAPTERS[adapter]))
+        assert issubclass(cls, KerasOps if adapter == "keras" else eager)
 
 
 OPS = """

@@ -18,7 +18,7 @@ import pytest
 
 from parity.config import Overrides, load_plan
 from parity.engine import CasePrepared, CellFinished, EngineOptions, asking, engine, execute
-from parity.engine.cells import CellQueue, CellRequest, Question
+from parity.engine.cells import CellQuestion, CellQueue, CellRequest
 from parity.judge.diagnose.behaviour import behaviours
 from tests.conftest import FAKES, ROOT, Finished, parity_command, user_config
 from tests.judge.judging import drawn, kernel, planned
@@ -337,7 +337,7 @@ def test_a_question_comes_before_cells_and_needs_no_room():
     cells = [CellRequest(number, None, "float32") for number in range(3)]
     for cell in (*cells, None):
         queue.put(cell)
-    question = Question(-1, None, "float32", mine)
+    question = CellQuestion(-1, None, "float32", mine)
     queue.ask(question)
     assert next(requests(queue, mine, has_room=False)) is question
     queue.ask(question)

@@ -11,9 +11,9 @@ import numpy as np
 SLOT, REPLIES = {}, os.fdopen(os.dup(1), "w")
 
 
-def reply(slot, outcome="ok", arrays=None, **fields):
+def reply(buffer, outcome="ok", arrays=None, **fields):
     tensors, end = [], 0
-    with Path(slot).open("r+b") as file:
+    with Path(buffer).open("r+b") as file:
         for name, array in (arrays or {}).items():
             array = np.ascontiguousarray(array)
             tensors.append({"name": name, "dtype": str(array.dtype), "shape": list(array.shape), "offset": end})
@@ -89,37 +89,37 @@ def take_steps(trainer, fault, request):
     arrays = trainer.curves(losses, trainer.order[first : trainer.done].astype(np.int64))
     if fault == "lie":
         del arrays["norms"]
-    reply(request["slot"], outcome, arrays, message=message, done=len(losses), seconds=1e-4 * len(losses))
+    reply(request["buffer"], outcome, arrays, message=message, done=len(losses), seconds=1e-4 * len(losses))
 
 
 def train(trainer, fault, request):
     if fault == "unsupported":
-        reply(request["slot"], "unsupported", message="it has no such optimizer")
+        reply(request["buffer"], "unsupported", message="it has no such optimizer")
         return None
     if fault == "unmoved" and request["perturbed"]:
-        reply(request["slot"], "error", message="it cannot be moved")
+        reply(request["buffer"], "error", message="it cannot be moved")
         return None
     trainer = Trainer(request)
-    reply(request["slot"], tracked=[f"param.{n}" for n in trainer.weights], keeps=5)
+    reply(request["buffer"], tracked=[f"param.{n}" for n in trainer.weights], keeps=5)
     return trainer
 
 
 def record(trainer, fault, request):
     gone = request["step"] != trainer.done
-    reply(request["slot"], "error" if gone else "ok", {} if gone else trainer.record)
+    reply(request["buffer"], "error" if gone else "ok", {} if gone else trainer.record)
 
 
 def state(trainer, fault, request):
-    reply(request["slot"], arrays=trainer.state())
+    reply(request["buffer"], arrays=trainer.state())
 
 
 def restore(trainer, fault, request):
     if fault == "norestore":
-        reply(request["slot"], "unsupported", message="a graph keeps its state to itself")
+        reply(request["buffer"], "unsupported", message="a graph keeps its state to itself")
         return
     trainer.done = request["step"]
     trainer.weights = {n.removeprefix("param."): np.load(path) for n, path in request["tensors"].items()}
-    reply(request["slot"])
+    reply(request["buffer"])
 
 
 def serve():

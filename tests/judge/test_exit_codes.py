@@ -76,9 +76,9 @@ def test_what_is_accepted_as_unsupported_is_not_missing_unless_nothing_was_compa
 
 
 @pytest.mark.parametrize("level", exit_codes.FAIL_ON)
-def test_a_failing_ledger_fails_at_every_level(level):
-    assert exit_codes.exit_code(compared(Verdict.EQUAL), fail_on=level, ledger_fails=True) == 1
-    assert exit_codes.exit_code([], fail_on=level, ledger_fails=True) == 1
+def test_a_failing_known_entry_fails_at_every_level(level):
+    assert exit_codes.exit_code(compared(Verdict.EQUAL), fail_on=level, known_fails=True) == 1
+    assert exit_codes.exit_code([], fail_on=level, known_fails=True) == 1
 
 
 def test_an_unknown_level_is_no_pass():

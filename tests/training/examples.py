@@ -11,7 +11,7 @@ from parity.cases.draw import generator
 from parity.training.data import GENERATORS, generate, order
 from parity.training.layers import KINDS, Signal, named
 from parity.training.presets import PRESETS
-from parity.training.spec import Data, Group, Layer, Loss, Training
+from parity.training.spec import DataSpec, Group, Layer, Loss, Training
 
 DATA = {
     "mlp": {"name": "classification", "features": (6,), "classes": 4},
@@ -51,7 +51,7 @@ def training(model: Any, data: Mapping[str, Any], **more: Any) -> Training:
     groups = more.pop("groups", None) or (Group(names, more.pop("options", {"lr": 0.1})),)
     return Training(
         layers,
-        Data(kind.name, rows, kind.x(options), kind.target(options), values),
+        DataSpec(kind.name, rows, kind.x(options), kind.target(options), values),
         groups=groups,
         steps=more.pop("steps", 3),
         batch_size=batch,

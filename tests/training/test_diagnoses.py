@@ -25,7 +25,7 @@ from parity.diagnoses import DIAGNOSES
 from parity.training.edits import ProgramEdits, whole_program
 from parity.training.judge.causes import SOURCES, Stage, standing
 from parity.training.judge.judge import JudgedTraining
-from parity.training.judge.measured import Measured
+from parity.training.judge.measured import MeasuredStage
 from parity.training.spec import Clip
 from parity.training.steps import Clipping, Update
 from tests.training.runs import HONEST, Lie, Run, judged, lies, planned, setting_of
@@ -402,7 +402,7 @@ def test_what_no_hypothesis_explains_is_said_to_be_unexplained(cases: dict[str, 
 @pytest.mark.parametrize("case", CASES)
 def test_every_cause_has_an_entry_in_the_catalogue(case: str, cases: dict[str, CasePlan]) -> None:
     record = Run(cases[case].params, "float32", setting_of(cases[case])).one()
-    measured = Measured(replace(record, previous=record))
+    measured = MeasuredStage(replace(record, previous=record))
     for name in SOURCES:
         for dtype in ("float32", "float64"):
             stated = standing(name, Stage(cases[case].params, 2, dtype, measured))

@@ -18,7 +18,7 @@ from parity.training.judge.findings import kind_of, listed
 from parity.training.judge.measured import measure
 from parity.training.judge.oracle import NOTHING, StepOracle, UnknownError
 from parity.training.judge.probes import around, planned_steps
-from parity.training.judge.recorded import Rates, Rows
+from parity.training.judge.recorded import UsedRates, UsedRows
 from parity.training.records import Curves, Ensemble
 from parity.training.report.case import TrainingReport
 from parity.training.spec import Training
@@ -237,10 +237,10 @@ def test_what_grows_by_and_by_is_no_drift() -> None:
 
 
 def test_a_rate_that_is_nan_is_outside(case: CasePlan) -> None:
-    right = Rates(case.params, "float32")
+    right = UsedRates(case.params, "float32")
     right.take(rates_of(case.params, 6))
     assert right.fault is None
-    broken = Rates(case.params, "float32")
+    broken = UsedRates(case.params, "float32")
     values = rates_of(case.params, 6)
     values[4] = np.nan
     broken.take(values)
@@ -359,16 +359,16 @@ def test_a_loss_that_is_not_finite_on_one_side_is_infinitely_far(case: CasePlan)
 
 def test_rows_of_no_step_are_off_without_a_cause() -> None:
     order = np.arange(12).reshape(3, 4)
-    rows = Rows(order)
+    rows = UsedRows(order)
     rows.take(1, np.array([[0, 1, 2, 3], [4, 5, 6, 11], [8, 9, 10, 11]]))
-    assert list(rows.off) == [2]
+    assert list(rows.wrong_steps) == [2]
     assert rows.fault is not None
     assert not rows.fault.causes
-    other = Rows(order[:, ::-1])
+    other = UsedRows(order[:, ::-1])
     other.take(1, np.array([[0, 5, 2, 7], [4, 1, 6, 11], [8, 9, 10, 3]]))
     assert other.fault is not None
     assert other.fault.causes[0].parameters == {"rows": "another shuffle: no row comes twice in an epoch"}
-    ahead = Rows(order)
+    ahead = UsedRows(order)
     ahead.take(1, order[[1, 2]])
     assert ahead.fault is not None
     assert ahead.fault.causes[0].parameters == {"rows": "those of another step, +1"}
@@ -377,23 +377,23 @@ def test_rows_of_no_step_are_off_without_a_cause() -> None:
 def test_ranks_may_share_the_rows_of_a_micro_batch_as_they_like() -> None:
     order = np.arange(16).reshape(2, 8)
     strided = np.array([[0, 2, 1, 3, 4, 6, 5, 7], [8, 10, 9, 11, 12, 14, 13, 15]])
-    rows = Rows(order, accumulation=2, ranks=2)
+    rows = UsedRows(order, accumulation=2, ranks=2)
     rows.take(1, strided)
     assert rows.fault is None
-    alone = Rows(order, accumulation=2)
+    alone = UsedRows(order, accumulation=2)
     alone.take(1, strided)
     assert alone.fault is not None
     assert alone.fault.causes[0].id == "batch-order"
 
 
 def test_rates_may_be_off_by_a_rounding_and_not_by_more(case: CasePlan) -> None:
-    rates = Rates(case.params, "float32")
+    rates = UsedRates(case.params, "float32")
     rates.take(np.array([[0.1], [np.float32(0.1)], [0.1 * (1 + 1e-7)]]))
     assert rates.fault is None
     rates.take(np.array([[0.1 * (1 + 1e-5)]]))
     assert rates.fault is not None
     assert rates.fault.steps == (4,)
-    narrow = Rates(case.params, "float64")
+    narrow = UsedRates(case.params, "float64")
     narrow.take(np.full((3, 1), np.float64(np.float32(0.1))))
     assert narrow.fault is not None
     assert narrow.fault.causes[0].id == "attribute-precision"

@@ -23,7 +23,7 @@ from parity.engine.workers import Workers
 from parity.outcome import Outcome
 from parity.training.lockstep.session import TrainingSession, chunk_ends, draw, roles
 from parity.training.records import CURVES_AXES
-from parity.training.spec import Data, Group, Layer, Parameter, Training
+from parity.training.spec import DataSpec, Group, Layer, Parameter, Training
 from tests.conftest import FAKES, waited_for
 
 
@@ -32,7 +32,7 @@ def plan(*modes: str, steps: int = 12, members: int = 2) -> Plan:
     linear = Layer("linear", "a", OPS["linear"].params(2, 3), (2,), parameters=(weight,))
     training = Training(
         layers=(linear,),
-        data=Data("classification", 8, (2,), (), {"features": 2, "classes": 3}),
+        data=DataSpec("classification", 8, (2,), (), {"features": 2, "classes": 3}),
         optimizer="sgd",
         groups=(Group(("a.weight",), {"lr": 0.1}),),
         steps=steps,

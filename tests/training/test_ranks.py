@@ -85,7 +85,7 @@ def test_batch_norm_sees_a_rank_s_own_rows(pair: tuple[Desk, Desk]) -> None:
 
 @pytest.mark.frameworks
 def test_an_op_is_no_matter_of_ranks(pair: tuple[Desk, Desk]) -> None:
-    names = ("tensors", "params", "upstream")
+    names = ("tensors", "params", "grad_outputs")
     given: dict[str, Any] = {"cell": 1, "op": "linear", "dtype": "float32", "absent": [], "droppable": [], "lists": []}
     given |= {
         **{name: {} for name in names},
@@ -202,7 +202,7 @@ def test_a_worker_that_is_killed_takes_its_ranks_with_it(tmp_path: Path) -> None
     with desk(tmp_path, "torch", f"{IN_RANK_1}time.sleep(1000)\n", ranks=2) as two:
         two.train(mlp())
         process = two.worker.process
-        two.worker.process._send({"do": "steps", "count": 1, "slot": str(two.worker.buffer), "timeout_s": 60.0})
+        two.worker.process._send({"do": "steps", "count": 1, "buffer": str(two.worker.buffer), "timeout_s": 60.0})
         waited_for(lambda: alive(two) == 3)
         process.kill()
         waited_for(lambda: not alive(two))

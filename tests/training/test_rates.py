@@ -11,7 +11,7 @@ import pytest
 
 from parity.reporting.text.evidence import evidence_text
 from parity.training.judge.inquiry import StageFault
-from parity.training.judge.recorded import Rates
+from parity.training.judge.recorded import UsedRates
 from tests.training.runs import planned
 
 TEXT = """
@@ -32,7 +32,7 @@ Rate = Callable[[int, float], float]
 
 def fault_of(schedule: str, rate: Rate, folder: Path) -> StageFault | None:
     training = planned(TEXT.format(schedule=schedule), folder).params
-    rates = Rates(training, "float32")
+    rates = UsedRates(training, "float32")
     own = [float(group.options["lr"]) for group in training.groups]
     rates.take(np.array([[rate(t, lr) for lr in own] for t in range(training.steps)]))
     return rates.fault
@@ -73,7 +73,7 @@ def test_a_mistake_in_a_schedule_has_an_expression(name: str, tmp_path: Path) ->
     assert fault is not None
     [expression] = fault.expressions
     assert said in expression
-    assert fault.off == ()
+    assert fault.parts == ()
 
 
 def test_another_value_of_an_option_has_its_name(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_group_with_other_rates_is_named(name: str, tmp_path: Path) -> None:
     rate, cause, off = GROUPS[name]
     fault = fault_of(WARMUP, rate, tmp_path)
     assert fault is not None
-    assert ([one.id for one in fault.causes], fault.off) == ([cause], off)
+    assert ([one.id for one in fault.causes], fault.parts) == ([cause], off)
 
 
 def test_rates_that_no_edit_gives_are_shown(tmp_path: Path) -> None:

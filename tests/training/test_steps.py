@@ -17,7 +17,7 @@ from parity.training.judge.oracle import merged, update_of
 from parity.training.messages import training_of
 from parity.training.schedules import SCHEDULES
 from parity.training.schedules import check as check_schedule
-from parity.training.spec import Clip, Data, Group, Schedule, message
+from parity.training.spec import Clip, DataSpec, Group, Schedule, message
 from parity.training.steps import Clipping, Update, clipped, rates
 from parity.training.variants import narrow_options
 from tests.training import torch_models
@@ -347,7 +347,7 @@ def data_of(name, rows=300):
     kind = GENERATORS[name]
     options = kind.options(**SETS[name])
     check(options)
-    return Data(name, rows, kind.x(options), kind.target(options), SETS[name])
+    return DataSpec(name, rows, kind.x(options), kind.target(options), SETS[name])
 
 
 @pytest.mark.parametrize("name", GENERATORS)

@@ -391,7 +391,7 @@ def test_cells_and_trainings_take_turns(clean: Desk) -> None:
     path = clean.folder / "x.npy"
     np.save(path, np.ones((2, 3), np.float32))
     cell = {
-        "cell": 1, "op": "linear", "dtype": "float32", "params": {}, "droppable": [], "absent": ["bias"], "upstream": {},
+        "cell": 1, "op": "linear", "dtype": "float32", "params": {}, "droppable": [], "absent": ["bias"], "grad_outputs": {},
         "tensors": {"x": str(path), "weight": str(path)}, "differentiable": [], "lists": [], "layouts": {}, "calls": 1,
         "watched": {}, "storage": {},
         "max_elements": 100,

@@ -78,9 +78,9 @@ class JaxTensors(TransformAdapter):
         values = tensor.__array__()
         return values.view("uint16") if values.dtype == self.numpy.bfloat16 else values
 
-    def pullback(self, forward: Callable[..., Any], leaves: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
+    def pullback(self, forward: Callable[..., Any], leaves: Sequence[Any], grad_outputs: Sequence[Any]) -> list[Any]:
         _, back = self.framework.vjp(forward, *leaves)
-        return list(back(list(upstream)))
+        return list(back(list(grad_outputs)))
 
 
 class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
@@ -262,9 +262,9 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         return self.numpy.take_along_axis(kept, index, dim)
 
     def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
-        places = self.numpy.indices(index.shape, sparse=True)
-        places = tuple(index if axis == dim % x.ndim else place for axis, place in enumerate(places))
-        return x.at[places].add(src[tuple(slice(size) for size in index.shape)])
+        indices = list(self.numpy.indices(index.shape, sparse=True))
+        indices[dim] = index
+        return x.at[tuple(indices)].add(src[tuple(slice(size) for size in index.shape)])
 
     def sort(self, x: Any, dim: int = -1, descending: bool = False) -> Any:
         y = self.numpy.sort(x, dim, descending=descending)

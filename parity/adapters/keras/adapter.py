@@ -248,9 +248,10 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         return self.ops.take_along_axis(x[kept], index, dim)
 
     def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
-        places = self.ops.meshgrid(*(self.ops.arange(size, dtype="int64") for size in index.shape), indexing="ij")
-        places = [index if axis == dim % x.ndim else place for axis, place in enumerate(places)]
-        rows = self.ops.reshape(self.ops.stack(places, -1), (-1, x.ndim))
+        ranges = (self.ops.arange(size, dtype="int64") for size in index.shape)
+        indices = list(self.ops.meshgrid(*ranges, indexing="ij"))
+        indices[dim] = index
+        rows = self.ops.reshape(self.ops.stack(indices, -1), (-1, x.ndim))
         updates = self.ops.reshape(src[tuple(slice(size) for size in index.shape)], (-1,))
         return self.ops.scatter_update(x, rows, updates, reduction="add")
 

@@ -83,7 +83,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
         """The function as it is in PyNative mode."""
         return function
 
-    def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    def gradients(self, outputs: Sequence[Any], grad_outputs: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         function, given = self.latest.function, self.latest.given
         wanted = [name for y in outputs for name, value in self.latest.outputs.items() if value is y]
         names = [name for leaf in leaves for name, value in given.items() if value is leaf]
@@ -93,7 +93,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
             return tuple(results[name] for name in wanted) if len(wanted) > 1 else results[wanted[0]]
 
         _, pullback = self.framework.vjp(forward, *leaves)
-        return list(pullback(*(dy.astype(y.dtype) for y, dy in zip(outputs, upstream))))
+        return list(pullback(*(dy.astype(y.dtype) for y, dy in zip(outputs, grad_outputs))))
 
     def layer_norm(
         self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None, bias: Any = None

@@ -54,8 +54,8 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
     def to_numpy(self, tensor: Any) -> Any:
         return (tensor.view(self.framework.uint16) if tensor.dtype == self.framework.bfloat16 else tensor).__array__()
 
-    def pullback(self, forward: Callable[..., Any], leaves: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
-        return list(self.framework.vjp(forward, list(leaves), list(upstream))[1])
+    def pullback(self, forward: Callable[..., Any], leaves: Sequence[Any], grad_outputs: Sequence[Any]) -> list[Any]:
+        return list(self.framework.vjp(forward, list(leaves), list(grad_outputs))[1])
 
     def filled(self, layer: Any, **tensors: Any) -> Any:
         """A layer of mlx.nn with our tensors as its parameters."""
@@ -228,9 +228,9 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         return self.framework.take_along_axis(x[kept], index, dim)
 
     def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
-        places = list(self.framework.meshgrid(*map(self.framework.arange, index.shape), indexing="ij"))
-        places[dim] = index
-        return x.at[tuple(places)].add(src[tuple(slice(size) for size in index.shape)])
+        indices = list(self.framework.meshgrid(*map(self.framework.arange, index.shape), indexing="ij"))
+        indices[dim] = index
+        return x.at[tuple(indices)].add(src[tuple(slice(size) for size in index.shape)])
 
     def sort(self, x: Any, dim: int = -1, descending: bool = False) -> Any:
         require(not descending, "mx.sort is ascending")

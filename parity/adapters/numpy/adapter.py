@@ -52,13 +52,16 @@ class NumpyAdapter(Adapter):
     def run(self, job: Job) -> dict[str, Any]:
         if job.function is None:
             return reference_outputs(job)
-        inputs, upstream = self.all_leaves(job), {name: self.leaf(dy, False) for name, dy in job.upstream.items()}
+        inputs, grad_outputs = (
+            self.all_leaves(job),
+            {name: self.leaf(dy, False) for name, dy in job.grad_outputs.items()},
+        )
         outputs = named_outputs(job.function(**inputs, **job.params))
-        if job.upstream and job.backward is not None:
-            gradients = job.backward(*upstream.values())
+        if job.grad_outputs and job.backward is not None:
+            gradients = job.backward(*grad_outputs.values())
             outputs.update(named_gradients(gradients, job))
         if job.watched:
-            arriving = {f"grad.{name}": value for name, value in upstream.items()}
+            arriving = {f"grad.{name}": value for name, value in grad_outputs.items()}
             outputs.update({f"input.{name}": value for name, value in {**inputs, **arriving}.items()})
         return outputs
 
@@ -73,8 +76,8 @@ def reference_outputs(job: Job) -> dict[str, Any]:
     op = OPS.get(job.op)
     if op is None:
         raise Unsupported(f"there is no oracle for {job.op}")
-    upstream = {f"grad.{name}": value for name, value in job.upstream.items()}
-    given = {**flat(job.inputs), **upstream}
+    grad_outputs = {f"grad.{name}": value for name, value in job.grad_outputs.items()}
+    given = {**flat(job.inputs), **grad_outputs}
     dtype = next(array.dtype for array in given.values() if array.dtype.kind in "fu")
     tensors = {name: values_of(array) if array.dtype == "uint16" else array for name, array in given.items()}
     outputs = evaluate(op, op.params(**job.params), tensors, dtype="float32" if dtype.itemsize == 2 else dtype)

@@ -64,11 +64,11 @@ class OneflowGraph(OneflowAdapter):
                 context.save_for_backward(*values)
                 return computed(*values)
 
-            def run_backward(context: Any, *upstream: Any) -> Any:
+            def run_backward(context: Any, *grad_outputs: Any) -> Any:
                 graph = graph_of(flow, backward, kept)
                 graph.add_optimizer(flow.optim.SGD([graph.module.unused], lr=0.0))
                 with flow.enable_grad():
-                    gradients = graph(*(value.detach() for value in context.saved_tensors), *upstream)
+                    gradients = graph(*(value.detach() for value in context.saved_tensors), *grad_outputs)
                 return tuple(flow.tensor(gradient.numpy()) for gradient in gradients)
 
             steps = {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)}

@@ -77,10 +77,10 @@ class TensorflowTensors(Adapter):
         """The function as it is in eager mode."""
         return function
 
-    def gradients(self, outputs: Sequence[Any], upstream: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        given = [self.framework.cast(dy, y.dtype) for y, dy in zip(outputs, upstream)]
-        found = self.latest.tape.gradient(list(outputs), list(leaves), output_gradients=given)
-        return [None if grad is None else self.framework.convert_to_tensor(grad) for grad in found]
+    def gradients(self, outputs: Sequence[Any], grad_outputs: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        given = [self.framework.cast(dy, y.dtype) for y, dy in zip(outputs, grad_outputs)]
+        grads = self.latest.tape.gradient(list(outputs), list(leaves), output_gradients=given)
+        return [None if grad is None else self.framework.convert_to_tensor(grad) for grad in grads]
 
 
 class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
@@ -316,10 +316,10 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
 
     def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
         ranges = [self.framework.range(size, dtype=index.dtype) for size in index.shape]
-        places = self.framework.meshgrid(*ranges, indexing="ij")
-        places[dim] = index
+        indices = self.framework.meshgrid(*ranges, indexing="ij")
+        indices[dim] = index
         updates = src[tuple(slice(size) for size in index.shape)]
-        return self.framework.tensor_scatter_nd_add(x, self.framework.stack(places, -1), updates)
+        return self.framework.tensor_scatter_nd_add(x, self.framework.stack(indices, -1), updates)
 
     def index_select(self, x: Any, index: Any, dim: int) -> Any:
         return self.framework.gather(x, index, axis=dim)

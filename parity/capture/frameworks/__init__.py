@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-
+from parity.adapters import load_object
 from parity.capture.frameworks.base import Framework
 
 FRAMEWORKS = {
@@ -20,8 +19,7 @@ FRAMEWORKS = {
 
 def framework(name: str) -> Framework:
     """The framework of this name; it is imported. Raises KeyError for one that `FRAMEWORKS` lacks."""
-    module, _, cls = FRAMEWORKS[name].partition(":")
-    made: Framework = getattr(importlib.import_module(module), cls)()
+    made: Framework = load_object(FRAMEWORKS[name])()
     return made
 
 

@@ -41,7 +41,7 @@ def settle(
     rows = [*map(record.known_row, entries), *others]
     store.put(KNOWN, rows)
     seen = {(verdict, bool(known)) for verdict, known in store.select(SEEN)}
-    code = exit_codes.code_of(seen, fail_on=fail_on, ledger_fails=any(row.fails for row in rows))
+    code = exit_codes.code_of(seen, fail_on=fail_on, known_fails=any(row.fails for row in rows))
     store.put(SUMMARY, [store.numbers(exit_codes.INTERRUPTED if interrupted else code)])
     store.flush()
 

@@ -18,13 +18,13 @@ from parity.config.tolerance_grammar import check_tensor_names
 from parity.config.tree import without
 from parity.training.config.data import MAX_ELEMENTS, DataSet, data_set, plain_node, with_implied
 from parity.training.config.memory import memory_of_training
-from parity.training.config.model import Model, build_model
+from parity.training.config.model import SizedModel, build_model
 from parity.training.config.models import LOSSES, NAMED, ROOTS, ModelOnly, TrainingCase
 from parity.training.config.recipe import check_decay, check_patterns, groups_of, with_groups, with_length
 from parity.training.data import GENERATORS
 from parity.training.layers import Signal
 from parity.training.presets import PRESETS
-from parity.training.spec import CURVES, TRAIN, Clip, Data, Loss, Schedule, Training, walk
+from parity.training.spec import CURVES, TRAIN, Clip, DataSpec, Loss, Schedule, Training, walk
 
 LOST = {"float16": "gradients underflow", "bfloat16": "small updates of a weight are lost"}
 """What a training in a narrow dtype loses without weights in float32."""
@@ -171,7 +171,7 @@ def _rows(values: Any, case: Node, report: Problems) -> int | None:
     return int(values.batch_size // values.accumulation)
 
 
-def _model(values: Any, dataset: DataSet | None, case: Node, report: Problems) -> Model | None:
+def _model(values: Any, dataset: DataSet | None, case: Node, report: Problems) -> SizedModel | None:
     """The layers with their sizes, whose last one gives what the loss compares with the target."""
     layers, rows = values.model, _rows(values, case, report)
     if layers is None:
@@ -184,9 +184,9 @@ def _model(values: Any, dataset: DataSet | None, case: Node, report: Problems) -
             return None
         name, options = layers.entry
         listed = PRESETS[name].layers(options, dataset.data.x, dataset.output[-1])
-        place = plain_node(listed, node.mapping[name])
-        whole: Any = read(ModelOnly, case.with_value({"model": place}), report)
-        layers, items = whole.model, place.items
+        expanded = plain_node(listed, node.mapping[name])
+        whole: Any = read(ModelOnly, case.with_value({"model": expanded}), report)
+        layers, items = whole.model, expanded.items
     model = build_model(layers, items, signal, report)
     if model is not None and dataset is not None and model.output != dataset.output:
         sizes = f"{list(model.output)} per example, but the data set {dataset.data.name} needs {list(dataset.output)}"
@@ -195,7 +195,7 @@ def _model(values: Any, dataset: DataSet | None, case: Node, report: Problems) -
     return model
 
 
-def _check_rows(case: Node, data: Data, values: Any, report: Problems) -> None:
+def _check_rows(case: Node, data: DataSpec, values: Any, report: Problems) -> None:
     """Reports a batch that the data set does not fill, and more rows in all steps than can be listed."""
     batch, steps = values.batch_size, values.steps
     if batch > data.rows:

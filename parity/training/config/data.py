@@ -9,9 +9,9 @@ from typing import Any
 
 from parity.cases.draw import Shape
 from parity.config.nodes import Node, Problems, child
-from parity.training.config.models import Chosen
+from parity.training.config.models import ChosenOptions
 from parity.training.data import GENERATORS
-from parity.training.spec import Data
+from parity.training.spec import DataSpec
 
 MAX_AXES = 4
 MAX_ELEMENTS = 2**28
@@ -22,16 +22,16 @@ MAX_ELEMENTS = 2**28
 class DataSet:
     """A data set with what an example is to the first layer, and what the model is to answer."""
 
-    data: Data
+    data: DataSpec
     tokens: int | None
     output: Shape
     loss: str
 
 
-def data_set(chosen: Chosen, node: Node, report: Problems) -> DataSet | None:
+def data_set(chosen: ChosenOptions, node: Node, report: Problems) -> DataSet | None:
     """The data set with its sizes, or None after reporting that it cannot be held."""
     kind, options, rows = GENERATORS[chosen.name], chosen.options, chosen.beside
-    data = Data(chosen.name, rows.rows, kind.x(options), kind.target(options), dict(vars(options)), rows.order)
+    data = DataSpec(chosen.name, rows.rows, kind.x(options), kind.target(options), dict(vars(options)), rows.order)
     dataset = DataSet(data, kind.tokens(options) if kind.tokens else None, kind.output(options), kind.loss)
     return dataset if _sane(dataset, node, report) else None
 
@@ -43,18 +43,18 @@ def with_implied(node: Node | None, implied: Mapping[str, Any], case: Node) -> N
     written = {} if node is None else node.mapping
     if "name" in written and written["name"].value != implied["name"]:
         return node
-    place = case.get("model") or case
-    base = {key: replace(plain_node(value, place), key=f"{case.key}.data.{key}") for key, value in implied.items()}
+    model = case.get("model") or case
+    base = {key: replace(plain_node(value, model), key=f"{case.key}.data.{key}") for key, value in implied.items()}
     return (node or child(case, "data", {})).with_value({**base, **written})
 
 
-def plain_node(value: Any, place: Node) -> Node:
-    """A plain value as a node that stands for something at `place`."""
-    node = replace(place, value=value, text=str(value))
+def plain_node(value: Any, source: Node) -> Node:
+    """A plain value as a node; errors in it are reported at `source`, which implies it."""
+    node = replace(source, value=value, text=str(value))
     if isinstance(value, dict):
-        return node.with_value({key: plain_node(item, place) for key, item in value.items()})
+        return node.with_value({key: plain_node(item, source) for key, item in value.items()})
     if isinstance(value, list | tuple):
-        return node.with_value(tuple(plain_node(item, place) for item in value))
+        return node.with_value(tuple(plain_node(item, source) for item in value))
     return node
 
 

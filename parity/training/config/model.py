@@ -23,7 +23,7 @@ MAX_NAME = 150
 
 
 @dataclass(frozen=True)
-class Model:
+class SizedModel:
     """A model with its sizes: the shape of its answer to an example, and the numbers that it computes for one."""
 
     layers: tuple[Layer, ...]
@@ -42,7 +42,9 @@ class WrittenLayer:
     layers: tuple[WrittenLayer, ...] = ()
 
 
-def build_model(layers: Sequence[Any], items: Sequence[Node], signal: Signal | None, report: Problems) -> Model | None:
+def build_model(
+    layers: Sequence[Any], items: Sequence[Node], signal: Signal | None, report: Problems
+) -> SizedModel | None:
     """The model of a list of layers, or None after reporting what is wrong; without a signal sizes stay unknown."""
     n_before = len(report)
     written = _written(layers, items, "", report)
@@ -53,7 +55,7 @@ def build_model(layers: Sequence[Any], items: Sequence[Node], signal: Signal | N
         resolved, last = sizes.resolve(written, signal)
     except _DoesNotFit:
         return None
-    return Model(resolved, last.shape, sizes.n_computed)
+    return SizedModel(resolved, last.shape, sizes.n_computed)
 
 
 def _written(layers: Sequence[Any], items: Sequence[Node], prefix: str, report: Problems) -> tuple[WrittenLayer, ...]:
@@ -83,8 +85,7 @@ def _names(layers: Sequence[WrittenLayer], report: Problems) -> list[str]:
     taken: set[str] = set()
     for layer in layers:
         if layer.options.name in taken:
-            place = layer.node.mapping["name"]
-            report.add(place, f'two layers of this list are called "{layer.options.name}"')
+            report.add(layer.node.mapping["name"], f'two layers of this list are called "{layer.options.name}"')
         if layer.options.name is not None:
             taken.add(layer.options.name)
     numbered = {kind: _numbered(kind, taken) for kind in KINDS}

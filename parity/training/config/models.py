@@ -80,7 +80,7 @@ OPTIMIZERS: Mapping[str, Op] = {name: op for name, op in OPS.items() if op.input
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenOptions:
     """A mapping that has a `name`: its own options, and what else it may hold."""
 
     name: str
@@ -94,7 +94,7 @@ def _choice(name: str, what: str, cls: type[Any], check: Callable[[Any], None] |
     model = model_of(
         what.removeprefix("the ").replace(" ", "-"), what, {key: kind for key, kind in keys.items() if key != STEP}
     )
-    return Annotated[model, AfterValidator(lambda values: Chosen(name, instance(cls, values, check), values))]
+    return Annotated[model, AfterValidator(lambda values: ChosenOptions(name, instance(cls, values, check), values))]
 
 
 def _by_name(what: str, choices: Mapping[str, Any], nothing: Any = ()) -> Any:
@@ -111,7 +111,9 @@ def _optimizer(name: str, op: Op) -> Any:
     keys = {key: kind for key, kind in option_keys(op.params).items() if key != STEP}
     own = {"parameters": (Annotated[Patterns, MinLen(1)], ...), **keys}
     group: Any = model_of(f"{name}-group", "a group", own)
-    checked = Annotated[group, AfterValidator(lambda v: Chosen(name, instance(op.params, v, check_optimizer), v))]
+    checked = Annotated[
+        group, AfterValidator(lambda v: ChosenOptions(name, instance(op.params, v, check_optimizer), v))
+    ]
     beside = {"groups": (list_of(checked), ()), EXCLUDES: (Patterns, ())}
     return _choice(name, name, op.params, check_optimizer, **beside)
 

@@ -9,7 +9,7 @@ from typing import Any
 from parity.config.grammar import required
 from parity.config.nodes import Node, Problems, child
 from parity.config.tree import only
-from parity.training.config.models import EXCLUDES, OPTIMIZERS, STEP, Chosen
+from parity.training.config.models import EXCLUDES, OPTIMIZERS, STEP, ChosenOptions
 from parity.training.groups import DECAY, PatternGroup, grouped, matching
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Group
@@ -40,17 +40,17 @@ def with_groups(optimizer: Node) -> Node:
     return optimizer.with_value({**optimizer.mapping, "groups": listed})
 
 
-def groups_of(optimizer: Chosen, names: Sequence[str]) -> tuple[Group, ...]:
+def groups_of(optimizer: ChosenOptions, names: Sequence[str]) -> tuple[Group, ...]:
     """An optimizer's groups over a model's parameters."""
     own = [PatternGroup(group.beside.parameters, _options(group)) for group in optimizer.beside.groups]
     return grouped(names, _options(optimizer), own, getattr(optimizer.beside, EXCLUDES))
 
 
-def _options(chosen: Chosen) -> Mapping[str, Any]:
+def _options(chosen: ChosenOptions) -> Mapping[str, Any]:
     return {key: value for key, value in vars(chosen.options).items() if key != STEP}
 
 
-def check_decay(optimizer: Chosen, node: Node, report: Problems) -> None:
+def check_decay(optimizer: ChosenOptions, node: Node, report: Problems) -> None:
     """Reports parameters that are not to be decayed by an optimizer that decays none."""
     if EXCLUDES in node.mapping and DECAY not in _options(optimizer):
         report.add(node.mapping[EXCLUDES], f"{optimizer.name} has no {DECAY}")

@@ -35,7 +35,7 @@ AskAbout = Callable[[], Ask]
 
 
 @dataclass
-class Seen(Pass):
+class RecordingPass(Pass):
     """A forward pass that remembers what comes into each layer."""
 
     given: dict[str, Any] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def op_cases(oracle: StepOracle, probe: StepRecord) -> Iterator[OpCase]:
     tensors = {name: values.astype(np.float64) for some in own.values() for name, values in some.items()}
     x = oracle.setting.x[probe.rows]
     n_rows = len(x) // training.accumulation
-    seen = Seen(tensors)
+    seen = RecordingPass(tensors)
     with np.errstate(all="ignore"):
         output = seen.run(training.layers, (x.astype(np.float64) if x.dtype.kind == "f" else x)[:n_rows])
     alike: dict[str, list[Layer]] = {}
@@ -117,9 +117,9 @@ def case_of(oracle: StepOracle, name: str, params: Any, given: Mapping[str, Arra
     op, dtype = OPS[name], oracle.dtype
     inputs = {n: v if v.dtype.kind in "iu" else as_dtype(v, dtype) for n, v in given.items()}
     shapes = op.infer_shapes(params, {n: v.shape for n, v in inputs.items()})
-    for upstream in op.upstream if op.differentiable else ():
-        drawn = generator(0, name, upstream).normal(size=shapes.outputs[upstream])
-        inputs[f"grad.{upstream}"] = as_dtype(drawn, dtype)
+    for output in op.upstream if op.differentiable else ():
+        drawn = generator(0, name, output).normal(size=shapes.outputs[output])
+        inputs[f"grad.{output}"] = as_dtype(drawn, dtype)
     draws = {item.name: item.default for item in op.inputs}
     plans = tuple(
         TensorPlan(n, v.shape, draws.get(n) or Normal(), integers=v.dtype.kind in "iu") for n, v in inputs.items()
@@ -139,16 +139,16 @@ def faults_of(one: OpCase, dtype: str, backend: str, ask: Ask) -> Iterator[OpFau
     outputs = {n: Output(dtype, v.shape, v) for n, v in returned.items() if n in oracle}
     judge = CaseJudge(one.case, one.inputs, oracle, ORACLE, ask=ask)
     judge.take(dtype, [CellOutcome(one.case.id, dtype, backend, Outcome.OK, outputs=outputs)])
-    off = tuple(judge.cells[dtype].off[backend])
-    rows = [row for row in judge.judged().diagnoses if row.explained and row.id not in RIGHT] if off else []
-    yield from (fault_of(one, row) for row in rows)
-    if off and not rows:
-        yield OpFault(one.where, off, one.of_loss)
+    wrong = tuple(judge.cells[dtype].off[backend])
+    diagnoses = [d for d in judge.judged().diagnoses if d.explained and d.id not in RIGHT] if wrong else []
+    yield from (fault_of(one, diagnosis) for diagnosis in diagnoses)
+    if wrong and not diagnoses:
+        yield OpFault(one.where, wrong, one.of_loss)
 
 
-def fault_of(one: OpCase, row: Diagnosis) -> OpFault:
-    """A diagnosis of an op as one of the step that has it."""
-    found = row.evidence.get("parameters")
-    parameters = {"in": one.where, **(found if isinstance(found, Mapping) else {})}
-    told, left = str(row.evidence.get("expression", "")), row.residual_after or 0.0
-    return OpFault(one.where, row.tensors, one.of_loss, Cause(row.id, parameters), told, left)
+def fault_of(one: OpCase, diagnosis: Diagnosis) -> OpFault:
+    """A diagnosis of an op as a fault of the step that has it."""
+    own = diagnosis.evidence.get("parameters")
+    cause = Cause(diagnosis.id, {"in": one.where, **(own if isinstance(own, Mapping) else {})})
+    expression, left = str(diagnosis.evidence.get("expression", "")), diagnosis.residual_after or 0.0
+    return OpFault(one.where, diagnosis.tensors, one.of_loss, cause, expression, left)

@@ -19,7 +19,7 @@ from parity.cases.op import Variant
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.evaluator import Alteration
 from parity.judge.diagnose.proposals import UNNAMED, UNNAMED_WEIGHT
-from parity.training.judge.measured import Measured, owner, shown
+from parity.training.judge.measured import MeasuredStage, owner, shown
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Parameter, Training, walk
 from parity.training.steps import clip_params, rates
@@ -42,7 +42,7 @@ class Stage:
     training: Training
     ranks: int
     dtype: str
-    measured: Measured
+    measured: MeasuredStage
     forward: bool = False
 
 
@@ -147,12 +147,12 @@ def gradient_factors(stage: Stage) -> Causes:
 
 
 def parts(stage: Stage) -> Iterator[tuple[Mapping[str, Any], frozenset[str]]]:
-    """All parameters, and those whose tensors are off, where others are right; with what is said of them."""
+    """Nothing, for all parameters; then, if only some are wrong, these: as a cause's parameters, and as a set."""
     yield {}, frozenset()
     measured = stage.measured
-    off = frozenset(map(owner, measured.tensors_outside))
-    if off < frozenset(map(owner, measured.exact)):
-        yield {"of": sorted(off)}, off
+    wrong = frozenset(map(owner, measured.tensors_outside))
+    if wrong < frozenset(map(owner, measured.exact)):
+        yield {"of": sorted(wrong)}, wrong
 
 
 def limited(one: Cause, stage: Stage) -> Causes:
@@ -323,7 +323,7 @@ def update_factors(stage: Stage) -> Causes:
         yield cause("scaled", parameters, UNNAMED_WEIGHT, update__factor=factor)
 
 
-def left_alone(own: str, measured: Measured) -> bool:
+def left_alone(own: str, measured: MeasuredStage) -> bool:
     """Whether a parameter and its states are what they were before, bit for bit."""
     before = measured.probe.before
     mine = [name for name in measured.observed if owner(name) == own]

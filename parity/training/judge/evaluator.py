@@ -23,7 +23,7 @@ from parity.config.tolerances import ToleranceTable
 from parity.judge.bound.envelope import UNIT_ROUNDOFF, Envelope, size
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction
 from parity.training.edits import ProgramEdits, whole_program
-from parity.training.judge.measured import Measured, measure, owner
+from parity.training.judge.measured import MeasuredStage, measure, owner
 from parity.training.judge.oracle import Array, StepOracle, clipping_of, merged, update_of
 from parity.training.model import Variants, counted, program_of, unprefixed
 from parity.training.spec import RESIDUAL, Training, walk
@@ -76,7 +76,7 @@ class StageEvaluator(Evaluator):
 
     universal = True
 
-    def __init__(self, oracle: StepOracle, stage: str, measured: Measured, known: Variants) -> None:
+    def __init__(self, oracle: StepOracle, stage: str, measured: MeasuredStage, known: Variants) -> None:
         case, op = case_of(oracle, stage, oracle.training), stage_op(stage, oracle.training)
         super().__init__(case, oracle.dtype, {}, measured.exact, measured.envelopes, op)
         self.oracle, self.stage, self.measured, self.known = oracle, stage, measured, known

@@ -114,7 +114,7 @@ def evidence_of(backend: StepJudge, fault: StageFault, cause: Cause | None) -> d
         **fault.evidence,
         "oracle": slow if backend.oracle.wide == backend.oracle.dtype else "",
     }
-    evidence |= {"off": fault.off, **once(backend, fault)}
+    evidence |= {"off": fault.parts, **once(backend, fault)}
     known = {name: plain(value) for name, value in evidence.items() if value or (name == "parameters" and cause)}
     return {"step": fault.first, "stage": fault.stage, "where": where(backend, fault), **known}
 

@@ -29,7 +29,7 @@ from parity.training.cost import cost
 from parity.training.edits import ProgramEdits
 from parity.training.judge.causes import NAMED, Stage, limited, standing
 from parity.training.judge.evaluator import PartEvaluator, StageEvaluator, part_of, variants_of
-from parity.training.judge.measured import Measured
+from parity.training.judge.measured import MeasuredStage
 from parity.training.judge.oracle import StepOracle, UnknownError, of_model
 from parity.training.model import Variants
 
@@ -54,9 +54,9 @@ PREFERRED = 0.05
 class StageFault:
     """A stage that exceeds the error bound, not as a consequence of an earlier one: where, by how much, and why.
 
-    `tensors` are those outside at the first step, the worst first, `off` whose they are where others of the stage are
-    right. The `causes` together explain it and leave `left`; `evidence` is what else is known, and `expressions` what
-    each cause computes.
+    `tensors` are those outside at the first step, the worst first; `parts` are the parameters or ops that are wrong, if
+    others of the stage are right. The `causes` together explain it and leave the error ratio `left`; `expressions` are
+    what each of them computes.
     """
 
     stage: str
@@ -67,7 +67,7 @@ class StageFault:
     left: float | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     expressions: tuple[str, ...] = ()
-    off: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
     @property
     def first(self) -> int:
@@ -83,8 +83,8 @@ class StageInquiry(Inquiry):
         self,
         oracle: StepOracle,
         stage: str,
-        outside: Sequence[Measured],
-        inside: Sequence[Measured],
+        outside: Sequence[MeasuredStage],
+        inside: Sequence[MeasuredStage],
         known: Variants,
         ranks: int,
         *,
@@ -155,9 +155,9 @@ class StageInquiry(Inquiry):
         if origin.causes or (self._part is None and len(self.main.program(Alteration()).steps) > MOST_STEPS):
             return []
         edits = edit_causes(self._part or origin)
-        return self._of_part([*edits, *(self._in_place(self._part, edits) if self._part is not None else ())])
+        return self._of_part([*edits, *(self._refitted(self._part, edits) if self._part is not None else ())])
 
-    def _in_place(self, part: KernelExplanation, edits: Sequence[Cause]) -> Iterator[Cause]:
+    def _refitted(self, part: KernelExplanation, edits: Sequence[Cause]) -> Iterator[Cause]:
         """Where an edit takes an option from elsewhere, which may do so by the chance that its number is the right one:
         other numbers in the place of the reference's own, as a config would have them."""
         taken = {number for edit in edits if (number := borrowed(part, edit)) is not None}
@@ -276,7 +276,7 @@ def spoils(explanation: KernelExplanation, question: Question) -> bool:
     return other is not None and other.exceptions > 0
 
 
-def question_of(oracle: StepOracle, stage: str, measured: Measured, known: Variants) -> Question:
+def question_of(oracle: StepOracle, stage: str, measured: MeasuredStage, known: Variants) -> Question:
     """A probe as a question that has been answered."""
     evaluator = StageEvaluator(oracle, stage, measured, known)
     return Question(evaluator, evaluator.observed)

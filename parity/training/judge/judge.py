@@ -204,7 +204,7 @@ class TrainingJudge:
         guilty = [n for n in both if wrong[n].kind]
         culprit = tuple(guilty or [name]) if ratio is not None and ratio >= OFF else ()
         kinds = [kind for n in guilty if n in culprit and (kind := wrong[n].kind)]
-        verdict = curve_verdict(metrics, ratio, kinds, given=given, off=bool(culprit))
+        verdict = curve_verdict(metrics, ratio, kinds, given=given, diverges=bool(culprit))
         spread = self.curves.envelope.get(quantity, [])
         comparison = replace(
             base,
@@ -292,12 +292,13 @@ def curve_metrics(curve: RunCurves, expected: RunCurves, quantity: str, rtol: fl
     return compare(np.array([curve.norms[n] for n in names]), np.array([expected.norms[n] for n in names]), rtol, atol)
 
 
-def curve_verdict(metrics: Metrics, ratio: float | None, kinds: Sequence[str], *, given: bool, off: bool) -> Verdict:
-    """The verdict of a curve: by the envelope, or by a `given` tolerance; `kinds` are those of the backends in
-    `off`."""
+def curve_verdict(
+    metrics: Metrics, ratio: float | None, kinds: Sequence[str], *, given: bool, diverges: bool
+) -> Verdict:
+    """The verdict of a curve by the envelope, or by a `given` tolerance; `kinds` are those of the culprits' errors."""
     if given or ratio is None:
         verdict = verdict_of(metrics)
-        if verdict is not Verdict.ROUNDING or not off:
+        if verdict is not Verdict.ROUNDING or not diverges:
             return verdict
     elif ratio < OFF:
         return Verdict.EQUAL if metrics.equal else Verdict.CLOSE

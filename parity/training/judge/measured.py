@@ -49,7 +49,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredStage:
     """A stage of a probe: the tensors as observed and as they should be, the error bounds, and the ratio by tensor."""
 
     probe: StepRecord
@@ -92,7 +92,7 @@ class Measured:
         )
 
 
-def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Variants = NOTHING) -> Measured | None:
+def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Variants = NOTHING) -> MeasuredStage | None:
     """A stage under a hypothesis, by default none, with the envelope of careful implementations that do the same.
 
     None where the backend does not show the stage; inf where its tensors do not fit each other.
@@ -100,7 +100,7 @@ def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Variants
     if not shown(stage, probe):
         return None
     if not fits(oracle.training, probe):
-        return Measured(probe, ratios={stage: math.inf})
+        return MeasuredStage(probe, ratios={stage: math.inf})
     try:
         exact = oracle.answer(stage, probe, changes)
     except UnknownError:
@@ -108,14 +108,14 @@ def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Variants
     except (ValueError, TypeError, IndexError):
         if changes:
             raise
-        return Measured(probe, ratios={stage: math.inf})
+        return MeasuredStage(probe, ratios={stage: math.inf})
     observed = observed_of(probe, exact, oracle.dtype)
     exact = {name: values for name, values in exact.items() if name in observed}
     runs = EnsembleErrors(exact, oracle.dtype)
     for run in range(FIRST_RUNS):
         runs.add(oracle.answer(stage, probe, changes, run))
     envelopes = widened(oracle, stage, probe, exact, runs.envelopes)
-    measured = Measured(probe, observed, exact, envelopes, ratios(observed, exact, envelopes))
+    measured = MeasuredStage(probe, observed, exact, envelopes, ratios(observed, exact, envelopes))
     if measured.worst < NEAR or (measured.worst > FAR and not kinked(oracle)):
         return measured
     for run in range(FIRST_RUNS, RUNS):
@@ -123,7 +123,7 @@ def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Variants
     for narrow in narrow_updates(oracle, probe) if stage == "update" and oracle.dtype != "float64" else ():
         runs.add(oracle.answer(stage, probe, merged(narrow, changes), 0))
     envelopes = widened(oracle, stage, probe, exact, runs.envelopes)
-    return Measured(probe, observed, exact, envelopes, ratios(observed, exact, envelopes))
+    return MeasuredStage(probe, observed, exact, envelopes, ratios(observed, exact, envelopes))
 
 
 class EnsembleErrors:
@@ -176,7 +176,7 @@ def kinked(oracle: StepOracle) -> bool:
     return any(layer.op == "relu" for layer in walk(oracle.training.layers))
 
 
-def off_in(probes: Sequence[Measured]) -> tuple[str, ...]:
+def wrong_parts(probes: Sequence[MeasuredStage]) -> tuple[str, ...]:
     """The parameters, buffers and other tensors that are outside in any of these probes of a stage; nothing where all
     are, or where the stage has one tensor only."""
     every = {own: None for one in probes for own in map(belonging, one.exact)}

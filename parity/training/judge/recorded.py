@@ -37,13 +37,13 @@ def rivals(best: Cause, causes: Iterable[Cause]) -> list[dict[str, Any]]:
 
 
 @dataclass
-class Rows:
+class UsedRows:
     """The rows that one backend used, against those of the steps, [steps, batch]."""
 
     order: Array
     accumulation: int = 1
     ranks: int = 1
-    off: dict[int, Cause] = field(default_factory=dict)
+    wrong_steps: dict[int, Cause] = field(default_factory=dict)
     metrics: Metrics | None = None
     used: list[Array] = field(default_factory=list)
 
@@ -52,8 +52,8 @@ class Rows:
         wanted = self.order[first - 1 : first - 1 + len(rows)]
         for step, (used, right) in enumerate(zip(rows, wanted, strict=False), first):
             if not self._is_right(used, right):
-                self.off[step] = self._cause(step, used, right)
-            if self.metrics is None or len(self.off) == 1:
+                self.wrong_steps[step] = self._cause(step, used, right)
+            if self.metrics is None or len(self.wrong_steps) == 1:
                 self.metrics = compare(used.astype(np.int64), right.astype(np.int64), 0.0, 0.0)
             self.used.append(used)
 
@@ -95,19 +95,19 @@ class Rows:
     @property
     def fault(self) -> StageFault | None:
         """The cause of most of the steps with other rows; None where there are none."""
-        if not self.off:
+        if not self.wrong_steps:
             return None
-        causes = {repr(cause): cause for cause in self.off.values()}
-        [(usual, count)] = Counter(map(repr, self.off.values())).most_common(1)
+        causes = {repr(cause): cause for cause in self.wrong_steps.values()}
+        [(usual, count)] = Counter(map(repr, self.wrong_steps.values())).most_common(1)
         cause = SHUFFLED if causes[usual] is OF_NO_STEP and self._is_shuffled() else causes[usual]
-        fault = StageFault("data", tuple(self.off), ("data",), inf)
-        if cause is OF_NO_STEP or count <= SHARE * len(self.off):
+        fault = StageFault("data", tuple(self.wrong_steps), ("data",), inf)
+        if cause is OF_NO_STEP or count <= SHARE * len(self.wrong_steps):
             return fault
         return replace(fault, causes=(cause,), left=0.0, evidence={"not_told_from": rivals(cause, causes.values())})
 
 
 @dataclass
-class Rates:
+class UsedRates:
     """The rates that one backend used, against the schedule's."""
 
     training: Training
@@ -137,9 +137,9 @@ class Rates:
         steps = tuple((np.flatnonzero(ratios >= OFF) + 1).tolist())
         if not steps:
             return None
-        off, right = self._off(), self._expected()
-        tried = [(float(self._ratios(np.where(off, rates, right)).max()), cause) for cause, rates in self._causes()]
-        fault = StageFault("schedule", steps, ("schedule",), float(ratios.max()), off=self._parameters(off))
+        wrong, right = self._wrong_groups(), self._expected()
+        tried = [(float(self._ratios(np.where(wrong, rates, right)).max()), cause) for cause, rates in self._causes()]
+        fault = StageFault("schedule", steps, ("schedule",), float(ratios.max()), parts=self._parameters(wrong))
         good = sorted(((left, c) for left, c in tried if left < OFF), key=lambda one: (one[1].weight, one[0]))
         if not good:
             return self._edited(replace(fault, evidence={"tried": len(tried)}))
@@ -149,26 +149,26 @@ class Rates:
 
     def _edited(self, fault: StageFault) -> StageFault:
         """The fault with an edit of the schedule that gives its rates; where none does, with some of the rates."""
-        off = self._off()
-        seen, exact, unit = (values[:, off] for values in (np.stack(self.seen), self._expected(), self._unit()))
-        lr = np.array([float(group.options["lr"]) for group in self.training.groups])[off]
-        found = explanations(self.training.schedule, lr, seen, exact, unit) if np.isfinite(seen).all() else []
-        if not found:
+        wrong = self._wrong_groups()
+        seen, exact, unit = (values[:, wrong] for values in (np.stack(self.seen), self._expected(), self._unit()))
+        lr = np.array([float(group.options["lr"]) for group in self.training.groups])[wrong]
+        edits = explanations(self.training.schedule, lr, seen, exact, unit) if np.isfinite(seen).all() else []
+        if not edits:
             return replace(fault, evidence={**fault.evidence, "rates": self._first_rates(fault.steps)})
-        best = found[0]
+        best = edits[0]
         (cause,) = best.causes
-        simple = [e for e in found[1:] if e.weight <= best.weight and e.ids != best.ids]
+        simple = [e for e in edits[1:] if e.weight <= best.weight and e.ids != best.ids]
         evidence = {**fault.evidence, "not_told_from": [summary(e) for e in simple]}
-        plain, told = replace(cause, alteration=None), (best.expression(cause),)
-        return replace(fault, causes=(plain,), left=max(best.left.values()), evidence=evidence, expressions=told)
+        plain, left = replace(cause, alteration=None), max(best.left.values())
+        return replace(fault, causes=(plain,), left=left, evidence=evidence, expressions=(best.expression(cause),))
 
-    def _off(self) -> Array:
-        """Whose rates are off, by group."""
+    def _wrong_groups(self) -> Array:
+        """Whether each group has wrong rates."""
         return np.asarray((self._distances(self._expected()) >= OFF).any(axis=0))
 
-    def _parameters(self, off: Array) -> tuple[str, ...]:
-        """The parameters of these groups, where there are others."""
-        groups = () if off.all() else [self.training.groups[i] for i in np.flatnonzero(off)]
+    def _parameters(self, wrong: Array) -> tuple[str, ...]:
+        """The parameters of the wrong groups; none if all groups are wrong."""
+        groups = () if wrong.all() else [self.training.groups[i] for i in np.flatnonzero(wrong)]
         return tuple(name for group in groups for name in group.parameters)
 
     def _first_rates(self, steps: Sequence[int]) -> dict[str, list[Any]]:

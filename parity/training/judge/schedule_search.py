@@ -74,11 +74,11 @@ def explanations(schedule: Schedule, lr: Array, seen: Array, exact: Array, unit:
     have the rates `lr`; a rate may be off by `unit`. Nothing where fewer are off than could tell edits apart."""
     evaluator = RatesEvaluator(schedule, lr, exact, unit)
     start = unaltered(evaluator, {RATE: seen})
-    n_off = len(np.unique(seen[np.abs(seen - exact) > unit]))
+    n_wrong = len(np.unique(seen[np.abs(seen - exact) > unit]))
     for least, causes in ((FEWEST, edit_causes), (FEWEST_FITTED, fitted_causes)):
-        found = [with_option(e) for e in extended(start, causes(start)) if e.explains] if n_off >= least else []
-        if found:
-            return sorted(found, key=lambda e: e.rank)
+        edits = [with_option(e) for e in extended(start, causes(start)) if e.explains] if n_wrong >= least else []
+        if edits:
+            return sorted(edits, key=lambda e: e.rank)
     return []
 
 

@@ -14,9 +14,9 @@ from parity.judge.diagnose.explanation import unaltered
 from parity.training.judge.alone import AskAbout, OpFault, op_faults
 from parity.training.judge.evaluator import StageEvaluator, variants_of
 from parity.training.judge.inquiry import StageFault, StageInquiry
-from parity.training.judge.measured import APPROXIMATED, KINDS, Measured, measure, off_in
+from parity.training.judge.measured import APPROXIMATED, KINDS, MeasuredStage, measure, wrong_parts
 from parity.training.judge.oracle import NOTHING, StepOracle, UnknownError, merged
-from parity.training.judge.recorded import Rates, Rows
+from parity.training.judge.recorded import UsedRates, UsedRows
 from parity.training.model import Variants
 from parity.training.records import Curves, StepRecord
 from parity.training.spec import STAGES
@@ -38,8 +38,8 @@ class StageProbes:
     """What is kept of a stage: some probes outside and inside, the steps outside, the worst measurement with its
     `tensor`, and whether all errors are `small` enough to be tolerated."""
 
-    outside: list[Measured] = field(default_factory=list)
-    inside: list[Measured] = field(default_factory=list)
+    outside: list[MeasuredStage] = field(default_factory=list)
+    inside: list[MeasuredStage] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     probed: list[int] = field(default_factory=list)
     worst: float = 0.0
@@ -47,7 +47,7 @@ class StageProbes:
     metrics: Metrics | None = None
     small: bool = True
 
-    def take(self, measured: Measured, dtype: str) -> None:
+    def take(self, measured: MeasuredStage, dtype: str) -> None:
         """One probe more."""
         if measured.outside:
             self.steps.append(measured.probe.step)
@@ -69,8 +69,8 @@ class StepJudge:
         training = oracle.training
         self.name, self.oracle, self.ranks, self._ask = name, oracle, ranks, ask
         self._of_ops: list[OpFault] | None = None
-        self.rows = Rows(oracle.setting.order, training.accumulation, ranks)
-        self.rates = Rates(training, oracle.dtype)
+        self.rows = UsedRows(oracle.setting.order, training.accumulation, ranks)
+        self.rates = UsedRates(training, oracle.dtype)
         self.stages: dict[str, StageProbes] = {}
         self.probes: dict[int, dict[str, float]] = {}
         self.n_steps = 0
@@ -113,7 +113,7 @@ class StepJudge:
         ratios = {}
         for step, known in sorted(self.probes.items()):
             schedule = {"schedule": float(rates[step - 1])} if step <= len(rates) else {}
-            every = {"data": math.inf if step in self.rows.off else 0.0, **schedule, **known}
+            every = {"data": math.inf if step in self.rows.wrong_steps else 0.0, **schedule, **known}
             ratios[step] = {stage: every[stage] for stage in STAGES if stage in every}
         return ratios
 
@@ -122,7 +122,7 @@ class StepJudge:
         if not self.n_steps:
             return None
         if stage == "data":
-            return (math.inf if self.rows.off else 0.0), self.rows.metrics
+            return (math.inf if self.rows.wrong_steps else 0.0), self.rows.metrics
         if stage == "schedule":
             return self.rates.worst
         probes = self.stages.get(stage)
@@ -152,7 +152,7 @@ class StepJudge:
             return None
         steps = [measured.probe.step for measured in outside] if known else probes.steps
         tensors = tuple(outside[0].tensors_outside)
-        fault = StageFault(stage, tuple(steps), tensors, outside[0].worst, off=off_in(outside))
+        fault = StageFault(stage, tuple(steps), tensors, outside[0].worst, parts=wrong_parts(outside))
         comparable = [measured for measured in outside if measured.exact]
         if not comparable or not diagnose:
             return fault
@@ -168,22 +168,22 @@ class StepJudge:
             return fault
         if self._of_ops is None:
             self._of_ops = op_faults(self.oracle, probe, self.name, self._ask)
-        found = [one for one in self._of_ops if OF_OPS[fault.stage](one)]
-        if not found:
+        faults = [one for one in self._of_ops if OF_OPS[fault.stage](one)]
+        if not faults:
             return fault
-        where = tuple(dict.fromkeys(one.where for one in found))
-        fault = replace(fault, off=where if set(fault.off) <= {"output"} else fault.off)
+        where = tuple(dict.fromkeys(one.where for one in faults))
+        fault = replace(fault, parts=where if set(fault.parts) <= {"output"} else fault.parts)
         alone = f"called alone with the tensors of step {probe.step}"
-        named = [(one, one.cause) for one in found if one.cause is not None]
+        named = [(one, one.cause) for one in faults if one.cause is not None]
         if not named:
             return replace(fault, evidence={**fault.evidence, "alone": f"off {alone} too: {', '.join(where)}"})
         evidence = {**fault.evidence, "second": None, "alone": f"found in the op, {alone}"}
-        told, left = tuple(one.expression for one, _ in named), max(one.left for one, _ in named)
-        return replace(fault, causes=tuple(c for _, c in named), left=left, expressions=told, evidence=evidence)
+        expressions, left = tuple(one.expression for one, _ in named), max(one.left for one, _ in named)
+        return replace(fault, causes=tuple(c for _, c in named), left=left, expressions=expressions, evidence=evidence)
 
     def _not_explained(
-        self, stage: str, outside: Sequence[Measured], causes: Sequence[Cause]
-    ) -> tuple[Sequence[Measured], Variants]:
+        self, stage: str, outside: Sequence[MeasuredStage], causes: Sequence[Cause]
+    ) -> tuple[Sequence[MeasuredStage], Variants]:
         """The probes that stay outside where all `causes` are at work, and these, if they come nearer to the
         backend."""
         if not outside or not causes:
@@ -198,7 +198,7 @@ class StepJudge:
         nearer = max((m.worst for m in left), default=0.0) < max(m.worst for m in outside)
         return (left, known) if nearer else (outside, NOTHING)
 
-    def _explains(self, stage: str, measured: Measured, causes: Sequence[Cause]) -> bool:
+    def _explains(self, stage: str, measured: MeasuredStage, causes: Sequence[Cause]) -> bool:
         """Whether causes of stages before leave rounding in this one."""
         if not measured.exact:
             return False

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from parity.config.plan import CasePlan
 from parity.engine.asking import Asking, stored
-from parity.engine.cells import Question
+from parity.engine.cells import CellQuestion
 from parity.outcome import Arrays, CellOutcome
 from parity.training.lockstep.participant import Participant
 
@@ -27,7 +27,7 @@ class ParticipantAsking(Asking):
             return None
         try:
             with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-                question = Question(next(self.numbers), stored(case, inputs, Path(folder)), dtype, None)
+                question = CellQuestion(next(self.numbers), stored(case, inputs, Path(folder)), dtype, None)
                 with participant.lock:
                     return participant.cell(question)
         except OSError:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from parity.config.plan import BackendSpec
-from parity.engine.cells import Question
+from parity.engine.cells import CellQuestion
 from parity.engine.process import Message, WorkerError
 from parity.engine.starting import BackendError
 from parity.engine.supervision import run_request
@@ -127,7 +127,7 @@ class Participant:
                 return record
         return None
 
-    def cell(self, question: Question) -> CellOutcome | None:
+    def cell(self, question: CellQuestion) -> CellOutcome | None:
         """The outcome of an op alone; None where its worker computes none, or is lost."""
         if self._worker is None or self.role.spec.ranks > 1:
             return None

@@ -15,7 +15,15 @@ from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Resu
 from parity.reporting.text.words import listed, number
 from parity.training.lockstep.session import CHECKPOINT, training_folder
 from parity.training.report import record
-from parity.training.report.view import STAGE_WORDS, cell_lines, off_at, off_text, training_runs, value_text, where_text
+from parity.training.report.view import (
+    STAGE_WORDS,
+    cell_lines,
+    parts_at,
+    parts_text,
+    training_runs,
+    value_text,
+    where_text,
+)
 from parity.training.spec import CURVES, STAGES
 
 if TYPE_CHECKING:
@@ -113,27 +121,23 @@ class TrainingReport(CaseReport):
 
     def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
         """The advice for the stages that exceed the error bound, if any."""
-        off = {row.tensor.removeprefix(STAGE) for row in findings if row.tensor.startswith(STAGE)}
+        wrong = {row.tensor.removeprefix(STAGE) for row in findings if row.tensor.startswith(STAGE)}
         if findings:
-            yield from [f"{stage}: {STAGE_ADVICE[stage]}" for stage in STAGES if stage in off] or [DRIFT]
+            yield from [f"{stage}: {STAGE_ADVICE[stage]}" for stage in STAGES if stage in wrong] or [DRIFT]
 
     def since(self, diagnosis: Diagnosis | None) -> str:
         """`first at step 1, in the update of fc2.weight`."""
-        told = {} if diagnosis is None else diagnosis.evidence
-        if "step" not in told:
+        evidence = {} if diagnosis is None else diagnosis.evidence
+        if "step" not in evidence:
             return ""
-        stage = STAGE_WORDS.get(str(told.get("stage")), "")
-        when = (
-            f"only at step {told['step']} of {told['only']} probed"
-            if "only" in told
-            else f"first at step {told['step']}"
-        )
-        return f"{when}{stage and f', in the {stage}{off_text(told)}'}"
+        step, stage = evidence["step"], STAGE_WORDS.get(str(evidence.get("stage")), "")
+        when = f"only at step {step} of {evidence['only']} probed" if "only" in evidence else f"first at step {step}"
+        return f"{when}{stage and f', in the {stage}{parts_text(evidence)}'}"
 
     def part(self, row: ComparisonRow, diagnosis: Diagnosis | None) -> str:
-        """The tensor of a stage that is furthest off."""
-        told = {} if diagnosis is None else diagnosis.evidence
-        return str(told.get("worst_tensor", "")) if row.tensor == f"{STAGE}{told.get('stage')}" else ""
+        """The worst tensor of a stage."""
+        evidence = {} if diagnosis is None else diagnosis.evidence
+        return str(evidence.get("worst_tensor", "")) if row.tensor == f"{STAGE}{evidence.get('stage')}" else ""
 
     def drifts(self, row: ComparisonRow) -> bool:
         """Whether it is a curve."""
@@ -142,7 +146,7 @@ class TrainingReport(CaseReport):
     def headline(self, cell: CellResult) -> str:
         """`diverges at step 1 in the update of fc2.weight; `."""
         at = None if cell.training is None else cell.training.parting
-        return "" if at is None else f"{where_text(at)}{off_at(at, cell.diagnoses)}; "
+        return "" if at is None else f"{where_text(at)}{parts_at(at, cell.diagnoses)}; "
 
     def details(self, cell: CellResult) -> Iterator[str]:
         """Its steps, its first divergence, and the probed steps that exceed the error bound."""

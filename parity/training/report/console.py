@@ -41,14 +41,14 @@ def training_parts(run: TrainingRun, width: int, *, probes: bool) -> Iterator[Re
     style = "bold red" if run.diverged else "bold"
     yield Text.assemble((printable(f"training {run.id} {run.dtype}: "), style), printable(brief(run)))
     if run.rows:
-        yield sides(run, spark=width >= SPARK_FROM)
+        yield backend_table(run, spark=width >= SPARK_FROM)
     if probes:
         yield Text(printable(remark(run)), style="dim")
         stages = stages_of(run.rows)
         yield from (probe_table(row, stages) for row in run.rows if row.probes)
 
 
-def sides(run: TrainingRun, *, spark: bool) -> Table:
+def backend_table(run: TrainingRun, *, spark: bool) -> Table:
     """A row for each backend."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in HEAD:

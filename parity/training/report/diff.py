@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from parity.reporting.diff.sides import ComparedRun
 from parity.reporting.results.rows import CellKey, TrainingRow
-from parity.training.report.view import place_text
+from parity.training.report.view import location_text
 
 
 def divergence_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
@@ -14,7 +14,7 @@ def divergence_notes(a: ComparedRun, b: ComparedRun) -> Iterator[str]:
     change."""
     after = rows(b)
     for key, row in rows(a).items():
-        old, new = parting_text(row), parting_text(after.get(key, row))
+        old, new = summary(row), summary(after.get(key, row))
         if old != new:
             yield f"training {' '.join(key)}: {old} -> {new}"
 
@@ -25,9 +25,9 @@ def rows(run: ComparedRun) -> dict[CellKey, TrainingRow]:
     return {(row.case, row.dtype, name): row for name, row in named if name is not None}
 
 
-def parting_text(row: TrainingRow) -> str:
+def summary(row: TrainingRow) -> str:
     """Where a backend diverges, and why."""
     if row.parting is None:
         return "no divergence"
     cause = f" ({row.parting.diagnosis})" if row.parting.diagnosis else ""
-    return f"diverges at {place_text(row.parting)}{cause}"
+    return f"diverges at {location_text(row.parting)}{cause}"

@@ -21,7 +21,7 @@ from parity.training.report.view import (
     HEAD,
     TrainingRun,
     clauses,
-    place_text,
+    location_text,
     probed,
     ratio_curve,
     ratio_texts,
@@ -48,12 +48,12 @@ Cells = Mapping[CellKey, CellResult]
 """Cells by case, dtype and backend."""
 
 
-def trainings(results: Results, found: Sequence[CellResult]) -> Markup:
+def trainings(results: Results, cells: Sequence[CellResult]) -> Markup:
     """The section, or nothing without trainings: those with a divergence come first."""
     runs = training_runs(results)
     if not runs:
         return Markup()
-    by_key = {(cell.id, cell.dtype, cell.backend): cell for cell in found}
+    by_key = {(cell.id, cell.dtype, cell.backend): cell for cell in cells}
     looks = looks_of(results)
     left, parts, n_brief = BUDGET, [], 0
     for run in sorted(runs, key=lambda run: not run.diverged):
@@ -72,9 +72,9 @@ def looks_of(results: Results) -> dict[str, Look]:
     return {name: Look(i, name == results.run.baseline) for i, name in enumerate(results.backend_names)}
 
 
-def style_of(run: TrainingRun, found: Cells) -> str:
+def style_of(run: TrainingRun, by_key: Cells) -> str:
     """The style of the result: that of the most urgent diverging cell, which may be accepted."""
-    cells = [found.get((run.id, run.dtype, row.backend)) for row, _ in run.diverged]
+    cells = [by_key.get((run.id, run.dtype, row.backend)) for row, _ in run.diverged]
     statuses = [Status.FAILED if cell is None else cell.status for cell in cells]
     if statuses:
         return min(statuses, key=list(Status).index).value
@@ -162,22 +162,20 @@ def marks(
 def mark_text(run: TrainingRun, row: TrainingRow) -> str:
     """`oneflow: step 1, loss, scaled; also dampening-first-step`."""
     first, *others = run.ids(row) or [""]
-    cause = f", {first}" if first else ""
-    return (
-        f"{cut(row.backend, MAX_NAME)}: {place_text(row.parting)}{cause}{f'; also {listed(others)}' if others else ''}"
-    )
+    causes = (f", {first}" if first else "") + (f"; also {listed(others)}" if others else "")
+    return f"{cut(row.backend, MAX_NAME)}: {location_text(row.parting)}{causes}"
 
 
 def band(run: TrainingRun, name: str) -> Band | None:
     """The error bound: OFF envelopes around the baseline's curve."""
     centre: Sequence[float] = next((getattr(row.curves, name) for row in run.every if row.backend == row.expected), [])
-    width: Sequence[float] = next((found for row in run.rows if (found := row.curves.envelope.get(name))), [])
-    n = min(len(centre), len(width))
+    envelope: Sequence[float] = next((width for row in run.rows if (width := row.curves.envelope.get(name))), [])
+    n = min(len(centre), len(envelope))
     if not n:
         return None
-    around, off = floats(centre[:n]), OFF * floats(width[:n])
+    around, bound = floats(centre[:n]), OFF * floats(envelope[:n])
     with np.errstate(over="ignore", invalid="ignore"):
-        return Band(around - off, around + off)
+        return Band(around - bound, around + bound)
 
 
 def probes(row: TrainingRow, stages: Sequence[str]) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def plot(panel: Panel) -> Markup:
         *(threshold(frame) if panel.ratio else ()),
         *(band(panel.band, frame) if panel.band else ()),
         *(part for curve in sorted(shown, key=depth) for part in drawn(curve, frame, len(shown))),
-        *partings(panel.marks, frame),
+        *divergences(panel.marks, frame),
     ]
     return svg(WIDTH, frame.bottom + FOOT, spoken(panel, shown), parts, "curves")
 
@@ -152,8 +152,8 @@ def depth(curve: DrawnCurve) -> int:
 def frame_of(panel: Panel, shown: Sequence[DrawnCurve], top: float) -> CurveFrame:
     """The ranges of a plot: all values that are finite, and of ratios the threshold."""
     n_steps = max((len(curve.values) for curve in shown), default=1)
-    found = np.concatenate([curve.values for curve in shown]) if shown else np.zeros(0)
-    usable = np.clip(found[np.isfinite(found)], -1e300, 1e300)
+    every = np.concatenate([curve.values for curve in shown]) if shown else np.zeros(0)
+    usable = np.clip(every[np.isfinite(every)], -1e300, 1e300)
     bottom = top + panel.height
     # A single step stands in the middle.
     steps = Scale(1, n_steps, LEFT, RIGHT) if n_steps > 1 else Scale(0, 2, LEFT, RIGHT)
@@ -211,18 +211,18 @@ def step_ticks(n_steps: int) -> list[int]:
 
 def threshold(frame: CurveFrame) -> Iterator[str]:
     """The area beyond the error bound, and the envelope itself, 1."""
-    off, one = float(frame.values.at(OFF)), float(frame.values.at(1.0))
-    yield f'<rect class="off" x="{LEFT}" y="{frame.top:g}" width="{RIGHT - LEFT}" height="{off - frame.top:.1f}"/>'
-    yield f'<path class="one" d="M{LEFT} {one:.1f}H{RIGHT}"/><path class="eight" d="M{LEFT} {off:.1f}H{RIGHT}"/>'
-    yield words(RIGHT - 3, round(off - 3, 1), f"error bound {OFF:g}", "end eight")
+    bound, one = float(frame.values.at(OFF)), float(frame.values.at(1.0))
+    yield f'<rect class="off" x="{LEFT}" y="{frame.top:g}" width="{RIGHT - LEFT}" height="{bound - frame.top:.1f}"/>'
+    yield f'<path class="one" d="M{LEFT} {one:.1f}H{RIGHT}"/><path class="eight" d="M{LEFT} {bound:.1f}H{RIGHT}"/>'
+    yield words(RIGHT - 3, round(bound - 3, 1), f"error bound {OFF:g}", "end eight")
 
 
-def band(found: Band, frame: CurveFrame) -> Iterator[str]:
+def band(area: Band, frame: CurveFrame) -> Iterator[str]:
     """The error bound as an area."""
-    high, low = np.fmax.reduce(columns(found.high), axis=1), np.fmin.reduce(columns(found.low), axis=1)
+    high, low = np.fmax.reduce(columns(area.high), axis=1), np.fmin.reduce(columns(area.low), axis=1)
     usable = ~(np.isnan(high) | np.isnan(low))
     if usable.any():
-        steps = np.linspace(1, len(found.high), len(high))[usable]
+        steps = np.linspace(1, len(area.high), len(high))[usable]
         xs, above, below = frame.steps.at(steps), frame.values.at(high[usable]), frame.values.at(low[usable])
         edge = [*zip(xs, above, strict=True), *zip(xs[::-1], below[::-1], strict=True)]
         yield f'<g transform="scale({1 / SCALE:g})"><path class="band" d="{relative(edge)}z"/></g>'
@@ -247,14 +247,14 @@ def thinned(values: Floats) -> list[list[tuple[float, float]]]:
     least, largest = np.where(lost, np.inf, table).argmin(axis=1), np.where(lost, -np.inf, table).argmax(axis=1)
     ends = np.sort(np.stack([least, largest], axis=1), axis=1)
     rows = np.arange(len(table))[:, None]
-    steps, found = rows * table.shape[1] + ends + 1, table[rows, ends]
+    steps, values_at = rows * table.shape[1] + ends + 1, table[rows, ends]
     stretches: list[list[tuple[float, float]]] = [[]]
     empty_ones = np.asarray(lost.all(axis=1))
-    for empty, at, what in zip(empty_ones, steps.tolist(), found.tolist(), strict=True):
+    for empty, at, numbers in zip(empty_ones, steps.tolist(), values_at.tolist(), strict=True):
         if empty:
             stretches.append([])
         else:
-            stretches[-1] += dict(zip(at, what, strict=True)).items()
+            stretches[-1] += dict(zip(at, numbers, strict=True)).items()
     return [stretch for stretch in stretches if stretch]
 
 
@@ -292,27 +292,27 @@ def pairs(points: Sequence[tuple[float, float]], frame: CurveFrame) -> list[tupl
 
 def relative(points: Sequence[tuple[float, float]]) -> str:
     """The `d` of a path through places, in whole halves of a unit; a single point is a dot."""
-    places = [(round(SCALE * x), round(SCALE * y)) for x, y in points]
-    (x, y), *rest = places
+    whole = [(round(SCALE * x), round(SCALE * y)) for x, y in points]
+    (x, y), *rest = whole
     moves = []
     for to_x, to_y in rest:
         dx, dy = to_x - x, to_y - y
         x, y = to_x, to_y
         moves.append((dx, dy))
     texts = [f"{dx}{dy}" if dy < 0 else f"{dx} {dy}" for dx, dy in level(moves)]
-    first_x, first_y = places[0]
+    first_x, first_y = whole[0]
     return f"M{first_x} {first_y}" + (f"l{joined(texts)}" if texts else "h0")
 
 
 def level(moves: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Moves with those joined that go on in a level line."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for dx, dy in moves:
-        if found and dy == 0 == found[-1][1]:
-            found[-1] = (found[-1][0] + dx, 0)
+        if merged and dy == 0 == merged[-1][1]:
+            merged[-1] = (merged[-1][0] + dx, 0)
         else:
-            found.append((dx, dy))
-    return found
+            merged.append((dx, dy))
+    return merged
 
 
 def joined(texts: Sequence[str]) -> str:
@@ -325,7 +325,7 @@ def scaled(dash: str) -> str:
     return " ".join(str(SCALE * int(part)) for part in dash.split())
 
 
-def partings(marks: Sequence[Mark], frame: CurveFrame) -> Iterator[str]:
+def divergences(marks: Sequence[Mark], frame: CurveFrame) -> Iterator[str]:
     """A vertical line at each divergence, with a ring on the curve and a label above; of many, the first have one."""
     for i, mark in enumerate(marks):
         x, y = float(frame.steps.at(mark.step)), HEAD + LABEL_ROW * min(i, MAX_LABELS) + 6

@@ -40,7 +40,7 @@ HEAD = ("backend", "steps", "final loss", "largest ratio", "diverges at", "cause
 
 NOTHING = "–"
 FINAL_DIGITS = 7
-MAX_OFF = 4
+MAX_PARTS = MAX_PROBES = 4
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,9 @@ def rest(run: TrainingRun) -> Iterator[str]:
         f"{listed(names)} {text}" for text, names in grouped((text, name) for name, text in drifts.items()).items()
     )
     for row in calm:
-        if off := [STAGE_WORDS[stage] for stage in stages_off(row)]:
-            verb = "exceeds" if len(off) == 1 else "exceed"
-            yield f"the {listed(off)} of {row.backend} {verb} the error bound in a probe, but little enough to pass"
+        if stages := [STAGE_WORDS[stage] for stage in wrong_stages(row)]:
+            verb = "exceeds" if len(stages) == 1 else "exceed"
+            yield f"the {listed(stages)} of {row.backend} {verb} the error bound in a probe, but little enough to pass"
     if alone:
         yield f"no probed step of {listed(alone)} exceeds the error bound; no curve to compare with{remedy(run)}"
     outcomes = grouped((outcome, name) for name, outcome in run.missing.items())
@@ -184,19 +184,19 @@ def remedy(run: TrainingRun) -> str:
 def divergence_text(run: TrainingRun, row: TrainingRow, at: DivergenceRow) -> str:
     """`oneflow diverges at step 1 in the update: the first step is dampened too (dampening-first-step)`."""
     stop = f" (and {stop_text(row)})" if row.steps < row.planned else ""
-    where = f"{where_text(at)}{off_at(at, run.causes(row))}"
+    where = f"{where_text(at)}{parts_at(at, run.causes(row))}"
     return f"{row.backend} {where}{why_text(run, row, at)}{also_text(run, row)}{stop}"
 
 
-def off_at(at: DivergenceRow, causes: Iterable[Diagnosis]) -> str:
+def parts_at(at: DivergenceRow, causes: Iterable[Diagnosis]) -> str:
     """What is off in the stage of a divergence, by the diagnoses of its backend."""
-    return next((off_text(row.evidence) for row in causes if at.stage and row.evidence.get("stage") == at.stage), "")
+    return next((parts_text(row.evidence) for row in causes if at.stage and row.evidence.get("stage") == at.stage), "")
 
 
-def off_text(evidence: Mapping[str, Any]) -> str:
+def parts_text(evidence: Mapping[str, Any]) -> str:
     """` of fc1.weight and fc1.bias`, the tensors of a stage that are off; nothing where all are."""
-    off = evidence.get("off")
-    return f" of {few(map(str, off), MAX_OFF)}" if off and isinstance(off, (list, tuple)) else ""
+    parts = evidence.get("off")
+    return f" of {few(map(str, parts), MAX_PARTS)}" if parts and isinstance(parts, (list, tuple)) else ""
 
 
 def where_text(at: DivergenceRow) -> str:
@@ -256,7 +256,7 @@ def drift_text(step: int) -> str:
     return f"drifts out of the envelope at step {step:,}, where every stage is right given the backend's own state"
 
 
-def place_text(at: DivergenceRow | None) -> str:
+def location_text(at: DivergenceRow | None) -> str:
     """Step and stage of a divergence in a table: `step 1, update`, `step 500, curve of loss`."""
     if at is None:
         return ""
@@ -285,7 +285,7 @@ def table_row(run: TrainingRun, row: TrainingRow) -> tuple[str, ...]:
     ratio, step = largest_ratio(row), drift_step(row)
     drift = NOTHING if step is None else f"drifts from step {step:,}"
     values = (steps, final_loss(row), NOTHING if ratio is None else factor(ratio))
-    return (name, *values, place_text(row.parting) or drift, ", ".join(run.ids(row)))
+    return (name, *values, location_text(row.parting) or drift, ", ".join(run.ids(row)))
 
 
 def final_loss(row: TrainingRow) -> str:
@@ -321,12 +321,12 @@ def cell_lines(row: TrainingRow) -> Iterator[str]:
         tensor = f" in {at.tensor}" if at.tensor else ""
         yield f"it {where_text(replace(at, tensor=None))}{tensor}{size}, seen by a {at.seen}"
     stages = stages_of([row])
-    off = [item for item in probed(row, stages) if item.outside is not None]
-    for item in off[:MAX_OFF]:
+    wrong = [item for item in probed(row, stages) if item.outside is not None]
+    for item in wrong[:MAX_PROBES]:
         ratios = zip(stages, item.ratios, strict=True)
         yield f"probe of step {item.step:,}: " + ", ".join(f"{s} {factor(r)}" for s, r in ratios if r is not None)
-    if len(off) > MAX_OFF:
-        yield f"and {plural(len(off) - MAX_OFF, 'more probed step')} that exceed the error bound"
+    if len(wrong) > MAX_PROBES:
+        yield f"and {plural(len(wrong) - MAX_PROBES, 'more probed step')} that exceed the error bound"
 
 
 @dataclass(frozen=True)
@@ -344,8 +344,8 @@ class Probed:
     def styles(self) -> list[str]:
         """The style of each ratio: `first` for the stage that diverges first, `off` for others beyond the error
         bound."""
-        off = ("off" if ratio is not None and not ratio < OFF else "" for ratio in self.ratios)
-        return ["first" if i == self.outside else style for i, style in enumerate(off)]
+        styles = ("off" if ratio is not None and not ratio < OFF else "" for ratio in self.ratios)
+        return ["first" if i == self.outside else style for i, style in enumerate(styles)]
 
 
 def ratio_texts(item: Probed) -> list[str]:
@@ -353,7 +353,7 @@ def ratio_texts(item: Probed) -> list[str]:
     return ["" if ratio is None else factor(ratio) for ratio in item.ratios]
 
 
-def stages_off(row: TrainingRow) -> list[str]:
+def wrong_stages(row: TrainingRow) -> list[str]:
     """The stages of a backend that exceed the error bound in any probe."""
     return [stage for stage in STAGES if any(not item.ratios.get(stage, 0.0) < OFF for item in row.probes)]
 
@@ -368,8 +368,8 @@ def probed(row: TrainingRow, stages: Sequence[str]) -> Iterator[Probed]:
     """The probes of a backend by step."""
     for item in sorted(row.probes, key=lambda item: item.step):
         ratios = tuple(item.ratios.get(stage) for stage in stages)
-        off = [i for i, ratio in enumerate(ratios) if ratio is not None and not ratio < OFF]
-        yield Probed(item.step, ratios, off[0] if off else None)
+        outside = [i for i, ratio in enumerate(ratios) if ratio is not None and not ratio < OFF]
+        yield Probed(item.step, ratios, outside[0] if outside else None)
 
 
 def remark(run: TrainingRun) -> str:
@@ -384,9 +384,9 @@ def ensemble_text(run: TrainingRun) -> str:
     ensemble = next((row.ensemble for row in run.rows if row.ensemble.members), None)
     if ensemble is None:
         return "no envelope was measured"
-    whose = "the oracle" if ensemble.of == ORACLE else ensemble.of or "the baseline"
+    source = "the oracle" if ensemble.of == ORACLE else ensemble.of or "the baseline"
     return (
-        f"the envelope is that of {plural(ensemble.members, 'run')} of {whose}, each from a start perturbed by an ulp"
+        f"the envelope is that of {plural(ensemble.members, 'run')} of {source}, each from a start perturbed by an ulp"
     )
 
 

@@ -12,8 +12,8 @@ from parity.adapters.base import Unsupported
 from parity.training.worker.job import OwnError, TrainJob
 from parity.training.worker.records import AFTER, Ring, Sketcher, StepCurves, perturbed
 from parity.worker.arrays import read_array
+from parity.worker.buffer import write_arrays
 from parity.worker.cell import Backend, explain
-from parity.worker.slot import write_arrays
 
 Message = Dict[str, Any]
 
@@ -34,7 +34,7 @@ class TrainingRequests:
             answer = REQUESTS[request["do"]](self, request)
             arrays = answer.pop("arrays", {})
             reply.update(answer)
-            reply["tensors"] = write_arrays(request["slot"], arrays) if arrays else []
+            reply["tensors"] = write_arrays(request["buffer"], arrays) if arrays else []
         except BaseException as error:
             reply.update(self.refusal(error))
         return reply

@@ -305,8 +305,8 @@ class Trainer:
     def own_update(self, group: ParameterGroup, changing: Mapping[str, Any]) -> Callable[..., Any]:
         """The user's optimizer with a group's options: takes `param`, `grad` and states."""
         op = self.recipe["optimizer"]
-        off = [name for name, value in group.options.items() if not value]
-        optional = (*off, *group.states, *group.absent, "step")
+        zero = [name for name, value in group.options.items() if not value]
+        optional = (*zero, *group.states, *group.absent, "step")
         own = self.job.own(op, optional=optional, returns=("param", *group.states))
         if own is None:
             raise Unsupported(f"there is no user function {op}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Type
 
+from parity.adapters import load_object
 from parity.adapters.base import Unsupported
 from parity.models.worker.ports.base import Port
 
@@ -15,7 +15,7 @@ PORTS = {
     "onnxruntime": "parity.models.worker.ports.onnxruntime:OnnxruntimePort",
     "keras": "parity.models.worker.ports.keras:KerasPort",
 }
-"""The adapter to the place of the class."""
+"""Adapter to the path of its class, `module:Class`."""
 
 
 def port_class(adapter: str) -> Type[Port]:
@@ -23,6 +23,5 @@ def port_class(adapter: str) -> Type[Port]:
     if adapter not in PORTS:
         *others, last = PORTS
         raise Unsupported(f"models of {adapter} cannot be taken apart yet; {', '.join(others)} and {last} can")
-    module, _, name = PORTS[adapter].partition(":")
-    found: Type[Port] = getattr(importlib.import_module(module), name)
-    return found
+    cls: Type[Port] = load_object(PORTS[adapter])
+    return cls

@@ -1,4 +1,4 @@
-"""A slot: a scratch file, mapped on both sides, whose pages are used again for cell after cell.
+"""The worker's end of a shared buffer: a scratch file, mapped in both processes, whose pages every cell reuses.
 
 Allocating pages is what costs time, so a file only ever grows. Space is reserved before it is written: a full
 /dev/shm is then an error and not a SIGBUS.
