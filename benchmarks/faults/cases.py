@@ -68,8 +68,8 @@ def planned(
         tensors.append(
             TensorPlan(tensor, shape, draw, scale if moved else 1.0, offset if moved else 0.0, special, integers)
         )
-    upstream = [f"grad.{output}" for output in OPS[op].upstream if gradients]
-    tensors += [TensorPlan(g, inferred.outputs[g.removeprefix("grad.")], (draws or {}).get(g) or Normal()) for g in upstream]  # fmt: skip
+    grad_outputs = [f"grad.{output}" for output in OPS[op].grad_outputs if gradients]
+    tensors += [TensorPlan(g, inferred.outputs[g.removeprefix("grad.")], (draws or {}).get(g) or Normal()) for g in grad_outputs]  # fmt: skip
     return CasePlan(name, op, made, dtypes, tuple(tensors), DEFAULT_TOLERANCES, WrittenAt("", 0), gradients)
 
 

@@ -118,7 +118,7 @@ class Source:
 @dataclass(frozen=True)
 class Brought:
     """What makes an op of a user's function `name`: `tensors` are its inputs, `integers` the bounds of those that hold
-    integers, `params` the arguments that a config sets, `upstream` the floating outputs."""
+    integers, `params` the arguments that a config sets, `grad_outputs` the floating outputs."""
 
     source: Source
     name: str
@@ -126,7 +126,7 @@ class Brought:
     integers: tuple[tuple[str, int, int], ...]
     differentiable: tuple[str, ...]
     params: tuple[str, ...]
-    upstream: tuple[str, ...] = ()
+    grad_outputs: tuple[str, ...] = ()
 
 
 @cache
@@ -187,7 +187,7 @@ def where(source: Source, name: str) -> str:
 
 @cache
 def op_of(brought: Brought) -> Op:
-    """The op; without `upstream`, one that only serves to read a config."""
+    """The op; without `grad_outputs`, one that only serves to read a config."""
     params = params_of(brought)
 
     def infer_shapes(values: Any, given: Mapping[str, Shape]) -> TensorShapes:
@@ -211,7 +211,7 @@ def op_of(brought: Brought) -> Op:
         ),
         infer_shapes=infer_shapes,
         reference=reference,
-        upstream=brought.upstream,
+        grad_outputs=brought.grad_outputs,
         fits=tuple(
             Fit("param-value", name, attrgetter(name), f"another value of {name}")
             for name, kind in get_type_hints(params).items()
@@ -256,22 +256,22 @@ def outputs_of(
         name: np.broadcast_to(np.int64(integers[name][0]) if name in integers else SAMPLE, shape)
         for name, shape in shapes
     }
-    upstream: dict[str, Any] = {}
+    grad_outputs: dict[str, Any] = {}
     try:
         with redirect_stdout(sys.stderr):
             _, outputs = trace(lambda given, values: called(brought, given, values), tensors, params, labelled=False)
-            upstream = {n: np.broadcast_to(SAMPLE, v.shape) for n, v in outputs.items() if v.dtype.kind == "f"}
-            if upstream and brought.differentiable:
+            grad_outputs = {n: np.broadcast_to(SAMPLE, v.shape) for n, v in outputs.items() if v.dtype.kind == "f"}
+            if grad_outputs and brought.differentiable:
                 trace(
                     lambda given, values: called(brought, given, values),
                     tensors,
                     params,
                     differentiable=brought.differentiable,
-                    gradients=upstream,
+                    gradients=grad_outputs,
                     labelled=False,
                 )
     except Exception as error:
-        raise CaseError("reference", failed(brought, error, shapes, backward=bool(upstream))) from error
+        raise CaseError("reference", failed(brought, error, shapes, backward=bool(grad_outputs))) from error
     return {name: (values.shape, values.dtype) for name, values in outputs.items()}
 
 

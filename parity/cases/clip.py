@@ -179,7 +179,7 @@ CLIP_GRAD_NORM = Op(
     reference=clip_norm,
     variants=norm_variants,
     fits=(Fit("clip-denominator-eps", "denominator_eps", lambda _: TORCH_EPS, shown_by="float64", most=0.05),),
-    upstream=(),
+    grad_outputs=(),
     remarks=norm_remarks,
     forms=({"nested": True},),
 )
@@ -192,6 +192,6 @@ CLIP_GRAD_VALUE = Op(
     infer_shapes=value_layout,
     reference=clip_value,
     variants=value_variants,
-    upstream=(),
+    grad_outputs=(),
 )
 OPS = (CLIP_GRAD_NORM, CLIP_GRAD_VALUE)

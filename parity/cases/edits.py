@@ -626,17 +626,16 @@ def edited(
 
 def differentiated_again(program: Program, tensors: Tensors, params: Any, differentiable: Sequence[str]) -> Program:
     """The outputs of `program`, with the gradients that follow from them."""
-    arriving = {name: values for name, values in tensors.items() if name in program.inputs and name.startswith("grad.")}
-    upstream = {n.removeprefix("grad."): v for n, v in arriving.items() if n.removeprefix("grad.") in program.outputs}
+    given = {n: in_dtype(np.asarray(v), np.dtype(np.float64)) for n, v in tensors.items() if n in program.inputs}
+    grad_outputs = {name: given.pop(f"grad.{name}") for name in program.outputs if f"grad.{name}" in given}
     names = [name for name in program.outputs if not is_gradient(name, differentiable)]
     forward = program.needed(names)
-    given = {n: v for n, v in tensors.items() if n in program.inputs and n.removeprefix("grad.") not in upstream}
     result, _ = trace(
         lambda values, numbers: replayed(forward, values, numbers),
-        {n: in_dtype(np.asarray(v), np.dtype(np.float64)) for n, v in given.items()},
+        given,
         params,
         differentiable=differentiable,
-        gradients={n: in_dtype(np.asarray(v), np.dtype(np.float64)) for n, v in upstream.items()},
+        gradients=grad_outputs,
         labelled=False,
     )
     return result

@@ -153,9 +153,9 @@ class Op:
     `params` is a frozen dataclass whose fields are the YAML keys; a field with `metadata={"implied": True}` only
     determines shapes and is not passed to backends. `infer_shapes(params, given)` takes the shapes in the config and
     returns all of them, or raises CaseError. `reference(tensors, params, **options)` is the op in a few lines of NumPy:
-    `tensors` maps input names to arrays (lists for listed inputs), the result maps output names to arrays. `upstream`
-    names the outputs with a grad_output. `variants(params, shapes)` are what a kernel may compute instead; `fits` are
-    the numbers that can be fitted. `terms` are options under which nothing cancels in a gradient, and
+    `tensors` maps input names to arrays (lists for listed inputs), the result maps output names to arrays.
+    `grad_outputs` names the outputs with a gradient. `variants(params, shapes)` are what a kernel may compute instead;
+    `fits` are the numbers that can be fitted. `terms` are options under which nothing cancels in a gradient, and
     `gradient_scale(op, params, tensors, gradients)` is the size of these terms by tensor: a scale for gradients whose
     exact value is zero. `careful` are options for algorithms as accurate as the reference's; `forms` are options for
     other formulas, such as a kernel's hand-written backward pass, within a careful implementation's error. `statistics`
@@ -172,7 +172,7 @@ class Op:
     inputs: tuple[Input, ...]
     infer_shapes: Callable[[Any, Mapping[str, Shape]], TensorShapes]
     reference: Callable[..., Mapping[str, Any]]
-    upstream: tuple[str, ...] = ("y",)
+    grad_outputs: tuple[str, ...] = ("y",)
     variants: Callable[[Any, Mapping[str, Shape]], Iterable[Variant]] = no_variants
     fits: tuple[Fit, ...] = ()
     terms: Mapping[str, Any] = field(default_factory=dict)
@@ -194,6 +194,10 @@ class Op:
     def differentiable(self) -> tuple[str, ...]:
         """Names of the inputs that get a gradient."""
         return tuple(i.name for i in self.inputs if i.differentiable)
+
+    def is_grad_output(self, tensor: str) -> bool:
+        """Whether `tensor` (`grad.y`) is the gradient of an output."""
+        return tensor.startswith("grad.") and tensor.removeprefix("grad.") in self.grad_outputs
 
     def input(self, tensor: str) -> Input | None:
         """The input that `tensor` (`x`, or `grads.3` of a list) belongs to."""

@@ -462,7 +462,7 @@ SGD = Op(
     infer_shapes=layout_with(lambda params: ("momentum_buffer",) if params.momentum else ()),
     reference=sgd,
     variants=sgd_variants,
-    upstream=(),
+    grad_outputs=(),
 )
 ADAM = Op(
     name="adam",
@@ -474,7 +474,7 @@ ADAM = Op(
     variants=adam_variants,
     forms=({"textbook": True},),
     fits=(EPS,),
-    upstream=(),
+    grad_outputs=(),
 )
 ADAMW = replace(
     ADAM, name="adamw", summary="one step of AdamW", params=AdamWParams, reference=partial(adam, decoupled=True)
@@ -496,7 +496,7 @@ RMSPROP = Op(
     variants=rmsprop_variants,
     forms=({"moved": True},),
     fits=(EPS,),
-    upstream=(),
+    grad_outputs=(),
 )
 ADAGRAD = Op(
     name="adagrad",
@@ -507,6 +507,6 @@ ADAGRAD = Op(
     reference=adagrad,
     variants=adagrad_variants,
     fits=(EPS,),
-    upstream=(),
+    grad_outputs=(),
 )
 OPS = (SGD, ADAM, ADAMW, LAMB, RMSPROP, ADAGRAD)

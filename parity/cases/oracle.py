@@ -185,8 +185,8 @@ def program_of(
 
     Steps have names only if it is `labelled`: finding them takes as long as the rest of a trace.
     """
-    wanted = [f"grad.{name}" for name in op.upstream if f"grad.{name}" in tensors] if gradients else []
-    given = {n: np.asarray(v) for n, v in tensors.items() if n in wanted or not is_arriving(op, n)}
+    wanted = [f"grad.{name}" for name in op.grad_outputs if f"grad.{name}" in tensors] if gradients else []
+    given = {n: np.asarray(v) for n, v in tensors.items() if n in wanted or not op.is_grad_output(n)}
     shapes = tuple((name, values.shape) for name, values in given.items())
     plain = all(map(is_plain, options.values()))
     numbers = numbers_of(params)
@@ -214,11 +214,6 @@ def program_of(
 
 PROGRAMS: dict[Any, Program] = {}
 MAX_PROGRAMS = 1024
-
-
-def is_arriving(op: Op, name: str) -> bool:
-    """Whether a tensor is the gradient of an output."""
-    return name.startswith("grad.") and name.removeprefix("grad.") in op.upstream
 
 
 def is_plain(value: Any) -> bool:

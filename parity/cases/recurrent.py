@@ -241,7 +241,7 @@ LSTM = Op(
     inputs=(*INPUTS, Input("c0", Normal(), differentiable=True, optional=True)),
     infer_shapes=lstm_shapes,
     reference=lstm,
-    upstream=("y", "h", "c"),
+    grad_outputs=("y", "h", "c"),
     variants=lstm_variants,
     forms=({"fused": True},),
 )
@@ -252,7 +252,7 @@ GRU = Op(
     inputs=INPUTS,
     infer_shapes=gru_shapes,
     reference=gru,
-    upstream=("y", "h"),
+    grad_outputs=("y", "h"),
     variants=gru_variants,
     forms=({"fused": True},),
 )

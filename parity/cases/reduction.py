@@ -293,7 +293,7 @@ def reduction(
         infer_shapes=infer_shapes,
         reference=reference,
         variants=variants,
-        upstream=("y",) if differentiable else (),
+        grad_outputs=("y",) if differentiable else (),
         **given,
     )
 

@@ -100,10 +100,10 @@ def with_outputs(brought: Brought, params: Any, inputs: WrittenInputs, report: P
     except CaseError as error:
         add_at(inputs.case, error.key, error.message, report)
         return None
-    upstream = tuple(name for name, (_, dtype) in outputs.items() if dtype.kind == "f")
-    for name in brought.upstream:
-        if name not in upstream:
-            message = f"{brought.name} has no floating-point output {name}, only {', '.join(upstream) or 'none'}"
+    grad_outputs = tuple(name for name, (_, dtype) in outputs.items() if dtype.kind == "f")
+    for name in brought.grad_outputs:
+        if name not in grad_outputs:
+            message = f"{brought.name} has no floating-point output {name}, only {', '.join(grad_outputs) or 'none'}"
             add_at(inputs.case, f"inputs.{GRADIENT}{name}", message, report)
             return None
-    return replace(brought, upstream=upstream)
+    return replace(brought, grad_outputs=grad_outputs)

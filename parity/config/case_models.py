@@ -56,9 +56,9 @@ OpCase = model_of("op_case", "a case", OP_KEYS)
 
 
 def tensor_names(op: Op) -> tuple[str, ...]:
-    """The keys of `inputs`: the op's tensors and its upstream gradients (`grad.y`)."""
-    upstream = tuple(f"grad.{name}" for name in op.upstream) if op.differentiable else ()
-    return tuple(item.name for item in op.inputs) + upstream
+    """The keys of `inputs`: the op's tensors and the gradients of its outputs (`grad.y`)."""
+    grad_outputs = tuple(f"grad.{name}" for name in op.grad_outputs) if op.differentiable else ()
+    return tuple(item.name for item in op.inputs) + grad_outputs
 
 
 def _input_type(name: str, op: Op) -> Any:

@@ -55,8 +55,10 @@ def plan_tensors(
     present = {plan.name for plan in inputs}
     differentiable = tuple(name for name in op.differentiable if name in present)
     # Kernels of 8-bit operands have no backward pass.
-    gradients = gradients and bool(op.upstream) and bool(differentiable) and not any(plan.storage for plan in inputs)
-    plans = inputs + (tuple(_upstream(written, op, shapes, report)) if gradients else ())
+    gradients = (
+        gradients and bool(op.grad_outputs) and bool(differentiable) and not any(plan.storage for plan in inputs)
+    )
+    plans = inputs + (tuple(_grad_outputs(written, op, shapes, report)) if gradients else ())
     for name, shape in shapes.outputs.items() if len(report) == n_before else ():
         problem = size_problem(tuple(shape), name)
         if problem is not None:
@@ -166,8 +168,8 @@ def integers_problem(
     return f"{plan.name} holds integers from {low} to {high - 1}, not {wrong[0]:g}" if wrong else None
 
 
-def _upstream(written: WrittenInputs, op: Op, shapes: TensorShapes, report: Problems) -> Iterator[TensorPlan]:
-    for output in op.upstream:
+def _grad_outputs(written: WrittenInputs, op: Op, shapes: TensorShapes, report: Problems) -> Iterator[TensorPlan]:
+    for output in op.grad_outputs:
         name = f"grad.{output}"
         spec, _ = written.specs.get(name, (None, None))
         if spec is not None and spec.storage:
@@ -199,7 +201,7 @@ def _plan(
 
 
 def _count(plans: tuple[TensorPlan, ...], differentiable: tuple[str, ...], shapes: TensorShapes) -> int:
-    """Number of elements held at once: inputs, upstream gradients, outputs, gradients."""
+    """Number of elements held at once: inputs, gradients of outputs, outputs, gradients."""
     every = [plan.shape for plan in plans]
     every += [tuple(shape) for shape in shapes.outputs.values()]
     every += [tuple(shapes.inputs[name]) for name in differentiable]

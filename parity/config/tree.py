@@ -16,7 +16,7 @@ Path = tuple[str, ...]
 
 
 def split_path(text: str) -> Path:
-    """`inputs.grad.y.constant` is ("inputs", "grad.y", "constant"): an upstream gradient's name contains a dot.
+    """`inputs.grad.y.constant` is ("inputs", "grad.y", "constant"): the name of an output's gradient contains a dot.
 
     An optimizer's `grad` is a tensor itself: `inputs.grad.constant` has three parts as well.
     """

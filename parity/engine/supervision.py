@@ -305,7 +305,7 @@ def run_request(cell: CellRequest, buffer: str, spec: BackendSpec, *, gradients:
     case, op = cell.case, cell.case.definition
     gradients = gradients and case.gradients
     paths = {name: str(path) for name, path in cell.prepared.paths.items()}
-    grad_outputs = {name: paths[f"grad.{name}"] for name in op.upstream if gradients and f"grad.{name}" in paths}
+    grad_outputs = {name: paths[f"grad.{name}"] for name in op.grad_outputs if gradients and f"grad.{name}" in paths}
     tensors = {name: path for name, path in paths.items() if op.input(name) is not None}
     return {
         "do": "run",

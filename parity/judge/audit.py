@@ -262,10 +262,10 @@ def remarks(evaluator: Evaluator, zero_gradients: Iterable[str], seen: Sequence[
         shown = what_shows(evaluator, untransposed)
         yield f"the weight is square, so no shape check reveals a missing transpose; {shown}"
     yield from evaluator.op.remarks(
-        evaluator.op, evaluator.case.params, {n: v for n, v in inputs.items() if not evaluator.is_upstream(n)}
+        evaluator.op, evaluator.case.params, {n: v for n, v in inputs.items() if not evaluator.op.is_grad_output(n)}
     )
     for name in sorted(zero_gradients):
-        steady = any(evaluator.is_upstream(n) and np.ptp(v) == 0 for n, v in inputs.items() if v.size)
+        steady = any(evaluator.op.is_grad_output(n) and np.ptp(v) == 0 for n, v in inputs.items() if v.size)
         why = " (grad_output is constant)" if steady else ""
         yield f"{name} is exactly zero{why}, so a wrong kernel differs by rounding only"
 

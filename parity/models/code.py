@@ -64,8 +64,8 @@ class CodeKernel:
             for place in places
             if name in inputs
         }
-        upstream = {name: inputs[f"grad.{name}"] for name in self.outputs if f"grad.{name}" in inputs}
-        for name, array in upstream.items():
+        grad_outputs = {name: inputs[f"grad.{name}"] for name in self.outputs if f"grad.{name}" in inputs}
+        for name, array in grad_outputs.items():
             given[f"grad:{self.outputs[name].rpartition('|')[2]}"] = self.sight.own(
                 self.outputs[name], np.asarray(array)
             )
@@ -154,7 +154,9 @@ def code_case(
         used = {name: used[argument] for name, argument in tensors.items()}
         places = {name: places[argument] for name, argument in tensors.items()}
         last = reply["lines"][-1]["name"]
-        outputs = {definition.upstream[0]: next(outputs[o] for o, value in reply["returned"].items() if value == last)}
+        outputs = {
+            definition.grad_outputs[0]: next(outputs[o] for o, value in reply["returned"].items() if value == last)
+        }
     title = f"The code of {ours or 'the model'} in {base.name}: what it makes of its inputs and its layers' outputs"
     if single is not None:
         # A loss is one number, which says little; its gradient says more.
@@ -291,10 +293,10 @@ def planned(
     shapes = tuple((name, array.shape) for name, array in inputs.items())
     try:
         params = op_of(brought).params(**options)
-        upstream = tuple(n for n, (_, kind) in outputs_of(brought, params, shapes).items() if kind.kind == "f")
+        grad_outputs = tuple(n for n, (_, kind) in outputs_of(brought, params, shapes).items() if kind.kind == "f")
     except (BroughtError, CaseError) as error:
         raise ModelError(str(error)) from error
-    brought = replace(brought, upstream=upstream)
+    brought = replace(brought, grad_outputs=grad_outputs)
     fixed = [name for name, place in program["inputs"].items() if place.startswith("constant")]
     return replace(case_of(model, dtype, FUNCTION, params, inputs, folder, fixed), brought=brought), known
 

@@ -249,7 +249,7 @@ class FoldedKernel:
                 x = self.base.alone(state, layer, self.call, {"in:0": x})[f"{layer}|{self.call}|out|0"]
         except (ModelError, KeyError):
             return None
-        return {self.op.upstream[0]: x}
+        return {self.op.grad_outputs[0]: x}
 
 
 def adopted(base: RemotePort, other: RemotePort, partners: Mapping[str, str]) -> None:

@@ -34,7 +34,7 @@ def op(name: str, **given: Any) -> Any:
     params = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     params = {name: value for name, value in params.items() if name not in known}
     outputs = definition.reference({n: v for n, v in given.items() if n in known}, definition.params(**params))
-    return outputs[definition.upstream[0]] if definition.upstream else next(iter(outputs.values()))
+    return outputs[definition.grad_outputs[0]] if definition.grad_outputs else next(iter(outputs.values()))
 
 
 def expect(*tensors: tuple[Any, tuple[int, ...]]) -> None:

@@ -136,7 +136,7 @@ class Kernel:
             given[place] = array
         given |= {
             f"grad:{i}": self.sight.own(self.key("out", i), np.asarray(inputs[f"grad.{n}"]))
-            for i, n in enumerate(self.op.upstream)
+            for i, n in enumerate(self.op.grad_outputs)
             if f"grad.{n}" in inputs
         }
         try:
@@ -151,7 +151,7 @@ class Kernel:
             shapes = self.op.infer_shapes(self.params, {name: np.shape(array) for name, array in inputs.items()})
         except CaseError:
             return found
-        for i, name in enumerate(self.op.upstream):
+        for i, name in enumerate(self.op.grad_outputs):
             if self.key("out", i) in returned:
                 array = returned[self.key("out", i)]
                 found[name] = self.sight.base(self.key("out", i), array, shapes.outputs[name])
@@ -203,7 +203,7 @@ def layer_case(
     except (CaseError, KeyError, ValueError):
         return None
     if gradients and op.differentiable:
-        for name in op.upstream:
+        for name in op.grad_outputs:
             drawn = generator(0, model.id, kernel.layer.name, name).normal(size=shapes.outputs[name])
             inputs[f"grad.{name}"] = as_dtype(drawn, kernel.dtype)
     case = case_of(model, kernel.dtype, op.name, kernel.params, inputs, folder)

@@ -505,7 +505,7 @@ class PortPair(ComparedPorts):
             judge.take(self.dtype, [theirs])
             # What else the layer does otherwise, as with its running statistics, is found in other modes.
             left = judge.cells[self.dtype].off[self.other.name].keys()
-            right = left.isdisjoint(other.definition.upstream) and (not off or bool(off - left))
+            right = left.isdisjoint(other.definition.grad_outputs) and (not off or bool(off - left))
         except (TypeError, ValueError, KeyError):
             return {}
         finding.evidence["verified"] = right

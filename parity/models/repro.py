@@ -93,7 +93,7 @@ def of_graph(kernel: Kernel, base: str, exact: Array, folder: Path) -> Path | No
     given = [name for name, place in kernel.placed.items() if place.startswith("in:")]
     if len(given) != len(reply["inputs"]) or not reply["outputs"]:
         return None
-    output = kernel.op.upstream[0]
+    output = kernel.op.grad_outputs[0]
     save_array(folder / f"exact-{output}.npy", exact.astype(np.float64))
     inputs = ", ".join(f'{there!r}: load("{name}")' for there, name in zip(reply["inputs"], given, strict=True))
     path = folder / "repro.py"
@@ -109,7 +109,7 @@ def of_graph(kernel: Kernel, base: str, exact: Array, folder: Path) -> Path | No
 
 def write(kernel: Kernel, base: str, oracle: Mapping[str, Array], folder: Path) -> Path | None:
     """Write the script beside the layer's tensors, which are in `folder`; None where a script cannot show it."""
-    framework, output = kernel.port.spec.adapter, kernel.op.upstream[:1]
+    framework, output = kernel.port.spec.adapter, kernel.op.grad_outputs[:1]
     if framework == "onnxruntime" and output and kernel.dtype == "float32":
         return of_graph(kernel, base, oracle[output[0]], folder)
     if framework not in CALLS or not output or kernel.dtype not in ("float32", "float64"):

@@ -152,7 +152,7 @@ class ScriptRecipe:
     @property
     def upstream(self) -> list[str]:
         """The outputs with a grad_output; none of a framework that is forward only."""
-        given = [name for name in self.op.upstream if f"inputs/grad.{name}" in self.data]
+        given = [name for name in self.op.grad_outputs if f"inputs/grad.{name}" in self.data]
         return given if adapter_class(self.framework).differentiable else []
 
     @property
@@ -259,7 +259,9 @@ def known_op(cell: CellResult, backend: BackendRow) -> Op:
 
 def brought_op(cell: CellResult, brought: BroughtRow) -> Op:
     """A user's own op as far as a script needs it, without running its reference; raises ReproError for bad names."""
-    names, upstream = ([name for name in cell.case.inputs if is_gradient(name) == wanted] for wanted in (False, True))
+    names, grad_outputs = (
+        [name for name in cell.case.inputs if is_gradient(name) == wanted] for wanted in (False, True)
+    )
     if not all(name.isidentifier() for name in (cell.op, *names, *cell.case.params)):
         raise ReproError(f"{name_of(cell)}: an op, its tensors and its params have names that are words")
     return Op(
@@ -269,7 +271,7 @@ def brought_op(cell: CellResult, brought: BroughtRow) -> Op:
         inputs=tuple(Input(name, differentiable=name in brought.differentiable) for name in names),
         infer_shapes=lambda *_: TensorShapes({}, {}),
         reference=lambda *_: {},
-        upstream=tuple(name.removeprefix(GRADIENT) for name in upstream),
+        grad_outputs=tuple(name.removeprefix(GRADIENT) for name in grad_outputs),
     )
 
 
@@ -331,7 +333,7 @@ def side_labels(results: Results) -> dict[str, str]:
 def inputs(cell: CellResult, op: Op, run_dir: Path) -> Iterator[tuple[str, Array]]:
     """The inputs and grad_outputs in the cell's dtype; integers stay integers."""
     for name, item in cell.case.inputs.items():
-        if op.input(name) is None and name not in {f"grad.{output}" for output in op.upstream}:
+        if op.input(name) is None and name not in {f"grad.{output}" for output in op.grad_outputs}:
             raise ReproError(f"{name_of(cell)}: {op.name} has no input {printable(name)}")
         if not item.file:
             raise ReproError(f"{name_of(cell)}: its inputs were not stored, because the run ended before it")

@@ -209,7 +209,7 @@ class Kind:
             shapes = op.infer_shapes(params, {data: (signal.rows, *signal.shape)})
         except CaseError as error:
             raise CaseError(error.key.rpartition(".")[2], error.message) from None
-        [answer] = [shapes.outputs[name] for name in op.upstream]
+        [answer] = [shapes.outputs[name] for name in op.grad_outputs]
         wanted = [
             i for i in op.inputs if i.name != data and not (i.optional and getattr(options, "bias", True) is False)
         ]

@@ -67,11 +67,11 @@ class Pass:
         changed = bool(options or absent)
         params, options = overridden(layer.params, options)
         outputs = op.reference({op.inputs[0].name: x, **own}, params, **options)
-        y = outputs[op.upstream[0]]
+        y = outputs[op.grad_outputs[0]]
         if changed and backward_only(self.variants):
             every = {name: self.tensors[full] for name, full in names.items()}
             outputs = op.reference({op.inputs[0].name: x, **every}, layer.params)
-            y = with_gradient_of(outputs[op.upstream[0]], y)
+            y = with_gradient_of(outputs[op.grad_outputs[0]], y)
         self.buffers.update({f"{layer.name}.{item.name}": outputs[item.name] for item in op.inputs if item.state})
         return y
 

@@ -51,9 +51,9 @@ def test_gradients_agree_with_finite_differences_in_longdouble(name):
                 moved = {**tensors, leaf: tensors[leaf].copy()}
                 moved[leaf][index] += sign * step
                 values = evaluate(op, params, moved, gradients=False)
-                sides.append(sum(np.sum(values[name] * tensors[f"grad.{name}"]) for name in op.upstream))
+                sides.append(sum(np.sum(values[name] * tensors[f"grad.{name}"]) for name in op.grad_outputs))
             numeric[index] = (sides[0] - sides[1]) / (2 * step)
-        largest = max(1.0, *(float(np.abs(exact[name] * tensors[f"grad.{name}"]).sum()) for name in op.upstream))
+        largest = max(1.0, *(float(np.abs(exact[name] * tensors[f"grad.{name}"]).sum()) for name in op.grad_outputs))
         np.testing.assert_allclose(exact[f"grad.{leaf}"], numeric, rtol=1e-9, atol=largest * 1e-11, err_msg=leaf)
 
 

@@ -45,7 +45,7 @@ def test_shapes_params_and_gradients_follow_from_the_function(tmp_path: Path):
     assert {tensor.name: tensor.shape for tensor in plan.tensors} == {"x": (4, 8), "gate": (4, 8), "grad.y": (4, 4)}
     assert plan.params.alpha == 2.0
     assert plan.definition.differentiable == ("x", "gate")
-    assert plan.definition.upstream == ("y",)
+    assert plan.definition.grad_outputs == ("y",)
 
 
 def test_the_op_of_a_reference_can_be_put_under_stress(tmp_path: Path):

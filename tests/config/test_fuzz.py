@@ -280,9 +280,9 @@ def inputs_of(op: str) -> st.SearchStrategy[Any]:
     first, *others = OPS[op].inputs
     named = {item.name: some(drawn | st.none() if item.optional else drawn, shaped) for item in others}
     x = st.one_of(shaped, shaped, shaped, literal)
-    upstream = {"grad.y": some(drawn, shaped)} if OPS[op].differentiable else {}
+    grad_outputs = {"grad.y": some(drawn, shaped)} if OPS[op].differentiable else {}
     return st.fixed_dictionaries(
-        {first.name: st.lists(x, max_size=3) if first.listed else x}, optional=named | upstream
+        {first.name: st.lists(x, max_size=3) if first.listed else x}, optional=named | grad_outputs
     )
 
 

@@ -39,7 +39,7 @@ def planned(
         tensors.append(TensorPlan(name, shape, draw, offset=offset if name == "x" else 0.0))
     tensors += [
         TensorPlan(f"grad.{n}", infer_shapes.outputs[n], (draws or {}).get(f"grad.{n}") or Normal())
-        for n in OPS[op].upstream
+        for n in OPS[op].grad_outputs
     ]
     return CasePlan(
         f"{op}-{len(tensors)}", op, params, tuple(dtypes), tuple(tensors), DEFAULT_TOLERANCES, WrittenAt("", 0)

@@ -29,7 +29,7 @@ CORE = sorted(
     path for path in (ROOT / "parity" / "judge").rglob("*.py") if "catalogue" not in path.parts and path.stem != "known"
 )
 TENSORS = {item.name for op in OPS.values() for item in op.inputs} | {
-    name for op in OPS.values() for name in op.upstream
+    name for op in OPS.values() for name in op.grad_outputs
 }
 
 
@@ -143,7 +143,9 @@ def test_every_op_has_a_small_case():
 def test_every_variant_of_every_op_can_be_evaluated(case: CasePlan):
     op = OPS[case.op]
     inputs = drawn(case)
-    shapes = {name: values.shape for name, values in inputs.items() if name.removeprefix("grad.") not in op.upstream}
+    shapes = {
+        name: values.shape for name, values in inputs.items() if name.removeprefix("grad.") not in op.grad_outputs
+    }
     right = evaluate(op, case.params, inputs)
     for variant in op.variants(case.params, shapes):
         kept = {name: values for name, values in inputs.items() if name not in variant.absent}

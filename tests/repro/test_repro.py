@@ -379,7 +379,7 @@ def test_every_method_of_every_adapter_becomes_functions(adapter):
     names = [op for op in OPS if has_method(adapter, op)]
     assert names or adapter == "numpy"
     for op in names:
-        needed = ["leaf", "to_numpy", *(["gradients"] if OPS[op].upstream else []), op]
+        needed = ["leaf", "to_numpy", *(["gradients"] if OPS[op].grad_outputs else []), op]
         found = calls(adapter, needed, constructed())
         text = "\n".join([*found.imports, *found.setup, *found.definitions.values()])
         tree = ast.parse(text, feature_version=(3, 8))

@@ -135,7 +135,7 @@ def run(form: Form, op: str, params: Any, tensors: Tensors, dtype: str) -> dict[
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         outputs = form(**{name: arguments[name] for name in inspect.signature(form).parameters})
         flat = {n: rounded(v, dtype) for name, value in outputs.items() for n, v in named(name, value)}
-    forward = any(f"grad.{name}" in absent for name in OPS[op].upstream)
+    forward = any(f"grad.{name}" in absent for name in OPS[op].grad_outputs)
     return {
         n: v
         for n, v in flat.items()
@@ -157,11 +157,11 @@ def named(name: str, value: Any) -> list[tuple[str, Any]]:
 def absent_inputs(op: str, params: Any, tensors: Tensors) -> dict[str, NDArray[Any]]:
     """What inputs that a case lacks stand for: weights of one, biases and states of zero, gradients of outputs of one."""
     items = [item.name for item in OPS[op].inputs if not item.listed and item.name not in tensors]
-    upstream = [name for name in OPS[op].upstream if f"grad.{name}" not in tensors]
-    if not items and not upstream:
+    grad_outputs = [name for name in OPS[op].grad_outputs if f"grad.{name}" not in tensors]
+    if not items and not grad_outputs:
         return {}
     shapes = {name: tuple(value.shape) for name, value in tensors.items() if OPS[op].input(name)}
     every = OPS[op].infer_shapes(params, shapes)
     first = next(v for v in tensors.values() if v.dtype.kind == "f")
     found = {n: np.full(every.inputs.get(n, first.shape), float(n.endswith("weight")), first.dtype) for n in items}
-    return found | {f"grad.{name}": np.ones(every.outputs[name], first.dtype) for name in upstream}
+    return found | {f"grad.{name}": np.ones(every.outputs[name], first.dtype) for name in grad_outputs}

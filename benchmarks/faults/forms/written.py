@@ -30,9 +30,9 @@ def compiled(op: str, i: int, text: str, names: Mapping[str, Any]) -> Form:
     loaded = {node.id for node in names_in if isinstance(node.ctx, ast.Load)}
     stored = {node.id for node in names_in if isinstance(node.ctx, ast.Store)}
     inputs = [item.name for item in OPS[op].inputs]
-    known = [*inputs, *(field.name for field in fields(OPS[op].params)), *(f"grad_{n}" for n in OPS[op].upstream)]
+    known = [*inputs, *(field.name for field in fields(OPS[op].params)), *(f"grad_{n}" for n in OPS[op].grad_outputs)]
     arguments = [name for name in known if name in loaded]
-    returned = dict.fromkeys(("y", "indices", *OPS[op].upstream, *(f"grad_{n}" for n in OPS[op].differentiable)))
+    returned = dict.fromkeys(("y", "indices", *OPS[op].grad_outputs, *(f"grad_{n}" for n in OPS[op].differentiable)))
     outputs = [name for name in returned if name in stored]
     entries = ", ".join(f"{name.replace('grad_', 'grad.')!r}: {name}" for name in outputs)
     lines = [f"def {op}_{i}({', '.join(arguments)}):", '    """From the table."""']

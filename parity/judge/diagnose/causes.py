@@ -187,11 +187,11 @@ def operands(evaluator: Evaluator) -> Iterator[Cause]:
     """Inputs rounded to a lower precision before anything is computed, with or without grad_outputs."""
     items = {name: evaluator.op.input(name) for name in evaluator.inputs}
     given = [name for name, item in items.items() if item is not None and not item.state and not item.integers]
-    upstream = [name for name in evaluator.inputs if evaluator.is_upstream(name)]
+    grad_outputs = [name for name in evaluator.inputs if evaluator.op.is_grad_output(name)]
     sets = {"inputs": given}
     sets |= {" and ".join(names): list(names) for names in evaluator.op.rounded_together if set(names) < set(given)}
-    if upstream:
-        sets |= {f"{label} and grad_outputs": [*names, *upstream] for label, names in sets.items()}
+    if grad_outputs:
+        sets |= {f"{label} and grad_outputs": [*names, *grad_outputs] for label, names in sets.items()}
     for target in FORMATS.values():
         if target.digits >= min(DIGITS[evaluator.dtype], DIGITS["float32"]):
             continue

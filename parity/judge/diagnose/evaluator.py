@@ -161,7 +161,7 @@ class Evaluator:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the inputs, by name."""
-        return {name: values.shape for name, values in self.inputs.items() if not self.is_upstream(name)}
+        return {name: values.shape for name, values in self.inputs.items() if not self.op.is_grad_output(name)}
 
     @property
     def data(self) -> Array | None:
@@ -171,10 +171,6 @@ class Evaluator:
     def shape_of(self, tensor: str) -> tuple[int, ...]:
         """The shape that a tensor should have."""
         return self._exact[tensor].shape
-
-    def is_upstream(self, name: str) -> bool:
-        """Whether `name` is a grad_output among the inputs."""
-        return name.startswith("grad.") and name.removeprefix("grad.") in self.op.upstream
 
     def is_gradient(self, tensor: str) -> bool:
         """Whether an output is a gradient: a computed one (`grad.*`), or one of a list that the op changes."""
@@ -301,7 +297,7 @@ class Evaluator:
         """The altered inputs, without grad_outputs if other params give the outputs other shapes."""
         kept = {name: values for name, values in self.inputs.items() if name not in alteration.absent}
         if alteration.params and self._changes_shapes(alteration):
-            kept = {name: values for name, values in kept.items() if not self.is_upstream(name)}
+            kept = {name: values for name, values in kept.items() if not self.op.is_grad_output(name)}
         if not alteration.operands:
             return kept
         bits = FORMATS[alteration.operands]

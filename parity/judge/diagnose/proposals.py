@@ -280,7 +280,7 @@ def named_factors(evaluator: Evaluator, name: str) -> Iterator[Factor]:
 def element_counts(evaluator: Evaluator, shape: Shape) -> dict[tuple[str, ...], int]:
     """How many elements may have been summed into one of a tensor of this shape, over axes of the data or of
     grad_output. The sum over all missing axes comes first."""
-    given = {n: v for n, v in evaluator.inputs.items() if evaluator.is_upstream(n) or n == evaluator.op.data}
+    given = {n: v for n, v in evaluator.inputs.items() if evaluator.op.is_grad_output(n) or n == evaluator.op.data}
     counts: dict[int, list[str]] = {}
     for name, values in given.items():
         counts.setdefault(values.size // max(1, prod(shape)), []).append(f"the summed elements of {name}")

@@ -168,7 +168,7 @@ class Dim:
         for name, (low, high) in after.integers.items():
             moved = start if before.integers[name][1] - low == self.size else 0
             arrays[name] = in_range(arrays[name], before.integers[name], (low, high), moved)
-        for output in op.upstream:
+        for output in op.grad_outputs:
             if f"grad.{output}" in arrays and output in after.outputs:
                 arrays[f"grad.{output}"] = self.window(arrays[f"grad.{output}"], after.outputs[output], start)
         plans = {plan.name: plan for plan in case.tensors}

@@ -117,7 +117,7 @@ def case_of(oracle: StepOracle, name: str, params: Any, given: Mapping[str, Arra
     op, dtype = OPS[name], oracle.dtype
     inputs = {n: v if v.dtype.kind in "iu" else as_dtype(v, dtype) for n, v in given.items()}
     shapes = op.infer_shapes(params, {n: v.shape for n, v in inputs.items()})
-    for output in op.upstream if op.differentiable else ():
+    for output in op.grad_outputs if op.differentiable else ():
         drawn = generator(0, name, output).normal(size=shapes.outputs[output])
         inputs[f"grad.{output}"] = as_dtype(drawn, dtype)
     draws = {item.name: item.default for item in op.inputs}

@@ -53,7 +53,7 @@ def stage_op(stage: str, training: Training) -> Op:
     names = {layer.op: OPS[layer.op] for layer in walk(training.layers) if layer.op != RESIDUAL}
     ops = {**names, "loss": OPS[training.loss.name]} if stage in ("forward", "gradient") else {}
     forms = [{f"{key}.{k}": v for k, v in form.items()} for key, op in ops.items() for form in op.forms]
-    return Op(stage, "", Training, (), no_shapes, no_reference, upstream=("loss",), forms=tuple(forms))
+    return Op(stage, "", Training, (), no_shapes, no_reference, grad_outputs=("loss",), forms=tuple(forms))
 
 
 def no_shapes(_params: Any, given: Mapping[str, Any]) -> TensorShapes:

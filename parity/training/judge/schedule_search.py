@@ -45,7 +45,7 @@ OPS_OF_SCHEDULES: Mapping[str, Op] = {
         (Input("lr"), Input("t")),
         shape_of_rates,
         partial(rates_as_tensors, kind=kind),
-        upstream=(),
+        grad_outputs=(),
     )
     for name, kind in SCHEDULES.items()
 }
