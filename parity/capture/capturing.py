@@ -83,12 +83,12 @@ class Capture:
 
     def store(self, framework: Framework, name: str, tensor: Any, group: Optional[str] = None) -> None:
         """Store a tensor that belongs to no call."""
-        self.tell(framework, tensor, name, lambda array: self.guarded(lambda: self.dump.add(name, array, group)))
+        self.pass_values(framework, tensor, name, lambda array: self.guarded(lambda: self.dump.add(name, array, group)))
 
-    def tell(self, framework: Framework, tensor: Any, name: str, function: Callable[[Any], None]) -> None:
+    def pass_values(self, framework: Framework, tensor: Any, name: str, function: Callable[[Any], None]) -> None:
         """Give a tensor's values to `function`; one that has none (on another device, within vmap) is left out."""
         try:
-            framework.tell(tensor, function)
+            framework.pass_values(tensor, function)
         except Exception as error:  # whatever a framework raises for a tensor without values
             self.dump.index["left_out"][name] = f"{type(error).__name__}: {error}"[:200]
 

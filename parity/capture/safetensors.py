@@ -84,8 +84,8 @@ class Writer:
         self.size = end
         return True
 
-    def _put(self, place: int, data: Any) -> None:
-        self._file.seek(place)
+    def _put(self, offset: int, data: Any) -> None:
+        self._file.seek(offset)
         self._file.write(data)
         self._file.flush()
 
@@ -116,10 +116,10 @@ def entries(path: Path) -> Dict[str, TensorEntry]:
             raise SafetensorsError(f"{path} is not a safetensors file: it has no header of the length it names.")
         text = file.read(length)
     try:
-        found = {name: _entry(item, 8 + length, size) for name, item in json.loads(text).items() if name[:2] != "__"}
+        tensors = {name: _entry(item, 8 + length, size) for name, item in json.loads(text).items() if name[:2] != "__"}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SafetensorsError(f"{path} has a broken header: {error!r}.") from error
-    return dict(sorted(found.items(), key=lambda pair: pair[1].start))
+    return dict(sorted(tensors.items(), key=lambda pair: pair[1].start))
 
 
 def _entry(item: Any, base: int, size: int) -> TensorEntry:

@@ -33,7 +33,7 @@ def factor(theirs: Array | None, ours: Array) -> float | None:
     return best if best and np.linalg.norm(a - best * b) <= NEAR * np.linalg.norm(a) else None
 
 
-def parting(order: Sequence[str], factors: Mapping[str, float | None], base: str) -> tuple[str, str] | None:
+def divergence(order: Sequence[str], factors: Mapping[str, float | None], base: str) -> tuple[str, str] | None:
     """The layer around the place where gradients part, and words; `factors` are those of the wrong gradients.
 
     Gradients flow from the last layer to the first: the last wrong one is next to the place.
@@ -45,9 +45,9 @@ def parting(order: Sequence[str], factors: Mapping[str, float | None], base: str
     layer = wrong[-1].rpartition(".")[0]
     same = [name for name in wrong if factors[name] == factors[wrong[-1]] or name.rpartition(".")[0] == layer]
     behind = next((name.rpartition(".")[0] for name in order[last + 1 :]), "")
-    told = f"the gradient of {few(same[::-1])} is {times(factors[wrong[-1]], base)}"
+    wrong_gradients = f"the gradient of {few(same[::-1])} is {times(factors[wrong[-1]], base)}"
     right = f", that of {behind}, which comes next, is right" if behind else ""
-    return around(layer, behind), f"passes back another gradient: {told}{right}"
+    return around(layer, behind), f"passes back another gradient: {wrong_gradients}{right}"
 
 
 def around(layer: str, other: str) -> str:

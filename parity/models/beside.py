@@ -34,7 +34,7 @@ class ClosedLayer:
     given: Mapping[str, Array]
     sight: Sight
     dtype: str = ""
-    places: dict[str, str] = field(default_factory=dict)
+    locations: dict[str, str] = field(default_factory=dict)
 
     def trail(self, dtype: str, *, gradients: bool = False) -> Trail:
         """What it calls. Raises ModelError."""
@@ -43,14 +43,14 @@ class ClosedLayer:
             self.state, self.layer, self.call, self.given, self.children, dtype, gradients=gradients
         )
         trail = Trail.of(reply, values)
-        self.places = dict(trail.inputs)
+        self.locations = dict(trail.inputs)
         numbers = {step.mark: f"step:{i}" for i, step in enumerate(trail.steps)}
-        self.places |= numbers
+        self.locations |= numbers
         return trail
 
     def again(self, others: Mapping[str, Array]) -> Trail | None:
         """What it calls with other values in the place of some, by mark; None if that fails."""
-        given = {**self.given, **{self.places[mark]: array for mark, array in others.items()}}
+        given = {**self.given, **{self.locations[mark]: array for mark, array in others.items()}}
         try:
             reply, values = self.port.calls(self.state, self.layer, self.call, given, self.children, self.dtype)
         except ModelError:
@@ -63,7 +63,7 @@ class ClosedLayer:
         return replace(trail, values={**trail.values, **outputs})
 
 
-def sides(
+def closed_layers(
     ports: tuple[RemotePort, RemotePort],
     states: Mapping[str, Path],
     partners: Mapping[str, str],
@@ -86,21 +86,21 @@ def sides(
     given = cut.all(given_to(ours, call, children, [name for name in plain if Boundary.of(name) is not None], plain))
     names = inverted(keys)
     closed = [theirs[child] for child in children if child in theirs]
-    found = cut.all(dict(own_inputs(sight.run, layer, call)))
-    for place, array in given.items():
-        for mine in placed(place, layer, (ours, call), names, {}):
+    other_given = cut.all(dict(own_inputs(sight.run, layer, call)))
+    for location, array in given.items():
+        for mine in placed(location, layer, (ours, call), names, {}):
             kind, _, own = mine.partition(":")
-            found[mine] = sight.own(own if kind == "child" else f"{layer}|{call}|in|{own}", array)
+            other_given[mine] = sight.own(own if kind == "child" else f"{layer}|{call}|in|{own}", array)
     return (
         ClosedLayer(base, states[base.name], ours, call, children, given, Sight(plain)),
-        ClosedLayer(other, states[other.name], layer, call, closed, found, sight),
+        ClosedLayer(other, states[other.name], layer, call, closed, other_given, sight),
     )
 
 
 def cutting(one: ClosedLayer, other: ClosedLayer, dtype: str) -> list[str]:
     """The calls in the second layer's code that change gradients alone, without those that the first one has, too.
     Raises ModelError."""
-    ours, theirs = (Counter(side.trail(dtype, gradients=True).cuts()) for side in (one, other))
+    ours, theirs = (Counter(closed.trail(dtype, gradients=True).cuts()) for closed in (one, other))
     return list(theirs - ours)
 
 
@@ -121,30 +121,30 @@ def parted(
     both lists of calls are stored in `folder`. In a wide dtype, unless it parts in its own alone. Raises ModelError."""
     wide = TRUTH.get(dtype, dtype)
     try:
-        parting = parting_of(one, other, keys, wide, NEAR)
+        comparison = compared_trails(one, other, keys, wide, NEAR)
     except ModelError:
-        wide, parting = dtype, parting_of(one, other, keys, dtype, ROUGHLY)
-    texts = parting.told() if parting.off else []
-    if wide != dtype and not parting.off:
-        parting = parting_of(one, other, keys, dtype, ROUGHLY)
-        texts = [f"in {dtype} alone: {text}" for text in parting.told()]
+        wide, comparison = dtype, compared_trails(one, other, keys, dtype, ROUGHLY)
+    texts = comparison.divergences() if comparison.wrong_outputs else []
+    if wide != dtype and not comparison.wrong_outputs:
+        comparison = compared_trails(one, other, keys, dtype, ROUGHLY)
+        texts = [f"in {dtype} alone: {text}" for text in comparison.divergences()]
     folder.mkdir(parents=True, exist_ok=True)
-    for side, trail in ((one, parting.ours), (other, parting.theirs)):
-        (folder / f"calls-{side.port.name}.txt").write_text(trail.text, encoding="utf-8")
-    return texts, len(parting.ours.steps) != 1 or parting.ours.steps[0].level < WHOLE
+    for closed, trail in ((one, comparison.ours), (other, comparison.theirs)):
+        (folder / f"calls-{closed.port.name}.txt").write_text(trail.text, encoding="utf-8")
+    return texts, len(comparison.ours.steps) != 1 or comparison.ours.steps[0].level < WHOLE
 
 
 def spelled_out(
-    side: ClosedLayer, key: str, goal: Array, dtype: str, base: str, *, leave_out: bool
+    closed: ClosedLayer, key: str, goal: Array, dtype: str, base: str, *, leave_out: bool
 ) -> tuple[str, bool]:
     """What a layer that calls several functions computes, as an expression; or what of it has no place there, and that
     this is the cause: the right result, `y`, is changed further, or (`leave_out`) comes out without one of the steps.
     Empty for a single call. Raises ModelError."""
-    trail = side.seen(side.trail(dtype))
+    trail = closed.seen(closed.trail(dtype))
     root = trail.outputs[key]
     if len(trail.steps) < 2:
         return "", False
-    given = [mark for mark, place in trail.inputs.items() if place.startswith("in:")]
+    given = [mark for mark, location in trail.inputs.items() if location.startswith("in:")]
     known = {mark: f"x{i or ''}" for i, mark in enumerate(given)}
     inner = [step for step in trail.steps if step.mark != root]
     right = next((step.mark for step in inner if same(trail.values[step.mark], goal, ROUGHLY)), None)
@@ -152,13 +152,13 @@ def spelled_out(
         return f"{trail.expressed(root, {**known, right: 'y'})[0]}, where {base} has y", True
     for mark, before in [(one.mark, mark) for one in inner[: MOST_LEFT_OUT * leave_out] for mark in one.reads]:
         value = trail.values[before]
-        mended = side.again({mark: value}) if value.shape == trail.values[mark].shape else None
+        mended = closed.again({mark: value}) if value.shape == trail.values[mark].shape else None
         if mended is not None and same(mended.values[mended.outputs[key]], goal, ROUGHLY):
             return f"{trail.expressed(mark, known)[0]}, where {base} has {trail.expressed(before, known)[0]}", True
     return trail.expressed(root, known)[0], False
 
 
-def parting_of(
+def compared_trails(
     one: ClosedLayer, other: ClosedLayer, keys: Mapping[str, str], dtype: str, near: float
 ) -> TrailComparison:
     """Both trails in a dtype. Raises ModelError."""

@@ -48,9 +48,9 @@ class CodeKernel:
     params: Any
     sight: Sight
 
-    def name(self, place: str) -> str:
+    def name(self, location: str) -> str:
         """The tensor at a boundary that is at a place."""
-        kind, _, own = place.partition(":")
+        kind, _, own = location.partition(":")
         return own if kind == "child" else f"{self.layer}|{self.call}|in|{own}" if kind == "in" else ""
 
     def __call__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
@@ -59,9 +59,9 @@ class CodeKernel:
             return None
         given = dict(self.rest)
         given |= {
-            place: self.sight.own(self.name(place), np.asarray(inputs[name]))
-            for name, places in self.inputs.items()
-            for place in places
+            location: self.sight.own(self.name(location), np.asarray(inputs[name]))
+            for name, locations in self.inputs.items()
+            for location in locations
             if name in inputs
         }
         grad_outputs = {name: inputs[f"grad.{name}"] for name in self.outputs if f"grad.{name}" in inputs}
@@ -73,12 +73,14 @@ class CodeKernel:
             returned = self.port.alone(self.state, self.layer, self.call, given, self.children)
         except ModelError:
             return None
-        firsts = {name: places[0] for name, places in self.inputs.items() if places}
-        places = {f"grad.{name}": f"grad.{place[3:]}" for name, place in firsts.items() if place[:3] == "in:"}
-        found = {name: self.sight.base(key, returned[key]) for name, key in self.outputs.items() if key in returned}
-        return found | {
+        firsts = {name: locations[0] for name, locations in self.inputs.items() if locations}
+        locations = {
+            f"grad.{name}": f"grad.{location[3:]}" for name, location in firsts.items() if location[:3] == "in:"
+        }
+        outputs = {name: self.sight.base(key, returned[key]) for name, key in self.outputs.items() if key in returned}
+        return outputs | {
             name: self.sight.base(self.name(f"in:{key[5:]}"), returned[key])
-            for name, key in places.items()
+            for name, key in locations.items()
             if key in returned
         }
 
@@ -144,7 +146,7 @@ def code_case(
         if not is_folded(at, behind) and (at in held_by or not is_called(at, theirs, sight.run))
     }  # fmt: skip
     reply = {**reply, "returned": {name: value for name, value in reply["returned"].items() if name in outputs}}
-    places = reply["inputs"]
+    locations = reply["inputs"]
     values = values_of(reply, base, ours, Recorded(str(states[base.name])), given, constants)
     used = {name: held(array, dtype) for name, array in values.items() if name in words_of(reply)}
     options: dict[str, tuple[str, str]] = {}
@@ -152,7 +154,7 @@ def code_case(
     if single is not None:
         definition, params, tensors = single
         used = {name: used[argument] for name, argument in tensors.items()}
-        places = {name: places[argument] for name, argument in tensors.items()}
+        locations = {name: locations[argument] for name, argument in tensors.items()}
         last = reply["lines"][-1]["name"]
         outputs = {
             definition.grad_outputs[0]: next(outputs[o] for o, value in reply["returned"].items() if value == last)
@@ -174,14 +176,16 @@ def code_case(
         (other, layer, closed, keys, parameters, sight),
     ):
         there = inverted(names)
-        at = {place: placed(place, name, (ours, call), there, known) for place in {*places.values(), *given}}
+        at = {
+            location: placed(location, name, (ours, call), there, known) for location in {*locations.values(), *given}
+        }
         rest = cut.all(dict(own_inputs(seen.run, name, call))) if port is other else {}
-        found = {argument: at[place] for argument, place in places.items()}
+        inputs = {argument: at[location] for argument, location in locations.items()}
         returned = {output: there[key][0] for output, key in outputs.items() if key in there}
         kernel = CodeKernel(
-            port, name, call, inner, found, returned, rest, states[port.name], dtype, case.op, case.params, seen
+            port, name, call, inner, inputs, returned, rest, states[port.name], dtype, case.op, case.params, seen
         )
-        rest |= {mine: seen.own(kernel.name(mine), array) for place, array in given.items() for mine in at[place]}
+        rest |= {mine: seen.own(kernel.name(mine), array) for location, array in given.items() for mine in at[location]}
         kernels[port.name] = kernel
     return CodeCase(case, used, kernels, options)
 
@@ -199,8 +203,8 @@ class Cut:
             return dict(given)
         self.batch = self.batch or next((len(array) for array in given.values() if array.ndim), 0)
         return {
-            place: array[: self.rows] if array.ndim and len(array) == self.batch else array
-            for place, array in given.items()
+            location: array[: self.rows] if array.ndim and len(array) == self.batch else array
+            for location, array in given.items()
         }
 
 
@@ -225,16 +229,16 @@ def is_called(boundary: str, partners: Mapping[str, str], run: Recorded) -> bool
 
 def is_folded(boundary: str, behind: Collection[str]) -> bool:
     """Whether a tensor goes into a layer that the other port has not."""
-    layer, _, side, _ = boundary.split("|")
-    return side == "in" and layer in behind
+    layer, _, role, _ = boundary.split("|")
+    return role == "in" and layer in behind
 
 
 def inverted(names: Mapping[str, str]) -> dict[str, list[str]]:
     """The names that have each name."""
-    found: dict[str, list[str]] = {}
+    by_partner: dict[str, list[str]] = {}
     for mine, partner in names.items():
-        found.setdefault(partner, []).append(mine)
-    return found
+        by_partner.setdefault(partner, []).append(mine)
+    return by_partner
 
 
 def words_of(program: Mapping[str, Any]) -> set[str]:
@@ -263,15 +267,15 @@ def values_of(
 ) -> dict[str, Array]:
     """The inputs of a program as the baseline had them, by argument."""
     values: dict[str, Array] = {}
-    for name, place in program["inputs"].items():
-        kind, _, own = place.partition(":")
+    for name, location in program["inputs"].items():
+        kind, _, own = location.partition(":")
         if kind == "constant":
             values[name] = constants[name]
         elif kind == "param":
             info = base.tensors[f"{layer}.{own}".removeprefix(".")]
             values[name] = state.load(info.tied or info.name)
         else:
-            values[name] = given[place]
+            values[name] = given[location]
     return values
 
 
@@ -293,11 +297,11 @@ def planned(
     shapes = tuple((name, array.shape) for name, array in inputs.items())
     try:
         params = op_of(brought).params(**options)
-        grad_outputs = tuple(n for n, (_, kind) in outputs_of(brought, params, shapes).items() if kind.kind == "f")
+        differentiable = tuple(n for n, (_, kind) in outputs_of(brought, params, shapes).items() if kind.kind == "f")
     except (BroughtError, CaseError) as error:
         raise ModelError(str(error)) from error
-    brought = replace(brought, grad_outputs=grad_outputs)
-    fixed = [name for name, place in program["inputs"].items() if place.startswith("constant")]
+    brought = replace(brought, grad_outputs=differentiable)
+    fixed = [name for name, location in program["inputs"].items() if location.startswith("constant")]
     return replace(case_of(model, dtype, FUNCTION, params, inputs, folder, fixed), brought=brought), known
 
 
@@ -342,13 +346,13 @@ def own_inputs(run: Recorded, layer: str, call: int) -> Iterator[tuple[str, Arra
 
 
 def placed(
-    place: str, layer: str, ours: tuple[str, int], names: Mapping[str, Sequence[str]], parameters: Mapping[str, str]
+    location: str, layer: str, ours: tuple[str, int], names: Mapping[str, Sequence[str]], parameters: Mapping[str, str]
 ) -> list[str]:
     """Where an input of the program is in a port: nowhere, once, or several times. `ours` is the baseline's call."""
-    kind, _, own = place.partition(":")
+    kind, _, own = location.partition(":")
     if kind == "in":
-        found = names.get(f"{ours[0]}|{ours[1]}|in|{own}", [])
-        return [f"in:{name.rpartition('|')[2]}" for name in found]
+        inputs = names.get(f"{ours[0]}|{ours[1]}|in|{own}", [])
+        return [f"in:{name.rpartition('|')[2]}" for name in inputs]
     if kind == "child":
         return [f"child:{name}" for name in names.get(own, [])]
     name = parameters.get(f"{ours[0]}.{own}".removeprefix("."), "") if kind == "param" else ""

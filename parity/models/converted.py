@@ -44,16 +44,16 @@ def moves_of(
     is left over is not an error: an exporter folds constants.
     """
     folds = list(folds_of(base, other))
-    found: dict[str, Move] = dict(given)
+    by_target: dict[str, Move] = dict(given)
     for fold in folds:
-        found.update((move.target, move) for move in folded(base, other, fold) if move.target not in found)
-    for move in (*named(base, other, found), *alike(base, other, found)):
-        found.setdefault(move.target, move)
+        by_target.update((move.target, move) for move in folded(base, other, fold) if move.target not in by_target)
+    for move in (*named(base, other, by_target), *alike(base, other, by_target)):
+        by_target.setdefault(move.target, move)
     # Shapes and order say little about a graph whose layers have no names.
-    if sum(move.how == NAME for move in found.values()) * 2 > len(other.tensors):
-        for move in left_of_shape(base, other, found):
-            found.setdefault(move.target, move)
-    moves = [move for move in found.values() if fits(base, other, move)]
+    if sum(move.how == NAME for move in by_target.values()) * 2 > len(other.tensors):
+        for move in left_of_shape(base, other, by_target):
+            by_target.setdefault(move.target, move)
+    moves = [move for move in by_target.values() if fits(base, other, move)]
     used = {source for move in moves for source in move.sources}
     left = [t.name for t in base.tensors.values() if t.trained and not t.tied and t.name not in used]
     notes = [f"{move.target}: {move.doubt}" for move in moves if move.doubt]
@@ -70,8 +70,8 @@ def fits(base: RemotePort, other: RemotePort, move: Move) -> bool:
 
 def by_pytorchs_names(base: RemotePort) -> dict[str, tuple[TensorInfo, Layout]]:
     """The baseline's tensors by PyTorch's names, with what gives PyTorch's layouts: a graph has both."""
-    found = ((info, *canonical(base, info)) for info in base.tensors.values())
-    return {entry.name: (info, layout) for info, entry, layout in found}
+    tensors = ((info, *canonical(base, info)) for info in base.tensors.values())
+    return {entry.name: (info, layout) for info, entry, layout in tensors}
 
 
 def named(base: RemotePort, other: RemotePort, known: Mapping[str, Move]) -> Iterator[Move]:
@@ -226,11 +226,11 @@ class FoldedKernel:
 
     def _folded(self) -> dict[str, Array]:
         """The weight and the bias."""
-        stored, found = Recorded(str(self.states[self.kernel.port.name])), {}
+        stored, arrays = Recorded(str(self.states[self.kernel.port.name])), {}
         for name in ("weight", "bias"):
             if f"{self.fold.layer}.{name}" in stored:
-                found[name] = stored.load(f"{self.fold.layer}.{name}")
-        return found
+                arrays[name] = stored.load(f"{self.fold.layer}.{name}")
+        return arrays
 
     def inputs(self, plain: Recorded) -> dict[str, Array]:
         """The op's inputs in a run. Raises KeyError."""
@@ -266,12 +266,12 @@ def of_size(other: RemotePort, partners: Mapping[str, str], base: Recorded, run:
 
     def sizes(stored: Recorded, layer: str) -> list[list[int]]:
         groups = grouped(stored)
-        return [sorted(lengths(stored, groups.get((layer, 0, side), []))) for side in ("in", "out")]
+        return [sorted(lengths(stored, groups.get((layer, 0, role), []))) for role in ("in", "out")]
 
     guessed = {name for name in other.guessed if name and not any(inside(inner, name) for inner in partners)}
     return {n: there for n, there in partners.items() if n not in guessed or sizes(run, n) == sizes(base, there)}
 
 
-def paired(found: Mapping[str, str], folds: Sequence[Fold]) -> dict[str, str]:
+def paired(partners: Mapping[str, str], folds: Sequence[Fold]) -> dict[str, str]:
     """The partners with those of folded layers."""
-    return {**found, **{fold.layer: fold.conv for fold in folds}}
+    return {**partners, **{fold.layer: fold.conv for fold in folds}}

@@ -19,7 +19,7 @@ class Boundary:
 
     layer: str
     call: int
-    side: str
+    role: str
     index: int
 
     @classmethod
@@ -29,18 +29,18 @@ class Boundary:
         return cls(parts[0], int(parts[1]), parts[2], int(parts[3])) if len(parts) == 4 else None
 
     def __str__(self) -> str:
-        return f"{self.layer}|{self.call}|{self.side}|{self.index}"
+        return f"{self.layer}|{self.call}|{self.role}|{self.index}"
 
     @property
     def state(self) -> str:
         """The layer's name of the buffer; empty of others."""
-        return self.side.removeprefix(STATE) if self.side.startswith(STATE) else ""
+        return self.role.removeprefix(STATE) if self.role.startswith(STATE) else ""
 
     def words(self) -> str:
         """`the input of fc`, `the output 1 of rnn in call 2`."""
         if self.state:
             return f"{self.state} of {self.layer or 'the model'}"
-        put = {"in": "input", "out": "output"}[self.side]
+        put = {"in": "input", "out": "output"}[self.role]
         number = f" {self.index}" if self.index else ""
         again = f" in call {self.call + 1}" if self.call else ""
         return f"the {put}{number} of {'the loss' if self.layer == LOSS else self.layer or 'the model'}{again}"
@@ -90,7 +90,7 @@ class ModelFinding:
         return self.id, self.title, self.evidence.get("expression")
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """`layer encoder.0.norm`, `the code of encoder.0`."""
         if self.kind == WEIGHTS:
             return " and ".join(self.parameters)

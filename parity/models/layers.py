@@ -21,22 +21,22 @@ def partners(base: RemotePort, other: RemotePort, moves: Sequence[Move]) -> dict
     """
     ours = {source: {source} for move in moves for source in move.sources}
     theirs = {move.target: set(move.sources) for move in moves}
-    found: dict[str, str] = {"": ""}
+    pairs: dict[str, str] = {"": ""}
     by_parameters = below(base, ours)
     for parameters, names in below(other, theirs).items():
-        found |= nested(base, other, by_parameters.get(parameters, []), names)
-    found[""] = ""
-    bare = [name for name in other.layers if name not in found and not has(name, theirs)]
-    free = [name for name in base.layers if name not in found.values() and not has(name, ours)]
+        pairs |= nested(base, other, by_parameters.get(parameters, []), names)
+    pairs[""] = ""
+    bare = [name for name in other.layers if name not in pairs and not has(name, theirs)]
+    free = [name for name in base.layers if name not in pairs.values() and not has(name, ours)]
     # The outer layers come first, so that they are paired when those in them are looked at.
     for depth in range(1 + max((name.count(".") for name in bare), default=-1)):
         level = [name for name in bare if name.count(".") == depth]
-        for parent in dict.fromkeys(paired_above(name, found) for name in level):
-            ours_below = [name for name in free if name not in found.values()]
-            mine = [name for name in ours_below if paired_above(name, found.values()) == found[parent]]
-            yours = [name for name in level if paired_above(name, found) == parent]
-            found |= alike([base.layers[name] for name in mine], [other.layers[name] for name in yours])
-    return found
+        for parent in dict.fromkeys(paired_above(name, pairs) for name in level):
+            ours_below = [name for name in free if name not in pairs.values()]
+            mine = [name for name in ours_below if paired_above(name, pairs.values()) == pairs[parent]]
+            yours = [name for name in level if paired_above(name, pairs) == parent]
+            pairs |= alike([base.layers[name] for name in mine], [other.layers[name] for name in yours])
+    return pairs
 
 
 def nested(base: RemotePort, other: RemotePort, ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
@@ -72,7 +72,7 @@ def paired_above(layer: str, paired: Container[str]) -> str:
 
 def alike(mine: Sequence[LayerInfo], yours: Sequence[LayerInfo]) -> dict[str, str]:
     """Pairs of layers without parameters in partners."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     keys: tuple[Key, ...] = (
         lambda layer: layer.name.rpartition(".")[2],
         lambda layer: plain(layer.kind),
@@ -80,13 +80,13 @@ def alike(mine: Sequence[LayerInfo], yours: Sequence[LayerInfo]) -> dict[str, st
         lambda _: "",
     )
     for key in keys:
-        ours = [layer for layer in mine if layer.name not in found.values()]
-        theirs = [layer for layer in yours if layer.name not in found]
+        ours = [layer for layer in mine if layer.name not in pairs.values()]
+        theirs = [layer for layer in yours if layer.name not in pairs]
         for word in dict.fromkeys(map(key, theirs)):
-            a, b = ([layer for layer in side if key(layer) == word] for side in (ours, theirs))
+            a, b = ([layer for layer in layers if key(layer) == word] for layers in (ours, theirs))
             if len(a) == len(b):
-                found |= {there.name: here.name for here, there in zip(a, b, strict=True)}
-    return found
+                pairs |= {there.name: here.name for here, there in zip(a, b, strict=True)}
+    return pairs
 
 
 def plain(kind: str) -> str:

@@ -31,11 +31,11 @@ class Layout:
 
     def shape(self, shape: Shape) -> Shape:
         """PyTorch's shape of a tensor that has this one in its framework."""
-        rest, found = list(self.ordered(shape)), []
+        rest, lengths = list(self.ordered(shape)), []
         for n in self.merged:
-            found.append(prod(rest[:n]))
+            lengths.append(prod(rest[:n]))
             del rest[:n]
-        return tuple(found + rest)
+        return tuple(lengths + rest)
 
     def there(self, array: Array) -> Array:
         """A framework's tensor in PyTorch's layout."""

@@ -92,29 +92,29 @@ class Kernel:
     @property
     def placed(self) -> dict[str, str]:
         """Where each of the op's inputs is in a call of the layer: `in:0`, `param:weight`."""
-        found: dict[str, str] = {}
+        locations: dict[str, str] = {}
         for item in self.op.inputs:
             if self.info(item.name) is not None:
-                found[item.name] = f"param:{self.own_name(item.name)[0]}"
+                locations[item.name] = f"param:{self.own_name(item.name)[0]}"
             elif not item.optional:
-                found[item.name] = f"in:{sum(place.startswith('in:') for place in found.values())}"
-        return found
+                locations[item.name] = f"in:{sum(location.startswith('in:') for location in locations.values())}"
+        return locations
 
-    def key(self, side: str, index: Any) -> str:
+    def key(self, role: str, index: Any) -> str:
         """The name of a tensor at its boundary."""
-        return f"{self.layer.name}|{self.call}|{side}|{index}"
+        return f"{self.layer.name}|{self.call}|{role}|{index}"
 
     def inputs(self, plain: Recorded) -> dict[str, Array]:
         """The op's inputs as this port had them in a run. Raises KeyError."""
-        stored, found = Recorded(str(self.state)), {}
-        for name, place in self.placed.items():
-            side, _, own = place.partition(":")
-            if side == "in":
-                found[name] = plain.load(self.key("in", own))
+        stored, arrays = Recorded(str(self.state)), {}
+        for name, location in self.placed.items():
+            kind, _, own = location.partition(":")
+            if kind == "in":
+                arrays[name] = plain.load(self.key("in", own))
             else:
                 info = self.info(name)
-                found[name] = self.own_name(name)[1].there(stored.load(info.tied or info.name))
-        return found
+                arrays[name] = self.own_name(name)[1].there(stored.load(info.tied or info.name))
+        return arrays
 
     def __call__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
         """Its outputs and gradients by the op's names; None for other options, another dtype, or parameters of other
@@ -122,18 +122,18 @@ class Kernel:
         if case.params != self.params or dtype != self.dtype or case.op != self.op.name:
             return None
         given: dict[str, Array] = {}
-        for name, place in self.placed.items():
+        for name, location in self.placed.items():
             array = np.asarray(inputs[name]) if name in inputs else None
             if array is None:
                 return None
-            if place.startswith("param:"):
+            if location.startswith("param:"):
                 layout, shape = self.own_name(name)[1], self.info(name).shape
                 if array.size != np.prod(shape, dtype=int):
                     return None
                 array = layout.back(array, shape)
             else:
-                array = self.sight.own(self.key("in", place.partition(":")[2]), array)
-            given[place] = array
+                array = self.sight.own(self.key("in", location.partition(":")[2]), array)
+            given[location] = array
         given |= {
             f"grad:{i}": self.sight.own(self.key("out", i), np.asarray(inputs[f"grad.{n}"]))
             for i, n in enumerate(self.op.grad_outputs)
@@ -146,25 +146,25 @@ class Kernel:
         return self._named(returned, inputs)
 
     def _named(self, returned: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
-        found: dict[str, Array] = {}
+        outputs: dict[str, Array] = {}
         try:
             shapes = self.op.infer_shapes(self.params, {name: np.shape(array) for name, array in inputs.items()})
         except CaseError:
-            return found
+            return outputs
         for i, name in enumerate(self.op.grad_outputs):
             if self.key("out", i) in returned:
                 array = returned[self.key("out", i)]
-                found[name] = self.sight.base(self.key("out", i), array, shapes.outputs[name])
-        for name, place in self.placed.items():
-            side, _, own = place.partition(":")
-            for key, target in ((f"grad.{own}", f"grad.{name}"), (f"after.{own}" if side == "param" else "", name)):
+                outputs[name] = self.sight.base(self.key("out", i), array, shapes.outputs[name])
+        for name, location in self.placed.items():
+            kind, _, own = location.partition(":")
+            for key, target in ((f"grad.{own}", f"grad.{name}"), (f"after.{own}" if kind == "param" else "", name)):
                 if key in returned and (target.startswith("grad.") or not self.info(name).trained):
-                    if side == "param":
+                    if kind == "param":
                         array = self.own_name(name)[1].there(returned[key])
                     else:
                         array = self.sight.base(self.key("in", own), returned[key])
-                    found[target] = array.reshape(inputs[name].shape)
-        return found
+                    outputs[target] = array.reshape(inputs[name].shape)
+        return outputs
 
 
 class OpKernel(Protocol):

@@ -38,7 +38,7 @@ class Distance:
     shapes: str = ""
 
     @property
-    def off(self) -> bool:
+    def exceeds_bound(self) -> bool:
         """Whether it is more than rounding."""
         return not self.ratio < OFF
 

@@ -64,7 +64,7 @@ def permuted(a: Sequence[int], b: Sequence[int]) -> bool:
     return sorted(squeezed(a)) == sorted(squeezed(b))
 
 
-def found(base: Recorded, other: Recorded, keys: Mapping[str, str]) -> dict[str, Axes]:
+def axis_orders(base: Recorded, other: Recorded, keys: Mapping[str, str]) -> dict[str, Axes]:
     """The order of the baseline's axes that gives each tensor of another port, where it is not the plain one; `keys`
     are the baseline's names."""
     axes: dict[str, Axes] = {}
@@ -112,6 +112,6 @@ def written(axes: Mapping[str, Axes]) -> Iterator[str]:
     """The orders in words, with how many tensors have each, for a mapping file."""
     for order, n in Counter(axes.values()).most_common():
         first: Any = next(name for name, one in axes.items() if one == order)
-        layer, _, side, _ = first.split("|")
-        where = f"{'the input' if side == 'in' else 'the output'} of {layer or 'the model'}"
+        layer, _, role, _ = first.split("|")
+        where = f"{'the input' if role == 'in' else 'the output'} of {layer or 'the model'}"
         yield f"axes {list(order)} of the baseline's: {n} tensor{'s' * (n > 1)} between layers, first {where}"

@@ -56,30 +56,30 @@ class PortPair(ComparedPorts):
 
     def judged(self) -> None:
         """Look for what is off, layer by layer in step, and for the causes; measure what each explains."""
-        off = any(map(self._is_off, [*self._outputs, "loss"]))
+        is_wrong = any(map(self._is_wrong, [*self._outputs, "loss"]))
         if self.other.converted:
             self.partners = converted.of_size(self.other, self.partners, self.free.plain, self.run)
-        after = steps.resized(self.partners, self.free.plain, self.run) if off else None
+        after = steps.resized(self.partners, self.free.plain, self.run) if is_wrong else None
         self.resized = after is not None
         self.partners = steps.fitting(self.other, self.partners, self.free.plain, self.run, after)
         self.keys = steps.aligned(
             self.free.plain, self.run, self.partners, self._buffers, after, self.behind, self.other.converted
         )
-        if self.other.converted and not off:
+        if self.other.converted and not is_wrong:
             self.keys = dict(self._trusted())
-        self.axes = orders.found(self.free.plain, self.run, self.keys)
+        self.axes = orders.axis_orders(self.free.plain, self.run, self.keys)
         sight = self.sight
         run = self.other.run(
             self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, keys=self.keys,
             axes=self.axes, resized=self.resized,
         )  # fmt: skip
-        self.findings, _ = steps.off_in_step(self.other, self.step, run, self.partners, self.keys, self.axes)
-        if not off and not any(self._gradients_off()) and not any(self._buffers_left()):
+        self.findings, _ = steps.wrong_in_step(self.other, self.step, run, self.partners, self.keys, self.axes)
+        if not is_wrong and not any(self._wrong_gradients()) and not any(self._buffers_left()):
             # Layers in another order that commute: what is between them differs, nothing that it leads to does.
             self.findings = [finding for finding in self.findings if finding.kind != CODE]
         for finding in self.findings:
             values = {at: sight.base(str(at), run.load(str(at))) for at in finding.boundaries}
-            finding.values = {at: array for at, array in values.items() if at.side == "in"}
+            finding.values = {at: array for at, array in values.items() if at.role == "in"}
             finding.metrics = {at: self._measured(array, at) for at, array in values.items()}
         self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
         for finding in self.findings:
@@ -95,16 +95,18 @@ class PortPair(ComparedPorts):
             finding.comparisons = [self._weights(name) for name in finding.parameters]
         shared = weights.untied(self.moves, self.base, self.other) if self._differentiable else ()
         right = self._with_weights(loaded)
-        if not right.findings and any(right._gradients_off()):
-            off = any(map(right._is_off, [*right._outputs, "loss"]))
-            self.findings = right._backward() or right._called_otherwise(run) or ([] if off else right._parting())
+        if not right.findings and any(right._wrong_gradients()):
+            is_wrong = any(map(right._is_wrong, [*right._outputs, "loss"]))
+            self.findings = (
+                right._backward() or right._called_otherwise(run) or ([] if is_wrong else right._backward_divergence())
+            )
         elif any(right._buffers_left()):
             known = {finding.layer for finding in self.findings}
             self.findings += [finding for finding in right._called_otherwise(run) if finding.layer not in known]
         self.findings = [*loaded, *(finding for finding in self.findings if finding.title), *shared]
         self._measure()
         self.first = next(
-            (at for at, d in steps.distances(self.free, self.run, self.keys, self.axes, whole=True) if d.off),
+            (at for at, d in steps.distances(self.free, self.run, self.keys, self.axes, whole=True) if d.exceeds_bound),
             None,
         )
 
@@ -136,43 +138,43 @@ class PortPair(ComparedPorts):
         moves = (move for move in self.moves if len(move.sources) == 1 and not self.other.tensors[move.target].trained)
         return {move.target: move.sources[0] for move in moves}
 
-    def _gradients_off(self) -> Iterator[str]:
+    def _wrong_gradients(self) -> Iterator[str]:
         """The parameters whose gradients are more than rounding apart."""
         yield from (c.tensor for c in self.comparisons() if c.tensor.startswith("grad.") and c.verdict.fails)
 
     def _backward(self) -> list[ModelFinding]:
         """Layers whose gradients are off although they return the right values; each is called alone."""
-        found = []
+        findings = []
         for layer, partner in self.partners.items():
             op = leaves.op_of(self.base.layers[partner])
             finding = ModelFinding(LAYER, layer, 0, partner, {})
             if op is not None and self._judged_op(finding, op) is not None and finding.title:
-                found.append(finding)
-        return found
+                findings.append(finding)
+        return findings
 
-    def _parting(self) -> list[ModelFinding]:
+    def _backward_divergence(self) -> list[ModelFinding]:
         """The code that passes back another gradient, by the parameters whose gradients are wrong."""
-        factors, off = {}, set(self._gradients_off())
+        factors, wrong = {}, set(self._wrong_gradients())
         for move in self.moves:
             name, source = f"grad.{move.target}", f"grad.{move.sources[0]}"
-            if name in off and len(move.sources) == 1 and move.part is None and source in self.free.plain:
+            if name in wrong and len(move.sources) == 1 and move.part is None and source in self.free.plain:
                 shape = self.base.tensors[move.sources[0]].shape
                 theirs = move.undone(self.run.load(name), shape) if name in self.run else None
                 factors[move.target] = backward.factor(theirs, self.free.plain.load(source))
         order = backward.order_of(self.run, list(self.other.tensors))
-        parted = backward.parting(order, factors, self.base.name)
+        parted = backward.divergence(order, factors, self.base.name)
         if parted is None:
             return []
         layer, title = parted
         while layer not in self.partners:
             layer = layer.rpartition(".")[0]
-        found = ModelFinding(CODE, layer, 0, self.partners[layer], {}, title=title, id="layer-code", explained=True)
+        finding = ModelFinding(CODE, layer, 0, self.partners[layer], {}, title=title, id="layer-code", explained=True)
         cuts = self._cuts()
         if cuts:
-            found.layer = layer if layer in cuts else next(iter(cuts))
-            found.partner = self.partners[found.layer]
-            found.title = f"{title}; it calls {few(cuts[found.layer])}, which {self.base.name} does not"
-        return [found]
+            finding.layer = layer if layer in cuts else next(iter(cuts))
+            finding.partner = self.partners[finding.layer]
+            finding.title = f"{title}; it calls {few(cuts[finding.layer])}, which {self.base.name} does not"
+        return [finding]
 
     def _cuts(self) -> dict[str, list[str]]:
         """The calls by which code changes gradients alone, and the baseline's does not, by layer."""
@@ -182,31 +184,31 @@ class PortPair(ComparedPorts):
                 continue
             finding = ModelFinding(CODE, layer, 0, partner, {})
             try:
-                found = beside.cutting(*self._sides(finding, self._few_rows(finding)), self.dtype)
+                calls = beside.cutting(*self._closed_layers(finding, self._few_rows(finding)), self.dtype)
             except (ModelError, ValueError, TypeError, KeyError):
                 continue
-            cuts |= {layer: found} if found else {}
+            cuts |= {layer: calls} if calls else {}
         return cuts
 
-    def _sides(self, finding: ModelFinding, rows: int | None) -> tuple[beside.ClosedLayer, beside.ClosedLayer]:
+    def _closed_layers(self, finding: ModelFinding, rows: int | None) -> tuple[beside.ClosedLayer, beside.ClosedLayer]:
         """The code of a finding in both ports."""
-        return beside.sides(
+        return beside.closed_layers(
             (self.base, self.other), self.states, self.partners, finding.layer, finding.call, self.free.plain,
             self.sight, self.keys, rows, tuple(self.behind.values()),
         )  # fmt: skip
 
     def _called_otherwise(self, run: Recorded) -> list[ModelFinding]:
         """Code that calls its layers more or less often, with the same values: two norms that are still equal."""
-        found = [ModelFinding(CODE, layer, 0, partner, {}) for layer, partner in self.partners.items()]
-        wrong = [name.removeprefix("grad.") for name in self._gradients_off()]
-        for finding in found:
+        findings = [ModelFinding(CODE, layer, 0, partner, {}) for layer, partner in self.partners.items()]
+        wrong = [name.removeprefix("grad.") for name in self._wrong_gradients()]
+        for finding in findings:
             self._count_calls(finding, run)
             # A layer that a function stands for has its gradients.
             apart = finding.called_otherwise
             own = [[n for n in self.other.tensors if n.startswith(f"{name}.")] for name in apart]
             if self._differentiable and all(own) and not any(name in wrong for names in own for name in names):
                 finding.title = ""
-        return [finding for finding in found if finding.title]
+        return [finding for finding in findings if finding.title]
 
     # Causes
 
@@ -240,7 +242,7 @@ class PortPair(ComparedPorts):
         """Keep a layer that is right with the baseline's parameters, if its own are not known as any of these."""
         known = {move.target for move in self.moves}
         own = [name for name in self.other.tensors if name.rpartition(".")[0] == finding.layer and name not in known]
-        if own and any(map(self._is_off, self._outputs)):
+        if own and any(map(self._is_wrong, self._outputs)):
             self._undiagnosed(finding)
             names = few([name.rpartition(".")[2] for name in own])
             finding.title += f"; its {names} are not {self.base.name}'s, or have another factor or sum in them"
@@ -250,14 +252,14 @@ class PortPair(ComparedPorts):
         at = Boundary(finding.layer, finding.call, "out", 0)
         goal = self.free.plain.load(self.keys[str(at)])
         try:
-            side = self._sides(finding, None)[1]
+            closed = self._closed_layers(finding, None)[1]
             text, is_cause = beside.spelled_out(
-                side, str(at), goal, self.dtype, self.base.name, leave_out=not finding.explained
+                closed, str(at), goal, self.dtype, self.base.name, leave_out=not finding.explained
             )
         except (ModelError, ValueError, TypeError, KeyError):
             return
         if is_cause:
-            self._tell(finding, [text])
+            self._set_cause(finding, [text])
             return
         words = re.findall(r"\w+", f"{text} {finding.options.get('dtype')}")
         narrow = next((name for name in ULP if name in words), "")
@@ -294,8 +296,8 @@ class PortPair(ComparedPorts):
             if finding.explained and finding.id == "layer-code":
                 return
             finding.id, finding.explained = "layer-code", True
-            told = (f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}" for name in apart)
-            finding.title = "; ".join(told)
+            texts = (f"calls {name} {times(theirs[name])}, {self.base.name} {times(ours[name])}" for name in apart)
+            finding.title = "; ".join(texts)
             finding.evidence.pop("expression", None)
 
     def _is_passed(self, name: str, run: Recorded) -> bool:
@@ -308,9 +310,9 @@ class PortPair(ComparedPorts):
     def _judged_op(self, finding: ModelFinding, op: Any) -> Judged | None:
         """Judge a layer as a case of its op; a layer that is within its error bound there loses its finding."""
         kernels = self._kernels(finding, op)
-        place = self.folder / "layers" / slug(finding.layer)
+        folder = self.folder / "layers" / slug(finding.layer)
         made = kernels and leaves.layer_case(
-            kernels[0], self.case, self.free.plain, place, gradients=self._differentiable and not finding.resized
+            kernels[0], self.case, self.free.plain, folder, gradients=self._differentiable and not finding.resized
         )
         if not kernels or made is None:
             return None
@@ -325,19 +327,23 @@ class PortPair(ComparedPorts):
         cell = judge.cells[self.dtype]
         if not finding.resized and not has_shapes(outcomes[1], oracle):
             return None
-        if not finding.resized and not self._alone_off(cell):
+        if not finding.resized and not self._wrong_alone(cell):
             return judge.judged(diagnose=False)
         verified = self._verified(finding, case, inputs, outcomes[1], set(cell.off.get(self.other.name, {})))
         small = sum(array.size for array in inputs.values()) <= SMALL_CASE
         judged = judge.judged(diagnose=small and not verified)
-        off = self._alone_off(cell)
+        wrong = self._wrong_alone(cell)
         finding.comparisons = [
             renamed(c, finding)
             for c in judged.comparisons
-            if c.tensor in off and c.actual == self.other.name and c.culprit
+            if c.tensor in wrong and c.actual == self.other.name and c.culprit
         ]
-        script = repro.write(kernels[1], self.base.name, oracle, place)
-        finding.evidence |= {"op": op.name, "folder": str(place), **({} if script is None else {"script": str(script)})}
+        script = repro.write(kernels[1], self.base.name, oracle, folder)
+        finding.evidence |= {
+            "op": op.name,
+            "folder": str(folder),
+            **({} if script is None else {"script": str(script)}),
+        }
         if verified:
             finding.id, finding.explained = "layer-options", True
             finding.title = leaves.words(verified, (self.base.name, self.other.name))
@@ -345,7 +351,7 @@ class PortPair(ComparedPorts):
             self._undiagnosed(finding)
         return judged
 
-    def _alone_off(self, cell: Cell) -> set[str]:
+    def _wrong_alone(self, cell: Cell) -> set[str]:
         """The tensors in which the other port is wrong, and not as the baseline is."""
         shared = cell.off.get(self.base.name, {})
         apart = {c.tensor for c in cell.comparisons if c.expected == self.base.name and c.verdict.fails}
@@ -355,11 +361,11 @@ class PortPair(ComparedPorts):
         """Whether the judge has found the other port's cause, which becomes that of the finding."""
         mine = [d for d in judged.diagnoses if d.id != "rounding" and d.backend == self.other.name]
         # A wrong gradient may follow from the output; the reverse is not so.
-        found = sorted(mine, key=lambda d: (d.id == "unexplained", of_gradients(d), not d.explained))
-        if not found or found[0].id == "unexplained":
+        causes = sorted(mine, key=lambda d: (d.id == "unexplained", of_gradients(d), not d.explained))
+        if not causes or causes[0].id == "unexplained":
             return False
-        finding.id, finding.title, finding.explained = found[0].id, found[0].title, found[0].explained
-        finding.evidence |= dict(found[0].evidence)
+        finding.id, finding.title, finding.explained = causes[0].id, causes[0].title, causes[0].explained
+        finding.evidence |= dict(causes[0].evidence)
         if finding.options:
             finding.title += f" ({leaves.words(finding.options, (self.base.name, self.other.name))})"
         return True
@@ -370,36 +376,36 @@ class PortPair(ComparedPorts):
         Of a large batch a few rows are judged, if they show it.
         """
         few = self._few_rows(finding)
-        told, is_code = self._parted(finding, few)
+        texts, is_code = self._parted(finding, few)
         if "unrecorded" in finding.evidence and few:
             # A graph may have the batch's size in it.
-            told, is_code = self._parted(finding, None)
-        if told and is_code:
+            texts, is_code = self._parted(finding, None)
+        if texts and is_code:
             return None
         judged = self._judged_rows(finding, few) if few else None
         judged = judged or self._judged_rows(finding, None)
-        if told and not finding.explained:
-            self._tell(finding, told)
+        if texts and not finding.explained:
+            self._set_cause(finding, texts)
         return judged
 
     def _parted(self, finding: ModelFinding, rows: int | None) -> tuple[Sequence[str], bool]:
         """Where the code of both ports parts, which is told unless the baseline's is one function, whose causes have
         names."""
-        place = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
+        folder = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
         try:
-            told, is_code = beside.parted(*self._sides(finding, rows), self.keys, self.dtype, place)
+            texts, is_code = beside.parted(*self._closed_layers(finding, rows), self.keys, self.dtype, folder)
         except (ModelError, ValueError, TypeError, KeyError) as error:
             finding.evidence["unrecorded"] = str(error)
             return [], False
-        if told and is_code:
-            self._tell(finding, told)
-        return told, is_code
+        if texts and is_code:
+            self._set_cause(finding, texts)
+        return texts, is_code
 
-    def _tell(self, finding: ModelFinding, told: Sequence[str]) -> None:
+    def _set_cause(self, finding: ModelFinding, texts: Sequence[str]) -> None:
         """The cause of a finding is where the code of both ports parts."""
-        steps = "one step differs" if len(told) == 1 else f"{len(told)} steps differ"
+        steps = "one step differs" if len(texts) == 1 else f"{len(texts)} steps differ"
         finding.id, finding.title, finding.explained = "layer-code", steps, True
-        finding.evidence["expression"] = "; ".join(told)
+        finding.evidence["expression"] = "; ".join(texts)
 
     def _few_rows(self, finding: ModelFinding) -> int | None:
         """As many rows of the batch as can be searched; None if that is all."""
@@ -409,12 +415,12 @@ class PortPair(ComparedPorts):
         return max(1, rows * SEARCHED // size) if size > SEARCHED and rows > 1 else None
 
     def _judged_rows(self, finding: ModelFinding, rows: int | None) -> Judged | None:
-        place = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
+        folder = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
         same = {m.sources[0]: m.target for m in self.moves if len(m.sources) == 1 and not m.axes and m.part is None}
         try:
             made = code_case(
                 self.case, self.dtype, (self.base, self.other), self.states, self.partners, same, finding.layer,
-                finding.call, self.free.plain, self.sight, self.keys, place, rows, tuple(self.behind.values()),
+                finding.call, self.free.plain, self.sight, self.keys, folder, rows, tuple(self.behind.values()),
             )  # fmt: skip
             oracle = consult_oracle(made.case, made.inputs)
         except (ModelError, ValueError, TypeError, KeyError) as error:
@@ -432,8 +438,8 @@ class PortPair(ComparedPorts):
             ask=lambda name, *cell: made.kernels[name](*cell),
         )
         judge.take(self.dtype, outcomes)
-        off = judge.cells[self.dtype].off
-        if off.get(self.base.name) or not off.get(self.other.name):
+        wrong = judge.cells[self.dtype].off
+        if wrong.get(self.base.name) or not wrong.get(self.other.name):
             finding.evidence["untraced"] = "the program does not give the baseline's values"
             return None
         other = self._otherwise(made, outcomes[1])
@@ -441,7 +447,7 @@ class PortPair(ComparedPorts):
         finding.comparisons = [
             renamed(c, finding) for c in judged.comparisons if c.actual == self.other.name and c.culprit
         ]
-        finding.evidence |= {"program": str(place / "code.py"), "folder": str(place)}
+        finding.evidence |= {"program": str(folder / "code.py"), "folder": str(folder)}
         if other:
             finding.id, finding.explained = "layer-options", True
             finding.title = leaves.words(other, (self.base.name, self.other.name))
@@ -491,10 +497,10 @@ class PortPair(ComparedPorts):
             return None
 
     def _verified(
-        self, finding: ModelFinding, case: CasePlan, inputs: Mapping[str, Array], theirs: CellOutcome, off: set[str]
+        self, finding: ModelFinding, case: CasePlan, inputs: Mapping[str, Array], theirs: CellOutcome, wrong: set[str]
     ) -> Mapping[str, tuple[Any, Any]]:
         """The options that differ, if with the other's class and values the reference gives the outputs that the other
-        returned, and something that was `off`; nothing was where the shapes differ."""
+        returned, and something that was `wrong`; nothing was where the shapes differ."""
         op = leaves.op_of(self.other.layers[finding.layer])
         params = None if op is None else self._params(self.other, finding.layer, op)
         if op is None or params is None or (op.name, params) == (case.op, case.params) or not finding.options:
@@ -505,7 +511,7 @@ class PortPair(ComparedPorts):
             judge.take(self.dtype, [theirs])
             # What else the layer does otherwise, as with its running statistics, is found in other modes.
             left = judge.cells[self.dtype].off[self.other.name].keys()
-            right = left.isdisjoint(other.definition.grad_outputs) and (not off or bool(off - left))
+            right = left.isdisjoint(other.definition.grad_outputs) and (not wrong or bool(wrong - left))
         except (TypeError, ValueError, KeyError):
             return {}
         finding.evidence["verified"] = right
@@ -536,7 +542,7 @@ class PortPair(ComparedPorts):
         if theirs is None or theirs.dtype.kind not in "iu" or theirs.shape != ours.shape:
             return ""
         first = max(int(np.argmax(theirs != ours)) - 1, 0)
-        a, b = (", ".join(map(str, side.ravel()[first : first + 4])) for side in (theirs, ours))
+        a, b = (", ".join(map(str, values.ravel()[first : first + 4])) for values in (theirs, ours))
         return f": {a}, ... where {self.base.name} has {b}, ..."
 
     # Shares
@@ -547,8 +553,8 @@ class PortPair(ComparedPorts):
         They are mended one after the other, in the order of the run.
         """
         self.metrics = {self.other.name: self._metric(self.run), self.base.name: self._metric(self.free.plain)}
-        right = {} if any(map(self._is_off, self._outputs)) else {"output": 0.0}
-        right |= {} if self._is_off("loss") else {"loss": 0.0}
+        right = {} if any(map(self._is_wrong, self._outputs)) else {"output": 0.0}
+        right |= {} if self._is_wrong("loss") else {"loss": 0.0}
         last = self._apart(self.run)
         total = {**last, **right}
         mended: list[str] = []
@@ -603,24 +609,24 @@ class PortPair(ComparedPorts):
             ours = self.free.plain.load(name)
             scale = difference(ours, np.zeros_like(ours)) or 1.0
             outputs.append(difference(run.load(name), ours) / scale if name in run else float("inf"))
-        found = {"output": max(outputs)}
+        distances = {"output": max(outputs)}
         if "loss" in run and "loss" in self.free.plain:
-            found["loss"] = difference(run.load("loss"), self.free.plain.load("loss"))
+            distances["loss"] = difference(run.load("loss"), self.free.plain.load("loss"))
         ours = self.metrics.get(self.base.name, {})
-        return found | {name: abs(value - ours[name]) for name, value in self._metric(run).items() if name in ours}
+        return distances | {name: abs(value - ours[name]) for name, value in self._metric(run).items() if name in ours}
 
     def diagnoses(self, comparisons: Sequence[Comparison]) -> Iterator[Diagnosis]:
         """One for each finding; of what is off without one, that it is unexplained."""
         cell = self.case.id, self.dtype, self.other.name
-        off = [c.tensor for c in comparisons if c.verdict.fails and not c.tensor.startswith(("layer.", "weights."))]
+        wrong = [c.tensor for c in comparisons if c.verdict.fails and not c.tensor.startswith(("layer.", "weights."))]
         main = [f for f in self.findings if (f.share or 0.0) >= MAIN] or self.findings
         for finding in self.findings:
             mine = [c.tensor for c in finding.comparisons or self._boundaries(finding)]
-            mine += [name for name in off if self._is_buffer_of(finding, name)]
-            mine += [name for name in off if name.removeprefix("grad.") in finding.parameters]
+            mine += [name for name in wrong if self._is_buffer_of(finding, name)]
+            mine += [name for name in wrong if name.removeprefix("grad.") in finding.parameters]
             evidence = {
                 **finding.evidence,
-                "place": finding.place,
+                "place": finding.location,
                 "layer": finding.layer,
                 "partner": finding.partner,
                 "share": finding.share,
@@ -630,23 +636,23 @@ class PortPair(ComparedPorts):
                 "layers": self.n_layers,
                 "boundaries": {str(at): ratio for at, ratio in finding.boundaries.items()},
             }
-            rest = [name for name in off if not name.startswith("buffer.")] if finding in main else []
+            rest = [name for name in wrong if not name.startswith("buffer.")] if finding in main else []
             tensors = tuple(dict.fromkeys([*mine, *rest]))
             alike = [one for one in self.findings if one.said == finding.said]
-            title = f"{places(alike)}: {finding.title}"
+            title = f"{locations(alike)}: {finding.title}"
             yield Diagnosis(*cell, finding.id, title, tensors, finding.explained, finding.ratio, None, evidence)
-        left = list(self._buffers_left(off))
+        left = list(self._buffers_left(wrong))
         otherwise, lonely = self._other_outputs(), set(outputs_of(self.run)) ^ set(self._outputs)
         if otherwise:
             remedy = f"{otherwise}; return the same from a function of each file, `forward: NAME`"
-            yield Diagnosis(*cell, "missing-output", remedy, tuple(name for name in off if name in lonely), True)
-        left = [name for name in left or (off if not self.findings else ()) if name not in lonely]
+            yield Diagnosis(*cell, "missing-output", remedy, tuple(name for name in wrong if name in lonely), True)
+        left = [name for name in left or (wrong if not self.findings else ()) if name not in lonely]
         if left:
             yield Diagnosis(*cell, "unexplained", "no layer is off in step", tuple(left), False)
 
-    def _buffers_left(self, off: Sequence[str] | None = None) -> Iterator[str]:
+    def _buffers_left(self, wrong: Sequence[str] | None = None) -> Iterator[str]:
         """The buffers that are off and belong to no finding."""
-        wrong = [c.tensor for c in self.comparisons() if c.verdict.fails] if off is None else off
+        wrong = [c.tensor for c in self.comparisons() if c.verdict.fails] if wrong is None else wrong
         yield from (
             name for name in wrong
             if name.startswith("buffer.") and not any(self._is_buffer_of(finding, name) for finding in self.findings)
@@ -690,10 +696,10 @@ def has_shapes(outcome: CellOutcome, oracle: Mapping[str, Any]) -> bool:
     return bool(outcome.outputs) and all(o.shape == oracle[name].shape for name, o in outcome.outputs.items())
 
 
-def places(findings: Sequence[ModelFinding]) -> str:
+def locations(findings: Sequence[ModelFinding]) -> str:
     """`layers encoder.0.norm and encoder.1.norm`, `the code of a and b`."""
     if len(findings) == 1 or len({finding.kind for finding in findings}) > 1 or findings[0].kind == WEIGHTS:
-        return few([finding.place for finding in findings])
+        return few([finding.location for finding in findings])
     names = few([finding.layer or "the model" for finding in findings])
     return f"layers {names}" if findings[0].kind == LAYER else f"the code of {names}"
 

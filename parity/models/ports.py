@@ -204,14 +204,14 @@ class RemotePort:
         return self._recorded("model.calls", "calls", given, dtype=dtype, **how)
 
     def _recorded(
-        self, request: str, folder: str, given: Mapping[str, Array], **how: Any
+        self, request: str, kind: str, given: Mapping[str, Array], **how: Any
     ) -> tuple[Message, dict[str, Array]]:
         """The reply to a request about `given` tensors, and what was recorded. Raises ModelError."""
-        place = self.folder / folder
-        shutil.rmtree(place, ignore_errors=True)
-        write(given, place / "given")
-        reply = self._ask(request, given=str(place / "given"), record=str(place / "record"), **how)
-        recorded = Recorded(str(place / "record"))
+        folder = self.folder / kind
+        shutil.rmtree(folder, ignore_errors=True)
+        write(given, folder / "given")
+        reply = self._ask(request, given=str(folder / "given"), record=str(folder / "record"), **how)
+        recorded = Recorded(str(folder / "record"))
         return reply, {name: recorded.load(name) for name in recorded}
 
     def metric(self, record: Recorded, batch: Path) -> dict[str, float]:
@@ -232,8 +232,8 @@ class RemotePort:
             raise ModelError(f"{error}{times}", error.outcome) from error
         if reply["outcome"] != Outcome.OK.value:
             at, key = self._case.source, reply.get("key")
-            place = f"{Path(at.file).name}:{at.line}, {key}: " if key else ""
-            raise ModelError(f"{place}{reply['message']}", Outcome(reply["outcome"]))
+            location = f"{Path(at.file).name}:{at.line}, {key}: " if key else ""
+            raise ModelError(f"{location}{reply['message']}", Outcome(reply["outcome"]))
         self.seconds += float(reply["seconds"])
         return reply
 

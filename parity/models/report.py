@@ -128,7 +128,7 @@ class CaseView(Protocol):
         """What is told."""
 
     @property
-    def is_off(self) -> bool:
+    def fails(self) -> bool:
         """Whether anything is more than rounding."""
 
     def answer(self) -> list[str]:
@@ -155,7 +155,7 @@ def parts(one: CaseView, head: Sequence[str]) -> Iterator[RenderableType]:
     from parity.config.nodes import printable
 
     yield Text()
-    yield Text(printable(one.title), style="bold red" if one.is_off else "bold")
+    yield Text(printable(one.title), style="bold red" if one.fails else "bold")
     for sentence in one.answer():
         yield Text(f"  {printable(sentence)}")
     rows = one.table()

@@ -90,7 +90,7 @@ print("{backend}:", values[at], "exact:", exact[at], "at", tuple(map(int, at)))
 def of_graph(kernel: Kernel, base: str, exact: Array, folder: Path) -> Path | None:
     """The script of a layer of a graph, beside the layer as a graph of its own."""
     reply = kernel.port.extracted(kernel.state, kernel.layer.name, kernel.call, folder / "layer.onnx")
-    given = [name for name, place in kernel.placed.items() if place.startswith("in:")]
+    given = [name for name, location in kernel.placed.items() if location.startswith("in:")]
     if len(given) != len(reply["inputs"]) or not reply["outputs"]:
         return None
     output = kernel.op.grad_outputs[0]
@@ -115,14 +115,16 @@ def write(kernel: Kernel, base: str, oracle: Mapping[str, Array], folder: Path) 
     if framework not in CALLS or not output or kernel.dtype not in ("float32", "float64"):
         return None
     calls, settings = CALLS[framework], []
-    for name, place in kernel.placed.items():
-        if place.startswith("param:"):
+    for name, location in kernel.placed.items():
+        if location.startswith("param:"):
             own, layout = kernel.own_name(name)
             axes = layout.axes
             shape = kernel.info(name).shape
             array = f'load("{name}")' + (f".transpose({inverse(axes)})" if axes else "") + f".reshape({shape}).copy()"
             settings.append(calls["set"].format(f"layer.{own}", calls["tensor"].format(array)))
-    given = [calls["tensor"].format(f'load("{n}")') for n, place in kernel.placed.items() if place.startswith("in:")]
+    given = [
+        calls["tensor"].format(f'load("{n}")') for n, location in kernel.placed.items() if location.startswith("in:")
+    ]
     save_array(folder / f"exact-{output[0]}.npy", oracle[output[0]].astype(np.float64))
     path = folder / "repro.py"
     text = TEMPLATE.format(

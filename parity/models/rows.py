@@ -68,9 +68,13 @@ class ComparedPorts:
         """Whether gradients are compared."""
         return bool(self.model.loss) and self.base.differentiable and self.other.differentiable
 
-    def _is_off(self, name: str) -> bool:
+    def _is_wrong(self, name: str) -> bool:
         """Whether an output or the loss is more than rounding."""
-        return name in self.free.plain and name in self.run and self.free.distance(name, self.run, name, whole=True).off
+        return (
+            name in self.free.plain
+            and name in self.run
+            and self.free.distance(name, self.run, name, whole=True).exceeds_bound
+        )
 
     @property
     def _outputs(self) -> list[str]:
@@ -110,11 +114,13 @@ class ComparedPorts:
         metrics = differing(have, want)
         scale = FLOOR[self.dtype] * metrics.expected_rms
         ratio = quotient(metrics.rmse, scale)
-        off = ratio >= OFF or metrics.n_nonfinite_mismatched > 0
-        verdict = Verdict.NONFINITE if metrics.n_nonfinite_mismatched else Verdict.SEMANTIC if off else Verdict.CLOSE
+        is_wrong = ratio >= OFF or metrics.n_nonfinite_mismatched > 0
+        verdict = (
+            Verdict.NONFINITE if metrics.n_nonfinite_mismatched else Verdict.SEMANTIC if is_wrong else Verdict.CLOSE
+        )
         return replace(
             start, verdict=verdict, metrics=metrics, error_ratio=(ratio, None), envelope=(scale, scale),
-            culprit=(self.other.name,) if off else (),
+            culprit=(self.other.name,) if is_wrong else (),
         )  # fmt: skip
 
     def _metrics(self) -> Iterator[Comparison]:
@@ -187,7 +193,7 @@ class ComparedPorts:
         metrics = differing(np.asarray(values), np.asarray(expected).astype(values.dtype))
         if not np.isfinite(expected).any() and not metrics.n_nonfinite_mismatched:
             return replace(base, verdict=Verdict.NOT_COMPARED, message=NOTHING_FINITE)
-        verdict = Verdict.SEMANTIC if distance.off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
+        verdict = Verdict.SEMANTIC if distance.exceeds_bound else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
         if metrics.n_nonfinite_mismatched:
             verdict = Verdict.NONFINITE
         return replace(
@@ -196,7 +202,7 @@ class ComparedPorts:
             metrics=metrics,
             error_ratio=(distance.ratio, distance.base_ratio),
             envelope=(distance.envelope.rms, distance.envelope.max),
-            culprit=(self.other.name,) if distance.off else (),
+            culprit=(self.other.name,) if distance.exceeds_bound else (),
         )
 
     def _measured(self, values: Array, at: Boundary) -> Metrics | None:
@@ -209,7 +215,7 @@ class ComparedPorts:
     def _boundaries(self, finding: ModelFinding) -> Iterator[Comparison]:
         """The tensors at the boundaries of a finding that was not judged as an op."""
         for at, ratio in finding.boundaries.items():
-            start = self._start(f"layer.{at.layer or 'model'}.{at.state or at.side}{at.index or ''}")
+            start = self._start(f"layer.{at.layer or 'model'}.{at.state or at.role}{at.index or ''}")
             metrics = finding.metrics.get(at)
             yield replace(
                 start, verdict=Verdict.SEMANTIC, metrics=metrics, error_ratio=(ratio, None), culprit=(self.other.name,)

@@ -55,7 +55,7 @@ def each(
         return
     log, posted = RunLog(run_dir / "log.txt"), list[Event]()
 
-    def tell(*events: Event) -> None:
+    def notify(*events: Event) -> None:
         while posted:
             observe(posted.pop(0))
         for event in events:
@@ -67,7 +67,7 @@ def each(
             for dtype in case.dtypes:
                 if (case.id, dtype) not in done:
                     folder = run_dir / "tensors" / folder_name(index, case) / dtype
-                    judged = made(plan.of(case), case, dtype, workers, folder, tell).judged()
+                    judged = made(plan.of(case), case, dtype, workers, folder, notify).judged()
                     yield from (whole(one, plan.of(case).baseline) for one in judged)
     finally:
         workers.close()
@@ -96,9 +96,9 @@ class ModelRun:
     """A model in one dtype, from its ports to their verdicts; `folder` holds its files."""
 
     def __init__(
-        self, plan: Plan, case: CasePlan, dtype: str, workers: Workers, folder: Path, tell: Callable[..., None]
+        self, plan: Plan, case: CasePlan, dtype: str, workers: Workers, folder: Path, notify: Callable[..., None]
     ) -> None:
-        self.case, self.dtype, self.folder, self._tell = case, dtype, folder, tell
+        self.case, self.dtype, self.folder, self._notify = case, dtype, folder, notify
         self.model: ModelSpec = case.params
         self.scratch = folder / "runs"
         self.batch = folder / "batch"
@@ -117,7 +117,7 @@ class ModelRun:
         interrupted: KeyboardInterrupt | None = None
         try:
             for pair in self._pairs():
-                self._tell(Judging(self.case.id))
+                self._notify(Judging(self.case.id))
                 began = time.monotonic()
                 try:
                     pair.judged()
@@ -155,7 +155,7 @@ class ModelRun:
         self.outcomes[port.name] = CellOutcome(self.case.id, self.dtype, port.name, outcome, message=str(error))
 
     def _say(self, text: str) -> None:
-        self._tell(Announced(f"{self.case.id} {self.dtype}: {text}"))
+        self._notify(Announced(f"{self.case.id} {self.dtype}: {text}"))
 
     def _pairs(self) -> Iterator[PortPair]:
         """The pairs of ports that can be judged; others have an outcome that says why."""
@@ -213,9 +213,9 @@ class ModelRun:
 
     def _partners(self, port: RemotePort, moves: Sequence[Move]) -> dict[str, str]:
         """The baseline's layer for each of a port's."""
-        found = converted.paired(partners(self.base, port, moves), self.folds.get(port.name, ()))
-        converted.adopted(self.base, port, found)
-        return found
+        layer_partners = converted.paired(partners(self.base, port, moves), self.folds.get(port.name, ()))
+        converted.adopted(self.base, port, layer_partners)
+        return layer_partners
 
     def _read_batch(self, port: RemotePort) -> None:
         """The batch of a file, once; raises ModelError."""

@@ -145,21 +145,21 @@ class ParameterMatcher:
             (matching.right_only, matching.left_only, True),
             (matching.left_only, matching.right_only, False),
         ):
-            side, parts = (self._theirs, self._ours) if one else (self._ours, self._theirs)
+            whole, parts = (self._theirs, self._ours) if one else (self._ours, self._theirs)
             left = [parts[name] for name in many]
             for name in names:
-                info, entry, layout = side[name]
-                found = next((group for n in FUSED for group in neighbours(left, n, entry)), None)
-                if found is None:
+                info, entry, layout = whole[name]
+                group = next((run for n in FUSED for run in neighbours(left, n, entry)), None)
+                if group is None:
                     continue
-                left = [item for item in left if item not in found]
+                left = [item for item in left if item not in group]
                 if one:
                     axes, split = moved(Layout(""), layout, info.shape)
-                    yield Move(info.name, tuple(i.name for i, _, _ in found), axes, None, "fused", split=split)
+                    yield Move(info.name, tuple(i.name for i, _, _ in group), axes, None, "fused", split=split)
                 else:
-                    for i, (target, _, own) in enumerate(found):
+                    for i, (target, _, own) in enumerate(group):
                         axes, split = moved(Layout(""), own, target.shape)
-                        yield Move(target.name, (info.name,), axes, (i, len(found)), "fused", split=split)
+                        yield Move(target.name, (info.name,), axes, (i, len(group)), "fused", split=split)
 
 
 def moved(
@@ -240,8 +240,8 @@ def blocks_apart(base: RemotePort, other: RemotePort) -> list[str]:
     for port in (base, other):
         lists: dict[str, list[str]] = {}
         for name in port.tensors:
-            if found := NUMBERED.match(name):
-                lists.setdefault(found[1], []).append(found[2])
+            if numbered := NUMBERED.match(name):
+                lists.setdefault(numbered[1], []).append(numbered[2])
         prefix, numbers = max(lists.items(), key=lambda item: len(item[1]), default=("", []))
         longest.append((port.name, prefix, len(set(numbers))))
     (mine, first, n), (theirs, second, m) = longest
@@ -255,11 +255,11 @@ def blocks_apart(base: RemotePort, other: RemotePort) -> list[str]:
 def near(info: TensorInfo, port: RemotePort) -> str:
     """The nearest candidates in another port."""
     alike = [t.name for t in port.tensors.values() if sorted(t.shape) == sorted(info.shape)]
-    found = get_close_matches(info.name, alike, 2, 0.0) or get_close_matches(info.name, list(port.tensors), 1, 0.0)
+    nearest = get_close_matches(info.name, alike, 2, 0.0) or get_close_matches(info.name, list(port.tensors), 1, 0.0)
     tied = [t.name for t in port.tensors.values() if t.tied and t.name == info.name]
     if tied:
         return f", where it shares the memory of {port.tensors[tied[0]].tied}"
-    return f" (nearest: {', '.join(f'{name} {list(port.tensors[name].shape)}' for name in found)})" if found else ""
+    return f" (nearest: {', '.join(f'{name} {list(port.tensors[name].shape)}' for name in nearest)})" if nearest else ""
 
 
 def stored(base: RemotePort, other: RemotePort, moves: Sequence[Move], folder: Path) -> None:

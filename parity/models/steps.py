@@ -27,8 +27,8 @@ def resized(partners: Mapping[str, str], base: Recorded, other: Recorded) -> int
     follows has other sizes, too. None if there is no such place. What gets more and returns as much is padded before.
     """
     ours, theirs = grouped(base), grouped(other)
-    for position, (layer, call, side) in enumerate(theirs):
-        if not layer or layer == LOSS or layer not in partners or side not in ("in", "out"):
+    for position, (layer, call, role) in enumerate(theirs):
+        if not layer or layer == LOSS or layer not in partners or role not in ("in", "out"):
             continue
         mine, returned, given, got = (
             lengths(run, groups.get((owner_of, call, where), []))
@@ -41,7 +41,7 @@ def resized(partners: Mapping[str, str], base: Recorded, other: Recorded) -> int
         )
         if not mine or not returned or mine[0] == returned[0]:
             continue
-        if side == "in":
+        if role == "in":
             if len(given) == len(got) and given and given[0] != got[0]:
                 return position - 1
         elif sorted(given) == sorted(got):
@@ -60,7 +60,7 @@ def fitting(
     """The partners without lists of layers, which nobody calls, and without those that have no parameters and return
     tensors of other sizes; with all that come `after` a place from which sizes differ."""
     kept = {}
-    places = {key: position for position, key in enumerate(grouped(other))}
+    positions = {key: position for position, key in enumerate(grouped(other))}
     for layer, partner in partners.items():
         theirs, ours = (
             [run.shape(name) for name in grouped(run).get((owner_of, 0, "out"), [])]
@@ -70,7 +70,7 @@ def fitting(
             continue
         bare = not any(name.startswith(f"{layer}.") for name in port.tensors)
         fits = not (bare and layer and layer != LOSS and theirs and ours and not same_sizes(theirs, ours))
-        if fits or (after is not None and places[layer, 0, "out"] >= after):
+        if fits or (after is not None and positions[layer, 0, "out"] >= after):
             kept[layer] = partner
     return kept
 
@@ -105,19 +105,19 @@ def aligned(
     """
     ours = grouped(base)
     keys: dict[str, str] = {}
-    for position, ((layer, call, side), names) in enumerate(grouped(other).items()):
-        if side.startswith(STATE):
-            owner_of, _, own = buffers.get(f"{layer}.{side.removeprefix(STATE)}".removeprefix("."), "").rpartition(".")
+    for position, ((layer, call, role), names) in enumerate(grouped(other).items()):
+        if role.startswith(STATE):
+            owner_of, _, own = buffers.get(f"{layer}.{role.removeprefix(STATE)}".removeprefix("."), "").rpartition(".")
             name = str(Boundary(owner_of, 0, f"{STATE}{own}", 0))
             keys |= {names[0]: name} if name in base else {}
             continue
-        partner = (behind or {}).get(layer, partners.get(layer)) if side == "out" else partners.get(layer)
-        theirs = ours.get((partner, call, side), []) if partner is not None else []
+        partner = (behind or {}).get(layer, partners.get(layer)) if role == "out" else partners.get(layer)
+        theirs = ours.get((partner, call, role), []) if partner is not None else []
         if by_content and len(theirs) > 1:
             keys |= nearest(other, names, base, theirs)
             continue
         blind = after is not None and position > after and len(names) == len(theirs)
-        if side == "out" or blind or same_sizes([other.shape(n) for n in names], [base.shape(n) for n in theirs]):
+        if role == "out" or blind or same_sizes([other.shape(n) for n in names], [base.shape(n) for n in theirs]):
             keys |= dict(zip(names, theirs, strict=False))
             continue
         left = list(theirs)
@@ -150,11 +150,11 @@ def nearest(other: Recorded, names: Sequence[str], base: Recorded, theirs: Seque
             ours = base.load(there).reshape(mine.shape)
             if (ours.dtype.kind == "f") == (mine.dtype.kind == "f"):
                 apart.append((difference(mine, ours), name, there))
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for _, name, there in sorted(apart, key=lambda row: row[0]):
-        if name not in found and there not in found.values():
-            found[name] = there
-    return found
+        if name not in pairs and there not in pairs.values():
+            pairs[name] = there
+    return pairs
 
 
 def grouped(run: Recorded) -> dict[tuple[str, int, str], list[str]]:
@@ -163,7 +163,7 @@ def grouped(run: Recorded) -> dict[tuple[str, int, str], list[str]]:
     for name in run:
         at = Boundary.of(name)
         if at is not None:
-            groups.setdefault((at.layer, at.call, at.side), []).append(name)
+            groups.setdefault((at.layer, at.call, at.role), []).append(name)
     return groups
 
 
@@ -178,7 +178,7 @@ def distances(
             yield at, bench.distance(keys[name], run, name, whole=whole, moved=moved)
 
 
-def off_in_step(
+def wrong_in_step(
     port: RemotePort,
     bench: ReferenceRuns,
     run: Recorded,
@@ -191,21 +191,21 @@ def off_in_step(
     A tensor that a layer without layers of its own returns is that layer's; any other is of the code of the innermost
     layer with a partner around it.
     """
-    found: dict[tuple[str, str, int], dict[Boundary, float]] = {}
+    wrong: dict[tuple[str, str, int], dict[Boundary, float]] = {}
     far: dict[Boundary, Distance] = {}
     resized = set()
     for at, distance in distances(bench, run, keys, axes):
-        if not distance.off:
+        if not distance.exceeds_bound:
             continue
         far[at] = distance
         kind, layer = owner(port, at, partners)
         call = at.call if layer == at.layer else 0
-        found.setdefault((kind, layer, call), {})[at] = distance.ratio
+        wrong.setdefault((kind, layer, call), {})[at] = distance.ratio
         if distance.shapes:
             resized.add((kind, layer, call))
     findings = [
         ModelFinding(*key, partners.get(key[1], ""), boundaries, resized=key in resized)
-        for key, boundaries in found.items()
+        for key, boundaries in wrong.items()
     ]
     return one_each(findings), far
 
@@ -214,7 +214,7 @@ def owner(port: RemotePort, at: Boundary, partners: Mapping[str, str]) -> tuple[
     """Whose a tensor at a boundary is: the layer's, or the code's of a layer."""
     if at.state:
         return LAYER, at.layer
-    if at.side == "out":
+    if at.role == "out":
         inner = any(name != at.layer and inside(name, at.layer) for name in partners)
         return (CODE if inner or port.layers[at.layer].own else LAYER), at.layer
     around = [name for name in partners if name != at.layer and inside(at.layer, name)]

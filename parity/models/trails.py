@@ -100,7 +100,7 @@ class Trail:
         source: dict[str, str] = {}
 
         def put(text: str) -> str:
-            return MARK.sub(lambda found: source.get(found[0], found[0]), text)
+            return MARK.sub(lambda match: source.get(match[0], match[0]), text)
 
         steps = []
         for row in reply["steps"]:
@@ -119,13 +119,13 @@ class Trail:
 
     def behind(self, mark: str) -> list[str]:
         """A value and all that it follows from, in the order of the calls, inputs first."""
-        found, waiting = set[str](), [mark]
+        seen, waiting = set[str](), [mark]
         while waiting:
             one = waiting.pop()
-            if one not in found:
-                found.add(one)
+            if one not in seen:
+                seen.add(one)
                 waiting += self.by_mark[one].reads if one in self.by_mark else ()
-        return [mark for mark in (*self.inputs, *self.by_mark) if mark in found]
+        return [mark for mark in (*self.inputs, *self.by_mark) if mark in seen]
 
     def worded(self, mark: str, most: int = SHORT) -> tuple[str, int]:
         """A value by its name in the source, or by an expression of at most so many characters, else by a name."""
@@ -144,7 +144,7 @@ class Trail:
 
     def cuts(self) -> list[str]:
         """The calls that change gradients alone."""
-        return [MARK.sub(lambda found: self.worded(found[0])[0], text) for text in self.backward]
+        return [MARK.sub(lambda match: self.worded(match[0])[0], text) for text in self.backward]
 
     @property
     def text(self) -> str:
@@ -189,25 +189,25 @@ class TrailComparison:
         return {mark for mark, first in self._firsts.items() if first in firsts}
 
     @property
-    def off(self) -> list[str]:
+    def wrong_outputs(self) -> list[str]:
         """Their outputs that are others than ours; what layers get that are called as often, if there are such."""
-        off = [
+        wrong = [
             key for key, mark in self.theirs.outputs.items()
             if (ours := self.keys.get(key, "")) in self.ours.outputs
-            and not is_place(self.theirs.values[mark], self.ours.values[self.ours.outputs[ours]], self.near)
+            and not same_in_order(self.theirs.values[mark], self.ours.values[self.ours.outputs[ours]], self.near)
         ]  # fmt: skip
         calls = [Counter(map(layer_of, trail.outputs)) for trail in (self.ours, self.theirs)]
-        as_often = [key for key in off if calls[0][layer_of(self.keys[key])] == calls[1][layer_of(key)]]
-        return as_often or off
+        as_often = [key for key in wrong if calls[0][layer_of(self.keys[key])] == calls[1][layer_of(key)]]
+        return as_often or wrong
 
     @np.errstate(all="ignore")
-    def told(self) -> list[str]:
+    def divergences(self) -> list[str]:
         """Where the code parts, a text for each place; none if that is not found."""
-        found: dict[str, None] = {}
-        for key in self.off:
+        texts: dict[str, None] = {}
+        for key in self.wrong_outputs:
             self.tried = 0
-            found |= dict.fromkeys(self._explained(key))
-        return self._joined(list(found))
+            texts |= dict.fromkeys(self._explained(key))
+        return self._joined(list(texts))
 
     def _explained(self, key: str) -> list[str]:
         """Where the code behind one output parts."""
@@ -235,11 +235,11 @@ class TrailComparison:
         for text in texts:
             one = len(set(word.findall(text))) == 1
             groups.setdefault(word.sub("_", re.sub(r"^\w+ = ", "", text)) if one else text, []).append(text)
-        found = []
+        joined_texts = []
         for first, *rest in groups.values():
             names = dict.fromkeys(name for text in rest for name in word.findall(text))
-            found.append(f"{first}; the same for {few(list(names))}" if names else first)
-        return found
+            joined_texts.append(f"{first}; the same for {few(list(names))}" if names else first)
+        return joined_texts
 
     # Values that take the place of others
 
@@ -247,7 +247,7 @@ class TrailComparison:
         """A value of ours in the place of one of theirs that makes an output right."""
         root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
         behind = self.ours.behind(goal)
-        for exact, mark in product((True, False), self._places(root)):
+        for exact, mark in product((True, False), self._replaceable(root)):
             value = self.theirs.values[mark]
             for other in behind:
                 shape = self.ours.values[other].shape
@@ -280,7 +280,7 @@ class TrailComparison:
             for step in after if step.mark in needed and step.mark in mended.by_mark
         )  # fmt: skip
 
-    def _places(self, root: str) -> list[str]:
+    def _replaceable(self, root: str) -> list[str]:
         """The values behind an output, first those through which all goes that is not ours; in the order of calls."""
         behind = self.theirs.behind(root)
         other = [mark for mark in behind if mark not in self._twins]
@@ -290,8 +290,8 @@ class TrailComparison:
 
     def _is_open(self, mark: str) -> bool:
         """Whether another value can take a value's place."""
-        place = self.theirs.inputs.get(mark, "in:")
-        return place.partition(":")[0] in ("in", "child")
+        location = self.theirs.inputs.get(mark, "in:")
+        return location.partition(":")[0] in ("in", "child")
 
     def _leads(self, root: str, through: str) -> bool:
         """Whether all that is not ours behind an output goes through one value."""
@@ -308,12 +308,14 @@ class TrailComparison:
             waiting += others
         return True
 
-    def _mends(self, key: str, places: Mapping[str, str]) -> Trail | None:
+    def _mends(self, key: str, replacements: Mapping[str, str]) -> Trail | None:
         """What is called with values of ours in the place of some of theirs, if an output is right then."""
         if self.tried >= MOST_TRIED:
             return None
         self.tried += 1
-        given = {mark: fitted(self.ours.values[other], self.theirs.values[mark]) for mark, other in places.items()}
+        given = {
+            mark: fitted(self.ours.values[other], self.theirs.values[mark]) for mark, other in replacements.items()
+        }
         if any(array is None for array in given.values()):
             return None
         mended = self.rerun({mark: array for mark, array in given.items() if array is not None})
@@ -324,7 +326,7 @@ class TrailComparison:
         if after.size != goal.size:
             return None
         least = MENDED * min(apart(before, goal), apart(np.zeros_like(goal), goal))
-        return mended if is_place(after, goal, self.near) or apart(after, goal) <= least else None
+        return mended if same_in_order(after, goal, self.near) or apart(after, goal) <= least else None
 
     def _everywhere(self, key: str) -> list[str]:
         """The first values on each way that are not ours, all replaced by those of ours that follow from the same."""
@@ -365,7 +367,7 @@ class TrailComparison:
 
     def _is_same(self, mark: str, other: str) -> bool:
         theirs, ours = squeezed(self.theirs.values[mark]), squeezed(self.ours.values[other])
-        return is_place(theirs, ours, self.near) if theirs.shape == ours.shape else same(theirs, ours, self.near)
+        return same_in_order(theirs, ours, self.near) if theirs.shape == ours.shape else same(theirs, ours, self.near)
 
     # Words
 
@@ -390,8 +392,8 @@ class TrailComparison:
             theirs = self._theirs(mark, 0, exact=True)[0]
         if max(len(theirs), len(ours)) > LONGEST or theirs == ours:
             return None
-        layer, _, side, _ = key.split("|") if mark == self.theirs.outputs.get(key) else ("", "", "", "")
-        if side == "in":
+        layer, _, role, _ = key.split("|") if mark == self.theirs.outputs.get(key) else ("", "", "", "")
+        if role == "in":
             return f"{layer.removeprefix(f'{self.layer}.')} gets {theirs}, where {self.base} gives it {ours}"
         return f"{self._label(mark, other)}{theirs}, where {self.base} has {ours}"
 
@@ -412,8 +414,8 @@ class TrailComparison:
         """Their expression of a value, and how tightly it holds together: up to what both have (`exact`: in one shape),
         and if it shall be `brief`, to what has a name in the source."""
         twin, step = self._twins.get(mark), self.theirs.by_mark.get(mark)
-        is_told = twin is not None and (not exact or self.theirs.values[mark].shape == self.ours.values[twin].shape)
-        if twin is not None and (step is None or (is_told and self._in_order(mark, twin))):
+        is_shared = twin is not None and (not exact or self.theirs.values[mark].shape == self.ours.values[twin].shape)
+        if twin is not None and (step is None or (is_shared and self._in_order(mark, twin))):
             return self._named(self.ours, twin)
         if step is None or (brief and depth and step.labelled):
             return self.theirs.names[mark], WHOLE
@@ -431,7 +433,7 @@ class TrailComparison:
     def _in_order(self, mark: str, twin: str) -> bool:
         """Whether two values that are the same have one shape but for lengths of 1, and their elements in one order."""
         theirs, ours = self.theirs.values[mark], self.ours.values[twin]
-        return squeezed(theirs).shape == squeezed(ours).shape and is_place(theirs, ours, self.near)
+        return squeezed(theirs).shape == squeezed(ours).shape and same_in_order(theirs, ours, self.near)
 
     def _named(self, trail: Trail, mark: str) -> tuple[str, int]:
         """A value that both have: by its name, or by a short expression."""
@@ -446,9 +448,9 @@ def joined(step: CallStep, inner: Callable[[str], tuple[str, int]]) -> str:
     """A step's expression with those of the values that it reads, in parentheses where they need them."""
     first = next(iter(step.reads), None)
 
-    def put(found: re.Match[str]) -> str:
-        text, level = inner(found[0])
-        is_first = found[0] == first and found.start() == 0
+    def put(match: re.Match[str]) -> str:
+        text, level = inner(match[0])
+        is_first = match[0] == first and match.start() == 0
         tight = level > step.level or (level == step.level and is_first)
         return text if step.level == WHOLE or tight or (step.level == PART and level >= PART) else f"({text})"
 
@@ -462,26 +464,28 @@ def unchanged(one: Array, other: Array) -> bool:
 
 def layer_of(boundary: str) -> str:
     """The layer and side of a boundary."""
-    layer, _, side, _ = boundary.split("|")
-    return f"{layer}|{side}"
+    layer, _, role, _ = boundary.split("|")
+    return f"{layer}|{role}"
 
 
 def idle(step: CallStep, trail: Trail) -> bool:
     """Whether a step returns what it gets."""
     value = trail.values[step.mark]
-    return any(trail.values[mark].shape == value.shape and is_place(value, trail.values[mark]) for mark in step.reads)
+    return any(
+        trail.values[mark].shape == value.shape and same_in_order(value, trail.values[mark]) for mark in step.reads
+    )
 
 
 def same(one: Array, other: Array, near: float = NEAR) -> bool:
     """Whether two values are the same, up to the order of their axes."""
     if one.size != other.size:
         return False
-    if regrouped(one.shape, other.shape) and is_place(one, other, near):
+    if regrouped(one.shape, other.shape) and same_in_order(one, other, near):
         return True
     if not 1 < other.ndim <= MOST_AXES or not permuted(one.shape, other.shape):
         return False
     orders = fitting(squeezed(other).shape, squeezed(one).shape)
-    return any(is_place(squeezed(one), squeezed(other).transpose(order), near) for order in orders)
+    return any(same_in_order(squeezed(one), squeezed(other).transpose(order), near) for order in orders)
 
 
 def squeezed(array: Array) -> Array:
@@ -489,7 +493,7 @@ def squeezed(array: Array) -> Array:
     return array.reshape(tuple(n for n in array.shape if n != 1))
 
 
-def is_place(one: Array, other: Array, near: float = NEAR) -> bool:
+def same_in_order(one: Array, other: Array, near: float = NEAR) -> bool:
     """Whether two values have the same numbers in the same order."""
     if one.size != other.size:
         return False

@@ -42,7 +42,7 @@ class ModelView:
         return f"model-{slug(self.case.id)}-{self.dtype}-{slug(self.backend)}"
 
     @property
-    def is_off(self) -> bool:
+    def fails(self) -> bool:
         """Whether anything is more than rounding."""
         return bool(self.ended or self.parts) or any(row.fails for row in self.rows)
 
@@ -55,7 +55,7 @@ class ModelView:
         """The answer in a sentence or two."""
         if self.ended:
             return [self.ended]
-        if not self.is_off:
+        if not self.fails:
             silent = [f"{row.tensor}: {row.message}" for row in self.outputs if row.verdict == "not-compared"]
             if silent:
                 return silent
@@ -123,13 +123,13 @@ def explains(parts: Sequence[Diagnosis]) -> str:
 
 def shares_of(parts: Sequence[Diagnosis]) -> dict[str, list[float]]:
     """The shares of some parts by what they are shares of."""
-    found: dict[str, list[float]] = {}
+    by_quantity: dict[str, list[float]] = {}
     for part in parts:
         shares: Mapping[str, Any] = {"output": part.evidence.get("share"), **(part.evidence.get("shares") or {})}
         for name, share in shares.items():
             if share is not None:
-                found.setdefault(name, []).append(float(share))
-    return found
+                by_quantity.setdefault(name, []).append(float(share))
+    return by_quantity
 
 
 def share_text(share: float | None) -> str:
@@ -141,7 +141,7 @@ def share_text(share: float | None) -> str:
 
 def views(results: Results) -> list[ModelView]:
     """Every port of every model in a run; those that are off first."""
-    found = []
+    ports = []
     for case in results.cases:
         if case.op != MODEL:
             continue
@@ -149,17 +149,19 @@ def views(results: Results) -> list[ModelView]:
         for dtype in case.dtypes:
             for backend in of.backend_names:
                 if backend != of.run.baseline:
-                    found += view(results, case, dtype, backend, of.run.baseline)
-    return sorted(found, key=lambda one: not one.is_off)
+                    ports += view(results, case, dtype, backend, of.run.baseline)
+    return sorted(ports, key=lambda one: not one.fails)
 
 
 def view(results: Results, case: CaseRow, dtype: str, backend: str, baseline: str) -> list[ModelView]:
     """A port's view, if the run got to it."""
     rows = [r for r in results.comparisons if (r.case, r.dtype) == (case.id, dtype) and r.actual == backend]
     mine = [r for r in results.diagnoses if (r.case, r.dtype, r.backend) == (case.id, dtype, backend)]
-    told = [r for r in results.outcomes if (r.case, r.dtype) == (case.id, dtype) and r.backend in (backend, baseline)]
-    ended = [r.message for r in told if r.outcome != "ok"]
-    lacking = [f"{r.backend} {r.message}" for r in told if r.outcome == "ok" and r.message]
+    outcomes = [
+        r for r in results.outcomes if (r.case, r.dtype) == (case.id, dtype) and r.backend in (backend, baseline)
+    ]
+    ended = [r.message for r in outcomes if r.outcome != "ok"]
+    lacking = [f"{r.backend} {r.message}" for r in outcomes if r.outcome == "ok" and r.message]
     outputs = [row for row in rows if row.tensor.partition(".")[0] == "output"]
     if not rows and not ended:
         return []

@@ -74,9 +74,9 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
         return "zeros", f"all zeros: it was not loaded from {base}'s"
     if have.size > 1 and (have == have.flat[0]).all() and not (want == want.flat[0]).all():
         return "constant", f"all {have.flat[0]:g}: it was not loaded from {base}'s"
-    found = rounded(have, want, base) or arranged(have, want, base)
-    if found:
-        return found
+    match = rounded(have, want, base) or arranged(have, want, base)
+    if match:
+        return match
     for name, stored in others.items():
         if stored.shape(name) == have.shape and close(stored.load(name), have):
             return "another", f"the values that {name} should have"
@@ -123,9 +123,9 @@ def another_eps(have: Array, arrays: Sequence[Array], eps: float, base: str) -> 
         else:
             inner = tuple(range(1, have.ndim))
             scale = (have * own[0]).sum(inner) / (own[0] ** 2).sum(inner)
-        found = float(np.median((weight / scale) ** 2 - variance))
-    if np.isfinite(found) and close(have, folded(arrays, found, have.shape), 0.0, least):
-        return "folded", f"folded with eps {found:.2g} instead of {eps:g}"
+        fitted_eps = float(np.median((weight / scale) ** 2 - variance))
+    if np.isfinite(fitted_eps) and close(have, folded(arrays, fitted_eps, have.shape), 0.0, least):
+        return "folded", f"folded with eps {fitted_eps:.2g} instead of {eps:g}"
     if have.ndim > 1 and close(have, own[0] * scale.reshape(-1, *[1] * (have.ndim - 1)), 0.0, least):
         far = float(np.sqrt(np.mean((have / folded(arrays, eps, have.shape) - 1) ** 2)))
         return "folded", f"{100 * far:.2g} % away from {base}'s, by a factor for each channel: another running variance"

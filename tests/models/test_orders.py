@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from parity.models.measure import once
-from parity.models.orders import Sight, found, written
+from parity.models.orders import Sight, axis_orders, written
 from parity.models.ports import write
 from parity.models.steps import same_kind
 from parity.models.worker.tape import Recorded, regrouped
@@ -26,7 +26,7 @@ def test_an_order_follows_from_shapes_and_is_tried_where_they_do_not_tell(tmp_pa
     base = {"a|0|in|0": IMAGE, "b|0|out|0": SQUARE, "c|0|out|0": SQUARE, "d|0|out|0": IMAGE}
     other = {name: array.transpose(LAST) for name, array in base.items()}
     other["c|0|out|0"], other["d|0|out|0"] = SQUARE, IMAGE
-    axes = found(*runs(tmp_path, base, other))
+    axes = axis_orders(*runs(tmp_path, base, other))
     assert axes == {"a|0|in|0": LAST, "b|0|out|0": LAST}
     assert list(written(axes)) == [
         "axes [0, 2, 3, 1] of the baseline's: 2 tensors between layers, first the input of a",
@@ -36,11 +36,11 @@ def test_an_order_follows_from_shapes_and_is_tried_where_they_do_not_tell(tmp_pa
 def test_of_several_orders_the_values_tell(tmp_path):
     image = RNG.normal(size=(2, 3, 4, 4))
     columns = image.transpose(0, 3, 2, 1)
-    assert found(*runs(tmp_path, {"a|0|in|0": image}, {"a|0|in|0": columns})) == {"a|0|in|0": (0, 3, 2, 1)}
+    assert axis_orders(*runs(tmp_path, {"a|0|in|0": image}, {"a|0|in|0": columns})) == {"a|0|in|0": (0, 3, 2, 1)}
 
 
 def test_a_transposed_square_is_no_order_where_no_shape_shows_one(tmp_path):
-    assert found(*runs(tmp_path, {"a|0|in|0": SQUARE}, {"a|0|in|0": SQUARE.transpose(LAST)})) == {}
+    assert axis_orders(*runs(tmp_path, {"a|0|in|0": SQUARE}, {"a|0|in|0": SQUARE.transpose(LAST)})) == {}
 
 
 def test_a_sight_goes_there_and_back(tmp_path):

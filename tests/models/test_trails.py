@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from parity.models.trails import CallStep, Trail, TrailComparison, is_place, same
+from parity.models.trails import CallStep, Trail, TrailComparison, same, same_in_order
 from parity.models.worker.calls import PART, WHOLE, CallRecorder
 from parity.models.worker.intercept import Interception
 from tests.conftest import call
@@ -80,7 +80,7 @@ def test_a_mask_along_another_axis_is_no_mask_that_lacks():
     parting = TrailComparison(
         masked("None, :"), masked(":, None"), keys, lambda given: masked(":, None", given), "ours", "net"
     )
-    assert parting.told() == [
+    assert parting.divergences() == [
         "masked = scores + (1 - mask[:, None, :, None]) * -1e4, "
         "where ours has scores + (1 - mask[:, None, None, :]) * -1e4"
     ]
@@ -207,12 +207,12 @@ def test_values_are_the_same_up_to_the_order_of_axes():
     x = np.arange(24.0).reshape(2, 3, 4)
     assert same(x.transpose(0, 2, 1), x)
     assert same(x.reshape(6, 4), x)
-    assert not is_place(x.transpose(0, 2, 1).reshape(2, 3, 4), x)
+    assert not same_in_order(x.transpose(0, 2, 1).reshape(2, 3, 4), x)
     masked = x.copy()
     masked[:, 0] = -1e9
     other = masked.copy()
     other[1, 1, 1] += 1e-3
-    assert not is_place(other, masked)
+    assert not same_in_order(other, masked)
 
 
 def test_a_layer_that_is_called_otherwise_is_a_part_of_the_code(tmp_path):

@@ -47,7 +47,7 @@ class Framework:
         """A copy of a tensor's values."""
         raise NotImplementedError
 
-    def tell(self, tensor: Any, function: Callable[[Any], None]) -> None:
+    def pass_values(self, tensor: Any, function: Callable[[Any], None]) -> None:
         """Give a tensor's values to `function`, now or when they are computed."""
         function(self.to_numpy(tensor))
 
@@ -119,11 +119,11 @@ class LayeredFramework(Framework):
 
     def tensors(self, value: Any) -> List[Tuple[str, Any]]:
         """All tensors in a result, by name."""
-        found: List[Tuple[str, Any]] = []
+        pairs: List[Tuple[str, Any]] = []
 
         def take(name: str, tensor: Any) -> Any:
-            found.append((name or "0", tensor))
+            pairs.append((name or "0", tensor))
             return tensor
 
         visit(value, self.is_tensor, take)
-        return found
+        return pairs

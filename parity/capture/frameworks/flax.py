@@ -83,7 +83,7 @@ class FlaxFramework(LayeredFramework):
         array = np.asarray(tensor)
         return np.array(array.view(np.uint16) if array.dtype.name == "bfloat16" else array)
 
-    def tell(self, tensor: Any, function: Callable[[Any], None]) -> None:
+    def pass_values(self, tensor: Any, function: Callable[[Any], None]) -> None:
         runs = itertools.count()
 
         def ran(values: Any) -> None:

@@ -78,9 +78,9 @@ class KerasFramework(LayeredFramework):
 
         @self.tensorflow.custom_gradient  # type: ignore[untyped-decorator]
         def identity(value: Any) -> Tuple[Any, Callable[[Any], Any]]:
-            def gradient(upstream: Any) -> Any:
-                function(upstream)
-                return upstream
+            def gradient(grad_output: Any) -> Any:
+                function(grad_output)
+                return grad_output
 
             return self.tensorflow.identity(value), gradient
 

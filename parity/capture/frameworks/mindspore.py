@@ -48,8 +48,8 @@ class MindsporeFramework(LayeredFramework):
         return tensor
 
     def watched(self, tensor: Any, function: Callable[[Any], None]) -> Any:
-        def told(gradient: Any) -> Any:
+        def hook(gradient: Any) -> Any:
             function(gradient)
             return gradient
 
-        return self.framework.ops.InsertGradientOf(told)(tensor)
+        return self.framework.ops.InsertGradientOf(hook)(tensor)

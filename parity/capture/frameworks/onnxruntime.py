@@ -90,47 +90,47 @@ class RecordedGraph:
         self.session = runtime.InferenceSession(changed.SerializeToString(), providers=providers)
         self.only_wanted = runtime.RunOptions()
         self.only_wanted.only_execute_path_to_fetches = True
-        self.places = self.placed()
+        self.layers_by_value = self.layers_returning()
 
     def layers(self) -> List[CapturedLayer]:
         """The model, then each scope before the nodes in it."""
-        found = {"": CapturedLayer("", "Graph", {})}
+        layers = {"": CapturedLayer("", "Graph", {})}
         for name, node in self.nodes.items():
             for scope in scopes_of(node):
-                found.setdefault(scope, CapturedLayer(scope, "Scope", {}))
+                layers.setdefault(scope, CapturedLayer(scope, "Scope", {}))
             options = {item.name: plain(item) for item in node.attribute}
-            found.setdefault(name, CapturedLayer(name, node.op_type, {**options, "inputs": list(node.input)}))
-        return list(found.values())
+            layers.setdefault(name, CapturedLayer(name, node.op_type, {**options, "inputs": list(node.input)}))
+        return list(layers.values())
 
-    def placed(self) -> Dict[str, List[Tuple[str, str, str]]]:
+    def layers_returning(self) -> Dict[str, List[Tuple[str, str, str]]]:
         """Each value to the layers that return it: (name, kind, where)."""
-        places: Dict[str, List[Tuple[str, str, str]]] = {value: [] for value in self.values}
+        layers_by_value: Dict[str, List[Tuple[str, str, str]]] = {value: [] for value in self.values}
         for scope, value in leaving(self.nodes.values(), self.outputs):
-            places[value].append((scope, "Scope", "0"))
+            layers_by_value[value].append((scope, "Scope", "0"))
         for name, node in self.nodes.items():
-            if all(name != scope for place in node.output if place for scope, _, _ in places[place]):
+            if all(name != scope for output in node.output if output for scope, _, _ in layers_by_value[output]):
                 for where, value in enumerate(node.output):
                     if value:
-                        places[value].append((name, node.op_type, str(where)))
+                        layers_by_value[value].append((name, node.op_type, str(where)))
         for value in self.outputs:
-            places.setdefault(value, []).append(("", "Graph", value))
-        return places
+            layers_by_value.setdefault(value, []).append(("", "Graph", value))
+        return layers_by_value
 
     def record(self, feed: Mapping[str, Any], nth: int, sink: Callable[[Call, str, str, Any], None]) -> None:
         """Compute and give all values for one feed, in the order of the nodes."""
-        order = nth * (1 + sum(map(len, self.places.values())))
+        order = nth * (1 + sum(map(len, self.layers_by_value.values())))
         model = Call("", "Graph", order, 0, nth)
         for name, array in feed.items():
             sink(model, "input", name, np.asarray(array))
         for value, array in self.computed(feed):
-            for layer, kind, where in self.places[value]:
+            for layer, kind, where in self.layers_by_value[value]:
                 order += 1
                 call = Call(layer, kind, order, 1 + layer.count("."), nth) if layer else model
                 sink(call, "output", where, array)
 
     def computed(self, feed: Mapping[str, Any]) -> Iterator[Tuple[str, Any]]:
         """All values and their arrays, in runs that each return about BYTES_AT_ONCE."""
-        waiting, count = list(self.places), 8
+        waiting, count = list(self.layers_by_value), 8
         while waiting:
             wanted, waiting = waiting[:count], waiting[count:]
             arrays = self.session.run(wanted, dict(feed), self.only_wanted)
@@ -156,14 +156,14 @@ def scopes_of(node: Any) -> List[str]:
     for item in node.metadata_props:
         if item.key == SCOPES:
             return [scope for scope in ast.literal_eval(item.value)[:-1] if scope]
-    found: List[str] = []
+    scopes: List[str] = []
     for part in [part for part in node.name.split("/")[:-1] if part]:
-        around = found[-1] if found else ""
+        around = scopes[-1] if scopes else ""
         # A Sequential's own name comes again in those of its layers: /features/features.0/Conv.
         repeated = around.rpartition(".")[2]
         inner = part[len(repeated) + 1 :] if repeated and part.startswith(f"{repeated}.") else part
-        found.append(f"{around}.{inner}" if around else inner)
-    return found
+        scopes.append(f"{around}.{inner}" if around else inner)
+    return scopes
 
 
 def leaving(nodes: Iterable[Any], outputs: List[str]) -> Iterator[Tuple[str, str]]:

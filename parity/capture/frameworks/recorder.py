@@ -45,7 +45,7 @@ class Recorder:
         inputs: Dict[str, Any] = {}
         call = self.begun(layer, self.taken((args, kwargs), inputs))
         for name, tensor in inputs.items():
-            self.tell(call, "input", name, tensor)
+            self.pass_values(call, "input", name, tensor)
         if self.gradients:
             aliases = self.aliases(call, inputs, getattr(layer, "inplace", False))
             args, kwargs = filled(call.arguments, {**inputs, **aliases})
@@ -58,7 +58,7 @@ class Recorder:
 
     def returned(self, call: Call, name: str, tensor: Any) -> Any:
         """Give an output to the sink, and return the tensor to go on with."""
-        self.tell(call, "output", name or "0", tensor)
+        self.pass_values(call, "output", name or "0", tensor)
         if self.gradients and self.framework.has_history(tensor):
             return self.watched(call, "grad.output", name or "0", tensor)
         return tensor
@@ -101,13 +101,13 @@ class Recorder:
 
         def gradient(values: Any) -> None:
             if self.active:
-                self.tell(call, role, name, values)
+                self.pass_values(call, role, name, values)
 
         return self.framework.watched(tensor, gradient)
 
-    def tell(self, call: Call, role: str, name: str, tensor: Any) -> None:
+    def pass_values(self, call: Call, role: str, name: str, tensor: Any) -> None:
         """Give a tensor's values to the sink."""
-        self.framework.tell(tensor, functools.partial(self.sink, call, role, name))
+        self.framework.pass_values(tensor, functools.partial(self.sink, call, role, name))
 
 
 class ModelRecorder(Recorder):
@@ -140,10 +140,10 @@ class ModelRecorder(Recorder):
         finally:
             self.active = True
 
-    def tell(self, call: Call, role: str, name: str, tensor: Any) -> None:
+    def pass_values(self, call: Call, role: str, name: str, tensor: Any) -> None:
         """Store a tensor's values if it has any."""
         sink = functools.partial(self.sink, call, role, name)
-        self.capture.tell(self.framework, tensor, call.tensor_name(role, name), sink)
+        self.capture.pass_values(self.framework, tensor, call.tensor_name(role, name), sink)
 
     def is_known(self, layer: Any, arguments: Any) -> bool:
         """Whether an outermost layer is to be recorded; its model is stored before its first call.

@@ -38,7 +38,7 @@ class Origin:
     """What begins a difference: the owners of boundaries that are off in step, the first of them with its token;
     `layer` is the one whose code that is, None of a framework's layer."""
 
-    places: Sequence[str]
+    locations: Sequence[str]
     what: str
     token: int
     ratios: TokenRatios
@@ -93,7 +93,7 @@ class Decoding:
     against: dict[str, tuple[Sequence[ReferenceRuns], str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    partings: list[Divergence] = field(default_factory=list)
+    divergences: list[Divergence] = field(default_factory=list)
 
     @property
     def spec(self) -> DecodeSpec:
@@ -176,16 +176,16 @@ class Decoding:
         self.notes.append(
             f"{WORDS[name]}, {changed} of {tokens} greedy choices are not {other}'s; KL {number(kl)} at most"
         )
-        off = {i: one.ratios.off for i, one in enumerate(known) if one.ratios.off}
-        if off:
-            which = min(off, key=lambda i: off[i][0])
+        wrong = {i: one.ratios.wrong_tokens for i, one in enumerate(known) if one.ratios.wrong_tokens}
+        if wrong:
+            which = min(wrong, key=lambda i: wrong[i][0])
             cause = f"differs from {other} in one pass"
-            tensors = [f"{name}.{i}" for i in off]
-            parting = Divergence(name, which, off[which][0], off[which][-1], tensors, cause=cause)
-            self.partings.append(parting)
+            tensors = [f"{name}.{i}" for i in wrong]
+            divergence = Divergence(name, which, wrong[which][0], wrong[which][-1], tensors, cause=cause)
+            self.divergences.append(divergence)
             if name == "port" and self.base is not None:
-                parting.cause += "; a case of `kind: model` says why"
-                parting.origin = self._origin_across(self.base, which)
+                divergence.cause += "; a case of `kind: model` says why"
+                divergence.origin = self._origin_across(self.base, which)
 
     def _origin_across(self, base: Decoding, which: int) -> Origin | None:
         """What is off in one pass, with the baseline's values at the layers' boundaries."""
@@ -201,14 +201,16 @@ class Decoding:
         run = self.run(calls)
         measured = [self._prompt(run, i) for i in range(len(self.prompts))]
         self.ran[name] = measured
-        off = {i: one.ratios.off for i, one in enumerate(measured) if one is not None and one.ratios.off}
-        if off:
-            which = min(off, key=lambda i: off[i][0])
-            token, last = off[which][0], off[which][-1]
-            parting = Divergence(name, which, token, last, [f"{name}.{i}" for i in off])
-            self.partings.append(parting)
+        wrong = {
+            i: one.ratios.wrong_tokens for i, one in enumerate(measured) if one is not None and one.ratios.wrong_tokens
+        }
+        if wrong:
+            which = min(wrong, key=lambda i: wrong[i][0])
+            token, last = wrong[which][0], wrong[which][-1]
+            divergence = Divergence(name, which, token, last, [f"{name}.{i}" for i in wrong])
+            self.divergences.append(divergence)
             self.say(f"looks for what begins it in {self.port.name}, {WAYS[name].words}")
-            self._explain(parting, calls, run)
+            self._explain(divergence, calls, run)
 
     def _prompt(self, run: DecodeResult, which: int, bench: ReferenceRuns | None = None) -> Prompt | None:
         """How far a prompt is from its full pass, or another one."""
@@ -220,7 +222,7 @@ class Decoding:
         with np.errstate(invalid="ignore", over="ignore"):
             kl = {token: float(np.sum(np.exp(ours) * (ours - row))) for token, (row, ours) in pairs.items()}
         changed = [token for token, (row, ours) in pairs.items() if np.argmax(row) != np.argmax(ours)]
-        both = tuple(np.stack(side) for side in zip(*pairs.values(), strict=True))
+        both = tuple(np.stack(rows) for rows in zip(*pairs.values(), strict=True))
         return Prompt(ratios, kl, changed, (both[0], both[1]))
 
     # What begins a difference
@@ -230,29 +232,31 @@ class Decoding:
         """The full passes in step with themselves."""
         return [self.bench(i, one.plain, partner={i: one.plain}) for i, one in enumerate(self.full)]
 
-    def _explain(self, parting: Divergence, calls: Sequence[DecodeCall], run: DecodeResult) -> None:
+    def _explain(self, divergence: Divergence, calls: Sequence[DecodeCall], run: DecodeResult) -> None:
         """The boundaries that are off in step, what the token depends on, and whether mending the former is enough."""
         plain = {i: one.plain for i, one in enumerate(self.full)}
-        upto = only(calls, parting.prompt, parting.last)
+        upto = only(calls, divergence.prompt, divergence.last)
         in_step = self.run(upto, layers=self.layers, partner=plain)
-        parting.origin = origin = self._origin(
-            in_step, parting.prompt, self.step[parting.prompt], {name: name for name in self.layers}
+        divergence.origin = origin = self._origin(
+            in_step, divergence.prompt, self.step[divergence.prompt], {name: name for name in self.layers}
         )
         in_step.forget()
-        caches = [cache for call, cache in zip(run.calls, run.caches, strict=True) if reads(call, parting.prompt)]
+        caches = [cache for call, cache in zip(run.calls, run.caches, strict=True) if reads(call, divergence.prompt)]
         why = None if origin is None else position(origin)
         if origin is not None and why is not None:
-            origin.places = origin.places[:1]  # what follows from whole numbers that no value can take the place of
-        why = why or self._sees(parting, calls) or kept(caches, self.dtype)
+            origin.locations = origin.locations[
+                :1
+            ]  # what follows from whole numbers that no value can take the place of
+        why = why or self._sees(divergence, calls) or kept(caches, self.dtype)
         if origin is not None and (why is None or why[0] == "decode-mask"):
-            why = self._parted(origin, parting.prompt, upto, why)
+            why = self._parted(origin, divergence.prompt, upto, why)
         if origin is not None:
             mended = self.run(upto, layers=self.layers, partner=plain, replace=origin.boundaries)
-            parting.left = self._largest(mended, parting.prompt)
+            divergence.left = self._largest(mended, divergence.prompt)
             mended.forget()
-            parting.id, parting.cause = why or ("layer-code", differs(origin))
+            divergence.id, divergence.cause = why or ("layer-code", differs(origin))
         elif why:
-            parting.id, parting.cause = why
+            divergence.id, divergence.cause = why
 
     def _origin(
         self,
@@ -264,27 +268,29 @@ class Decoding:
     ) -> Origin | None:
         """What is off in step: from the first token on that is, in the order of the run. `keys`: the names that the
         bench has for the run's tensors, if they are others."""
-        off: dict[Boundary, TokenRatios] = {}
+        wrong: dict[Boundary, TokenRatios] = {}
         for name in dict.fromkeys(name for tape in run.tapes for name in tape):
             at, theirs = Boundary.of(name), name if keys is None else keys.get(name, "")
             if at is not None and theirs in bench.plain:
-                found = token_ratios(bench, run, theirs, which, len(self.prompts[which]), name)
-                off |= {at: found} if found.off else {}
-        if not off:
+                ratios = token_ratios(bench, run, theirs, which, len(self.prompts[which]), name)
+                wrong |= {at: ratios} if ratios.wrong_tokens else {}
+        if not wrong:
             return None
         # What is handed on as a cache is off because of what reads it, if that is off.
-        off = {at: found for at, found in off.items() if at.side == "in" or not at.index} or off
-        first = min(off, key=lambda at: off[at].off[0])
-        owners = dict.fromkeys(steps.owner(self.port, at, partners) for at in off)
-        places = [f"the code of {layer or 'the model'}" if kind == CODE else f"layer {layer}" for kind, layer in owners]
+        wrong = {at: ratios for at, ratios in wrong.items() if at.role == "in" or not at.index} or wrong
+        first = min(wrong, key=lambda at: wrong[at].wrong_tokens[0])
+        owners = dict.fromkeys(steps.owner(self.port, at, partners) for at in wrong)
+        locations = [
+            f"the code of {layer or 'the model'}" if kind == CODE else f"layer {layer}" for kind, layer in owners
+        ]
         own = steps.owner(self.port, first, partners)
-        place = places[list(owners).index(own)]
+        location = locations[list(owners).index(own)]
         what = first.words()
-        if first.side == "in" and first.index < len(run.words.get(first.layer, ())):
+        if first.role == "in" and first.index < len(run.words.get(first.layer, ())):
             what = f"`{run.words[first.layer][first.index]}` of {first.layer or 'the model'}"
-        rest = [other for other in places if other != place]
+        rest = [other for other in locations if other != location]
         layer = own[1] if own[0] == CODE else None
-        return Origin([place, *rest], what, off[first].off[0], off[first], [*map(str, off)], layer)
+        return Origin([location, *rest], what, wrong[first].wrong_tokens[0], wrong[first], [*map(str, wrong)], layer)
 
     def _parted(
         self, origin: Origin, which: int, calls: Sequence[DecodeCall], why: tuple[str, str] | None
@@ -295,18 +301,18 @@ class Decoding:
         if layer is None or not behind:
             return why
         clear = (k for k in behind if View.of(calls[k], which).is_clear)
-        told, k = None, 0
+        difference, k = None, 0
         try:
             for k in dict.fromkeys((next(clear, behind[0]), behind[0])):
-                told = told or self._part(layer, which, calls[: k + 1]).told(origin.boundaries)
-                if told is not None:
+                difference = difference or self._part(layer, which, calls[: k + 1]).difference(origin.boundaries)
+                if difference is not None:
                     break
         except (ModelError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
             self.notes.append(f"what {layer or 'the model'} calls is not compared: {error}")
             return why
-        if told is None:
+        if difference is None:
             return why
-        text, is_cache = told
+        text, is_cache = difference
         said = f"from token {View.of(calls[k], which).start} on, {text}" if k else text
         if why:
             return why[0], f"{why[1]}: {said}"
@@ -334,10 +340,10 @@ class Decoding:
         """The largest error ratio of a prompt's tokens in a run."""
         return token_ratios(self.full[which], run, LOGPROBS, which, len(self.prompts[which])).largest
 
-    def _sees(self, parting: Divergence, every: Sequence[DecodeCall]) -> tuple[str, str] | None:
+    def _sees(self, divergence: Divergence, every: Sequence[DecodeCall]) -> tuple[str, str] | None:
         """What a token's log-probabilities depend on and should not, or the reverse: tokens are changed, and it is
         looked whether they do."""
-        which, token = parting.prompt, parting.token
+        which, token = divergence.prompt, divergence.token
         calls = only(every, which, token)
         before = self._row(calls, which, token)
         envelope = self.full[which].envelope(LOGPROBS)[1].errors
@@ -367,7 +373,7 @@ class Decoding:
         later = range(token + 1, len(self.prompts[which]))
         if differs([changed(call, [which], later, vocabulary) for call in calls]):
             return "decode-mask", f"token {token} depends on later tokens"
-        for at in dict.fromkeys((token, parting.last)):
+        for at in dict.fromkeys((token, divergence.last)):
             missed = unseen(at, only(every, which, at))
             if missed:
                 return "decode-mask", f"token {at} does not depend on {tokens_of(missed)}"
@@ -376,9 +382,9 @@ class Decoding:
     def _row(self, calls: Sequence[DecodeCall], which: int, token: int) -> Any:
         """The log-probabilities of a token in some calls."""
         run = self.run(calls)
-        found = log_probabilities(run, self.full[which], which, len(self.prompts[which]))[token][0]
+        row = log_probabilities(run, self.full[which], which, len(self.prompts[which]))[token][0]
         run.forget()
-        return found
+        return row
 
     # Rows
 
@@ -397,42 +403,42 @@ class Decoding:
 
     def _comparison(self, tensor: str, other: str, one: Prompt, bench: ReferenceRuns) -> Comparison:
         envelope = bench.envelope(LOGPROBS)[1]
-        metrics, off = compare(*one.logprobs, 0.0, envelope.max), bool(one.ratios.off)
-        verdict = Verdict.SEMANTIC if off else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
+        metrics, is_wrong = compare(*one.logprobs, 0.0, envelope.max), bool(one.ratios.wrong_tokens)
+        verdict = Verdict.SEMANTIC if is_wrong else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
         name = self.port.name
         return Comparison(
             self.case.id, self.dtype, tensor, name, other,
             Verdict.NONFINITE if metrics.n_nonfinite_mismatched else verdict, 0.0, 0.0, metrics=metrics,
             error_ratio=(one.ratios.largest, None), envelope=(envelope.rms, envelope.max),
-            culprit=(name,) if off else (),
+            culprit=(name,) if is_wrong else (),
         )  # fmt: skip
 
     def diagnoses(self) -> Iterator[Diagnosis]:
         """One for each way that is off, and for healthy ways nothing."""
-        for one in self.partings:
+        for one in self.divergences:
             measured = [prompt for prompt in self.ran[one.way] if prompt is not None]
             kl = [value for prompt in measured for value in prompt.kl.values()]
-            place = few(list(one.origin.places)) if one.origin else "no layer is named"
+            location = few(list(one.origin.locations)) if one.origin else "no layer is named"
             evidence = {
-                "way": one.way, "prompt": one.prompt, "token": one.token, "place": place, "cause": one.cause,
+                "way": one.way, "prompt": one.prompt, "token": one.token, "place": location, "cause": one.cause,
                 "layer": None if one.origin is None else one.origin.what,
                 "at_token": None if one.origin is None else one.origin.token,
                 "tokens": sum(len(prompt.kl) for prompt in measured),
-                "off": sum(len(prompt.ratios.off) for prompt in measured),
+                "off": sum(len(prompt.ratios.wrong_tokens) for prompt in measured),
                 "changed": sum(len(prompt.changed) for prompt in measured),
                 "kl": max(kl), "mean_kl": float(np.mean(kl)), "left": one.left,
             }  # fmt: skip
             explained = one.left is not None and one.left < OFF and one.id != "layer-code"
             largest = max(prompt.ratios.largest for prompt in measured)
             yield Diagnosis(
-                self.case.id, self.dtype, self.port.name, one.id, f"{WORDS[one.way]}: {place}: {one.cause}",
+                self.case.id, self.dtype, self.port.name, one.id, f"{WORDS[one.way]}: {location}: {one.cause}",
                 tuple(one.tensors), explained, largest, one.left, evidence,
             )  # fmt: skip
 
 
 def cached(tape: Recorded) -> dict[str, Any]:
     """The cached tensors of a run, by what they are: what a layer returned, if one did."""
-    found = {}
+    tensors = {}
     for name in (name for name in tape if name.startswith("cache.")):
         value = tape.load(name)
         at = next(
@@ -440,15 +446,15 @@ def cached(tape: Recorded) -> dict[str, Any]:
                 b
                 for b in map(Boundary.of, tape)
                 if b is not None
-                and b.side == "out"
+                and b.role == "out"
                 and b.layer
                 and tape.shape(str(b)) == value.shape
                 and np.array_equal(tape.load(str(b)), value)
             ),
             None,
         )
-        found[f"tensor {name.partition('.')[2]} of the cache" if at is None else at.words()] = value
-    return found
+        tensors[f"tensor {name.partition('.')[2]} of the cache" if at is None else at.words()] = value
+    return tensors
 
 
 def only(calls: Sequence[DecodeCall], which: int, token: int) -> list[DecodeCall]:
@@ -507,7 +513,7 @@ def position(origin: Origin) -> tuple[str, str] | None:
     values = origin.ratios.values
     if values is None or values[0].dtype.kind not in "iu" or values[0].size != 1:
         return None
-    theirs, ours = (int(side.ravel()[0]) for side in values)
+    theirs, ours = (int(value.ravel()[0]) for value in values)
     return "decode-position", f"{origin.what} for token {origin.token} is {theirs} (should be {ours})"
 
 
@@ -526,6 +532,6 @@ def differs(origin: Origin) -> str:
     said = f"given the full pass's values before it, {origin.what} for token {origin.token} differs"
     if origin.ratios.values is None or origin.ratios.values[0].dtype.kind != "f":
         return said
-    mine, ours = (side.astype(np.float64) for side in origin.ratios.values)
+    mine, ours = (value.astype(np.float64) for value in origin.ratios.values)
     scale = float(np.sqrt(np.mean(ours**2))) or 1.0
     return f"{said} by {number(float(np.sqrt(np.mean((mine - ours) ** 2))) / scale)} of its size"

@@ -14,7 +14,7 @@ import numpy as np
 
 from parity.models.decode.ways import DecodeCall
 from parity.models.ports import Array
-from parity.models.trails import NEAR, CallStep, Trail, is_place, joined, same
+from parity.models.trails import NEAR, CallStep, Trail, joined, same, same_in_order
 from parity.reporting.text.words import number
 
 FORMATS: Mapping[str, Callable[[Array], Array]] = {
@@ -56,7 +56,7 @@ class View:
         lengths = [self.n, self.width, self.width - self.n, self.n_rows]
         return self.width == self.n or len({n for n in lengths if n > 1}) == len([n for n in lengths if n > 1]) > 1
 
-    def sides(self, length: int, full: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    def index_pairs(self, length: int, full: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
         """The indices along an axis of a call that may belong to those of one pass."""
         stop, past = self.start + len(self.new), [j for j in self.every if j < self.width - self.n]
         if length == full:
@@ -74,9 +74,9 @@ class View:
         """A call's value and one pass's where they may be the same numbers."""
         if value.ndim != full.ndim or value.ndim > MOST_AXES:
             return
-        each = [list(self.sides(a, b)) for a, b in zip(value.shape, full.shape, strict=True)]
-        for sides in product(*each):
-            mine, theirs = (np.ix_(*(side[i] for side in sides)) for i in range(2))
+        each = [list(self.index_pairs(a, b)) for a, b in zip(value.shape, full.shape, strict=True)]
+        for per_axis in product(*each):
+            mine, theirs = (np.ix_(*(pair[i] for pair in per_axis)) for i in range(2))
             yield value[mine], full[theirs]
 
 
@@ -105,16 +105,16 @@ class PassComparison:
     @cached_property
     def twins(self) -> dict[str, str]:
         """One pass's values by those of the call that are parts of them."""
-        found = {}
+        twins = {}
         whole = [(mark, self.whole.values[mark]) for mark in (*self.whole.inputs, *self.whole.by_mark)]
         for mark in (*self.call.inputs, *self.call.by_mark):
             twin = next((there for there, full in whole if self._is_part(self.call.values[mark], full)), None)
             if twin is not None:
-                found[mark] = twin
-        return found
+                twins[mark] = twin
+        return twins
 
     def _is_part(self, value: Array, full: Array) -> bool:
-        return any(is_place(a, b, self.near) for a, b in self.view.pairs(value, full))
+        return any(same_in_order(a, b, self.near) for a, b in self.view.pairs(value, full))
 
     def first(self, boundaries: Sequence[str]) -> str | None:
         """The first value that is no part of what one pass computes, though what it follows from is; of those that lead
@@ -129,7 +129,7 @@ class PassComparison:
         return None
 
     @np.errstate(all="ignore")
-    def told(self, boundaries: Sequence[str]) -> tuple[str, bool] | None:
+    def difference(self, boundaries: Sequence[str]) -> tuple[str, bool] | None:
         """In words, with whether it is what the cache holds."""
         mark = self.first(boundaries)
         if mark is None:
@@ -201,7 +201,7 @@ class PassComparison:
                     and mine.shape[:axis] + mine.shape[axis + 1 :] == full.shape[:axis] + full.shape[axis + 1 :]
                 ):
                     for word, at in (("last", total - m), ("first", 0)):
-                        if is_place(mine, np.take(full, np.arange(at, at + m), axis), self.near):
+                        if same_in_order(mine, np.take(full, np.arange(at, at + m), axis), self.near):
                             return f"has the {word} {m} of {total} tokens only"
         return ""
 
@@ -210,10 +210,10 @@ def relation(mine: Array, full: Array) -> str:
     """What a part of one pass's values has become."""
     if mine.shape != full.shape or mine.dtype.kind != "f" or not mine.size or not np.any(full):
         return ""
-    if is_place(mine, full):
+    if same_in_order(mine, full):
         return ""
     for name, held in FORMATS.items():
-        if is_place(mine, held(full)):
+        if same_in_order(mine, held(full)):
             return f"is rounded to {name}"
     error = float(np.sqrt(np.mean((mine - full) ** 2)) / np.sqrt(np.mean(full**2)))
     if error < ROUNDED and is_grid(mine):
@@ -243,7 +243,7 @@ def rearranged(mine: Array, full: Array) -> str:
         a, b = np.moveaxis(mine, axis, 0), np.moveaxis(full, axis, 0)
         if len(a) < 2:
             continue
-        order = [next((j for j in range(len(b)) if is_place(one, b[j])), None) for one in a]
+        order = [next((j for j in range(len(b)) if same_in_order(one, b[j])), None) for one in a]
         if None not in order and len(set(order)) == len(order):
             return f"has the tokens in the order {', '.join(map(str, order))}"
         empty = [i for i, one in enumerate(a) if not one.any()]
@@ -251,7 +251,7 @@ def rearranged(mine: Array, full: Array) -> str:
             return f"is 0 for tokens {', '.join(map(str, empty))}"
     for axis in range(max(0, mine.ndim - 2), mine.ndim):
         sizes = [np.sqrt(np.sum(values**2, axis)) for values in (mine, full)]
-        if mine.shape[axis] > 1 and is_place(*sizes):
+        if mine.shape[axis] > 1 and same_in_order(*sizes):
             return "is turned: its vectors have the right length and another direction, as with other rotary positions"
     return ""
 

@@ -39,7 +39,7 @@ class DecodeView:
         return f"decode-{slug(self.case.id)}-{self.dtype}-{slug(self.backend)}"
 
     @property
-    def is_off(self) -> bool:
+    def fails(self) -> bool:
         """Whether anything is more than rounding."""
         return any(row.fails for row in self.rows)
 
@@ -61,7 +61,7 @@ class DecodeView:
         fine = [way for way, rows in self.by_way.items() if not any(row.fails for row in rows)]
         said = sentences(self.causes)
         said += [f"{WORDS[way]}: {rows[0].message}" for way, rows in self.by_way.items() if rows[0].message]
-        if not self.is_off:
+        if not self.fails:
             apart = max((row.max_abs_diff or 0.0 for row in self.rows), default=0.0)
             expected = max((row.envelope.max for row in self.rows if row.envelope), default=0.0)
             said = [
@@ -86,8 +86,8 @@ def row_of(way: str, rows: Sequence[ComparisonRow], cause: Diagnosis | None) -> 
     if cause is None:
         return WORDS[way], NOTHING, NOTHING, "0", NOTHING, NOTHING, number(worst)
     e = cause.evidence
-    off, altered = (f"{e[name]} of {e['tokens']}" for name in ("off", "changed"))
-    return WORDS[way], str(e["token"]), cause.id, off, altered, number(e["kl"]), number(worst)
+    wrong, altered = (f"{e[name]} of {e['tokens']}" for name in ("off", "changed"))
+    return WORDS[way], str(e["token"]), cause.id, wrong, altered, number(e["kl"]), number(worst)
 
 
 def sentences(causes: Sequence[Diagnosis]) -> list[str]:
@@ -119,7 +119,7 @@ def sentence(causes: Sequence[Diagnosis]) -> str:
 
 def views(results: Results) -> list[DecodeView]:
     """Every backend of every case that decodes; those that are off first."""
-    found = []
+    decodings = []
     for case in results.cases:
         of = results.of(case)
         for dtype in case.dtypes if case.op == DECODE else ():
@@ -129,8 +129,8 @@ def views(results: Results) -> list[DecodeView]:
                 causes = [one for one in results.diagnoses if (one.case, one.dtype, one.backend) == key]
                 ended = next((one for one in results.outcomes if one.key == key), None)
                 if rows or ended:
-                    found.append(DecodeView(case, dtype, backend, rows, causes, ended))
-    return sorted(found, key=lambda one: not one.is_off)
+                    decodings.append(DecodeView(case, dtype, backend, rows, causes, ended))
+    return sorted(decodings, key=lambda one: not one.fails)
 
 
 class DecodeReport(ModelReport):

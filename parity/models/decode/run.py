@@ -28,9 +28,9 @@ class DecodeRun:
     """A model that decodes in one dtype, by each backend on its own; `folder` holds its files."""
 
     def __init__(
-        self, plan: Plan, case: CasePlan, dtype: str, workers: Workers, folder: Path, tell: Callable[..., None]
+        self, plan: Plan, case: CasePlan, dtype: str, workers: Workers, folder: Path, notify: Callable[..., None]
     ) -> None:
-        self.case, self.dtype, self._tell = case, dtype, tell
+        self.case, self.dtype, self._notify = case, dtype, notify
         self.scratch = folder / "runs"
         self.ports = [Decoder(spec, case, dtype, workers, self.scratch / spec.name) for spec in plan.backends]
         self.base = next(port for port in self.ports if port.name == plan.baseline)
@@ -49,7 +49,7 @@ class DecodeRun:
                 try:
                     decoding = self._decoding(port, base)
                     base = decoding if port is self.base else base
-                    self._tell(Judging(self.case.id))
+                    self._notify(Judging(self.case.id))
                     decoding.judged()
                     comparisons += decoding.comparisons()
                     diagnoses += decoding.diagnoses()
@@ -85,7 +85,7 @@ class DecodeRun:
         )
 
     def _say(self, text: str) -> None:
-        self._tell(Announced(f"{self.case.id} {self.dtype}: {text}"))
+        self._notify(Announced(f"{self.case.id} {self.dtype}: {text}"))
 
 
 CLIENT = Client(partial(models.each, DECODE, DecodeRun), replaceable=models.functions_of)

@@ -32,7 +32,7 @@ class TokenRatios:
     values: tuple[Array, Array] | None = None
 
     @property
-    def off(self) -> list[int]:
+    def wrong_tokens(self) -> list[int]:
         """The tokens that are more than rounding."""
         return sorted(token for token, ratio in self.ratios.items() if not ratio < OFF)
 
@@ -59,19 +59,19 @@ def token_ratios(
 ) -> TokenRatios:
     """The error ratio of each token of a tensor, which has the name `theirs` in the run if it is another there; empty
     if the run has no such tensor of this form."""
-    found, measured = TokenRatios(), None
+    result, measured = TokenRatios(), None
     for piece in pieces(run, theirs or name, bench.plain.shape(name), prompt, length):
         exact, envelope = measured = measured or bench.envelope(name)
         for j in range(piece.values.shape[piece.axis]):
-            token, place = piece.start + j, cut(piece.axis, piece.start + j, 1)
+            token, index = piece.start + j, cut(piece.axis, piece.start + j, 1)
             mine = piece.values[cut(piece.axis, j, 1)]
-            found.ratios[token] = ratio = token_ratio(mine, exact[place], place, envelope, piece.axis)
-            if found.values is None and not ratio < OFF:
-                found.values = mine, bench.plain.load(name)[place]
-    return found
+            result.ratios[token] = ratio = token_ratio(mine, exact[index], index, envelope, piece.axis)
+            if result.values is None and not ratio < OFF:
+                result.values = mine, bench.plain.load(name)[index]
+    return result
 
 
-def token_ratio(mine: Array, exact: Array, place: tuple[slice, ...], envelope: Envelope, axis: int) -> float:
+def token_ratio(mine: Array, exact: Array, index: tuple[slice, ...], envelope: Envelope, axis: int) -> float:
     """The error of a token over its envelope, by root mean square and by maximum."""
     if exact.dtype.kind != "f" or envelope.errors is None:
         return 0.0 if np.array_equal(mine, exact) else float("inf")
@@ -80,7 +80,7 @@ def token_ratio(mine: Array, exact: Array, place: tuple[slice, ...], envelope: E
     with np.errstate(invalid="ignore"):
         error = size(np.where(mine == exact, 0.0, np.abs(mine - exact)))
     axes = tuple(i for i, n in enumerate(envelope.errors.shape) if n > 1 and i != axis)
-    allowed = size(envelope.errors[place])
+    allowed = size(envelope.errors[index])
     factor = envelope.inflation.get(axes)
     # Where runs vary too much for a factor, a token may use what the others have.
     rms, most = (
@@ -101,7 +101,7 @@ def log_probabilities(
 ) -> Mapping[int, tuple[Array, Array]]:
     """The log-probabilities of each token that a run has, of the run and of the full pass."""
     ours = full.plain.load(LOGPROBS)[0]
-    found: dict[int, tuple[Array, Array]] = {}
+    by_token: dict[int, tuple[Array, Array]] = {}
     for piece in pieces(run, LOGPROBS, full.plain.shape(LOGPROBS), prompt, length):
-        found |= {piece.start + j: (row, ours[piece.start + j]) for j, row in enumerate(piece.values[0])}
-    return found
+        by_token |= {piece.start + j: (row, ours[piece.start + j]) for j, row in enumerate(piece.values[0])}
+    return by_token

@@ -12,7 +12,7 @@ from parity.models.worker.tape import TensorTape
 from parity.models.worker.trace import (
     ValueTable,
     attribute_of,
-    is_in_place,
+    is_inplace,
     keywords_of_caller,
     source_of_call,
     written,
@@ -101,14 +101,16 @@ class CallRecorder(ValueTable):
             return result
         outputs = self._outputs(result)
         if named.strip("_") in BACKWARD:
-            self.backward.append(self.told(named.strip("_"), args, kwargs)[0])
+            self.backward.append(self.expression(named.strip("_"), args, kwargs)[0])
         elif not named.endswith("_like") and self.is_cut(outputs, (args, kwargs)):
-            self.backward.append(f"{self.told(named.strip('_'), args, self._told_of(function, kwargs))[0]}{WITHOUT}")
+            self.backward.append(
+                f"{self.expression(named.strip('_'), args, self._shown_arguments(function, kwargs))[0]}{WITHOUT}"
+            )
         if not outputs or named == "__set__":
             return result
-        if all(id(output) in self._known for output in outputs) and not is_in_place(named):
+        if all(id(output) in self._known for output in outputs) and not is_inplace(named):
             return result
-        text, level = self.told(named.strip("_"), args, self._told_of(function, kwargs))
+        text, level = self.expression(named.strip("_"), args, self._shown_arguments(function, kwargs))
         if outputs == [result]:
             other = self._other(result)
             self._known_anew(other, text, level, named)
@@ -126,10 +128,10 @@ class CallRecorder(ValueTable):
             and any(map(self.port.flows, self.port.tensors_in(given)))
         )
 
-    def _told_of(self, function: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
+    def _shown_arguments(self, function: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
         """The arguments by keyword that are not the function's defaults, or that the source writes."""
-        told = keywords_of_caller(self.port.roots).union(unusual(function, given))
-        return {name: value for name, value in given.items() if name in told}
+        shown = keywords_of_caller(self.port.roots).union(unusual(function, given))
+        return {name: value for name, value in given.items() if name in shown}
 
     def _outputs(self, result: Any) -> List[Any]:
         """The tensors that a function has returned."""
@@ -146,9 +148,9 @@ class CallRecorder(ValueTable):
     def _known_anew(self, tensor: Any, text: str, level: int, named: str = "") -> None:
         """A step whose result is this tensor; what works in place has a new value from here on."""
         self._known.pop(id(tensor), None)
-        wanted, place = source_of_call(self.port.roots)
+        wanted, location = source_of_call(self.port.roots)
         self.steps.append(
-            {"mark": self.know(tensor).mark, "text": text, "level": level, "wanted": wanted, "place": place,
+            {"mark": self.know(tensor).mark, "text": text, "level": level, "wanted": wanted, "place": location,
              "function": named.strip("_") or "t"}
         )  # fmt: skip
 
@@ -162,17 +164,17 @@ class CallRecorder(ValueTable):
                          "labelled": bool(last and step["wanted"])})  # fmt: skip
         return rows
 
-    def told_all(self, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Dict[str, Any]:
+    def reply(self, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Dict[str, Any]:
         """As the host gets it: `steps`, `names` by mark, the places of `inputs` by mark, the marks of `outputs`, and
         the calls that change what flows `backward`."""
         steps = self.named()
         constants = {mark: f"constant:{name}" for mark, name in self.names.items() if name in self.constants}
-        found = {"steps": steps, "names": self.names, "inputs": {**inputs, **constants}, "outputs": dict(outputs)}
-        return {**found, "backward": self.backward}
+        message = {"steps": steps, "names": self.names, "inputs": {**inputs, **constants}, "outputs": dict(outputs)}
+        return {**message, "backward": self.backward}
 
     # Words
 
-    def told(self, plain: str, args: Any, kwargs: Mapping[str, Any]) -> Tuple[str, int]:
+    def expression(self, plain: str, args: Any, kwargs: Mapping[str, Any]) -> Tuple[str, int]:
         """A call as an expression, and how tightly that holds together."""
         kwargs = {k: v for k, v in kwargs.items() if v is not None and k != "name"}
         args = [*args, *(kwargs.pop(name) for name in OPERANDS if name in kwargs)]

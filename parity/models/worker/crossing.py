@@ -21,9 +21,9 @@ Replace = Callable[[str, Any], Any]
 """From a tensor's name and values to what takes its place; None leaves it."""
 
 
-def key(layer: str, call: int, side: str, index: int) -> str:
+def key(layer: str, call: int, role: str, index: int) -> str:
     """The name of a tensor at a layer's boundary."""
-    return f"{layer}|{call}|{side}|{index}"
+    return f"{layer}|{call}|{role}|{index}"
 
 
 def perturbed(values: Any, dtype: str, name: str, seed: int) -> Any:

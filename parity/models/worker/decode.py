@@ -173,14 +173,14 @@ class Listening(Watch):
         self.calls.active = within
         return result
 
-    def _noted(self, tensors: Sequence[Any], layer: str, call: int, side: str) -> None:
+    def _noted(self, tensors: Sequence[Any], layer: str, call: int, role: str) -> None:
         for i, tensor in enumerate(tensors):
-            self.outputs[key(layer, call, side, i)] = repr(self.calls.var(tensor))
+            self.outputs[key(layer, call, role, i)] = repr(self.calls.var(tensor))
 
     def heard(self) -> Message:
         """As the host gets it."""
         self.calls.tape.close()
-        return self.calls.told_all(self.inputs, self.outputs)
+        return self.calls.reply(self.inputs, self.outputs)
 
 
 def described(port: Any, tensor: Any) -> Message:
@@ -200,9 +200,9 @@ FITS: Mapping[str, Callable[[Any], Any]] = {
 def prompts(function: Any) -> Message:
     """The user's prompts."""
     try:
-        found = [[int(token) for token in prompt] for prompt in function()]
+        token_lists = [[int(token) for token in prompt] for prompt in function()]
     except TypeError as error:
         raise PortError(f"{function.__name__} must return lists of token ids: {error}") from error
-    if not found or not all(found):
+    if not token_lists or not all(token_lists):
         raise PortError(f"{function.__name__} must return one list of token ids or more, none of them empty")
-    return {"prompts": found}
+    return {"prompts": token_lists}

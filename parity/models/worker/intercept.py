@@ -12,7 +12,11 @@ from typing import Any, Callable, Collection, Dict, Iterator, List, Tuple
 OPERATORS = frozenset(
     (
         *("__neg__", "__invert__", "__abs__", "__getitem__", "__setitem__"),
-        *(f"__{side}{name}__" for side in ("", "r", "i") for name in ("add", "sub", "mul", "truediv", "matmul", "pow")),
+        *(
+            f"__{prefix}{name}__"
+            for prefix in ("", "r", "i")
+            for name in ("add", "sub", "mul", "truediv", "matmul", "pow")
+        ),
         *(f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "floordiv", "mod")),
     )
 )
@@ -62,16 +66,16 @@ class Interception:
                     yield kind, name, own, property(self._wrapped(reading(own), name))
 
     def _functions(self, roots: Collection[str], namespaces: Collection[Any]) -> Iterator[Site]:
-        found: Dict[int, Any] = {}
+        wrapped: Dict[int, Any] = {}
         for namespace in namespaces:
             for name, value in vars(namespace).items():
                 if isinstance(value, CALLABLE) and not name.startswith("_"):
-                    found.setdefault(id(value), self._wrapped(value, value.__name__))
+                    wrapped.setdefault(id(value), self._wrapped(value, value.__name__))
         for name, module in list(sys.modules.items()):
             if isinstance(module, types.ModuleType) and name.partition(".")[0] in roots:
                 for attribute, value in list(vars(module).items()):
-                    if id(value) in found and isinstance(value, CALLABLE):
-                        yield module, attribute, value, found[id(value)]
+                    if id(value) in wrapped and isinstance(value, CALLABLE):
+                        yield module, attribute, value, wrapped[id(value)]
 
     @contextlib.contextmanager
     def handing(self, record: Callable[..., Any], scopes: Collection[Dict[str, Any]]) -> Iterator[None]:
@@ -82,22 +86,22 @@ class Interception:
         done: List[Tuple[Any, str, Any, bool]] = []
         self.record = record
         try:
-            for place, name, own, other in self.sites:
-                held = name in vars(place)
+            for owner, name, own, other in self.sites:
+                held = name in vars(owner)
                 with contextlib.suppress(TypeError, AttributeError):  # a class that cannot be changed
-                    setattr(place, name, other)
-                    done.append((place, name, own, held))
+                    setattr(owner, name, other)
+                    done.append((owner, name, own, held))
             for scope, name, own in here:
                 scope[name] = wrappers[id(own)]
             yield
         finally:
             for scope, name, own in here:
                 scope[name] = own
-            for place, name, own, held in reversed(done):
+            for owner, name, own, held in reversed(done):
                 if held:
-                    setattr(place, name, own)
+                    setattr(owner, name, own)
                 else:
-                    delattr(place, name)
+                    delattr(owner, name)
 
 
 def reading(own: Any) -> Callable[[Any], Any]:

@@ -58,11 +58,11 @@ class ModelRequests:
 
     def function(self, name: str) -> Callable[..., Any]:
         """The user's function of this name; raises PortError."""
-        found = self.backend.user_ops.function(name)
-        if found is None:
+        function = self.backend.user_ops.function(name)
+        if function is None:
             near = get_close_matches(name, list(self.backend.user_ops.namespace), 1)
             raise PortError(f"it has no function {name}{f'; did you mean {near[0]}?' if near else ''}")
-        return found
+        return function
 
     def builder(self, name: str) -> Callable[[], Any]:
         """The user's function that builds the model; of an ONNX file one that returns its path."""
@@ -93,8 +93,8 @@ class ModelRequests:
         tape.close()
         self.port = port
         batch = self.batch(request) if request.get("batch") else []
-        told = {"differentiable": port.differentiable, "loss": port.called_by_user, "converted": port.converted}
-        return {"layers": port.described(), "parameters": tensors, "batch": batch, **told}
+        properties = {"differentiable": port.differentiable, "loss": port.called_by_user, "converted": port.converted}
+        return {"layers": port.described(), "parameters": tensors, "batch": batch, **properties}
 
     def batch(self, request: Message) -> Any:
         """Draw the batch and store it; the names of its arrays."""
@@ -146,11 +146,11 @@ class ModelRequests:
         given, tape = Recorded(request["given"]), TensorTape(request["record"])
         others = {int(name[5:]): given.load(name) for name in given if name.startswith("step:")}
         try:
-            found = calls_of(port, closed_call(request, given), tape, others, gradients=request["gradients"])
+            message = calls_of(port, closed_call(request, given), tape, others, gradients=request["gradients"])
         except UntracedError as error:
             raise PortError(str(error)) from error
         tape.close()
-        return found
+        return message
 
     def trace(self, request: Message) -> Message:
         """The code of a layer between its children, as NumPy; its constants go to a tape."""
@@ -158,13 +158,13 @@ class ModelRequests:
         port.load(request["state"], request["dtype"], 0)
         given, tape = Recorded(request["given"]), TensorTape(request["record"])
         try:
-            found = traced(port, closed_call(request, given))
+            program = traced(port, closed_call(request, given))
         except UntracedError as error:
             raise PortError(str(error)) from error
-        for name, array in found.constants.items():
+        for name, array in program.constants.items():
             tape.put(name, array)
         tape.close()
-        return {name: getattr(found, name) for name in ("lines", "returned", "inputs", "outputs")}
+        return {name: getattr(program, name) for name in ("lines", "returned", "inputs", "outputs")}
 
     def metric(self, request: Message) -> Message:
         """The user's metric of the outputs of a run."""

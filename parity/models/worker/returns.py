@@ -68,12 +68,12 @@ def check_loss(port: Port, function: Function, value: Any, *, differentiated: bo
 
 def metrics_of(function: Function, outputs: Any, batch: Mapping[str, Any]) -> Dict[str, float]:
     """The numbers of a metric by name; raises PortError."""
-    found = function(outputs, batch)
-    named = found if isinstance(found, Mapping) else {function.__name__: found}
+    returned = function(outputs, batch)
+    named = returned if isinstance(returned, Mapping) else {function.__name__: returned}
     numbers = {str(name): number_of(value) for name, value in named.items()}
     for name, value in named.items():
         if numbers[str(name)] is None:
-            what = f"{shown(value)} as {name!r}" if found is named else shown(value)
+            what = f"{shown(value)} as {name!r}" if returned is named else shown(value)
             raise refused("metric", function, what, "return a number, or a mapping of names to numbers")
     return {name: number for name, number in numbers.items() if number is not None}
 

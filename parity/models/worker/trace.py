@@ -44,7 +44,7 @@ class Statement:
     text: str
     function: str
     wanted: str = ""
-    place: Any = None
+    location: Any = None
     given: Optional[Dict[str, str]] = None
 
 
@@ -85,7 +85,7 @@ class ValueTable:
 
     def put(self, text: str) -> str:
         """A text with names for marks."""
-        return MARK.sub(lambda found: self.names[found.group(0)], text)
+        return MARK.sub(lambda match: self.names[match.group(0)], text)
 
 
 class Tracer(ValueTable):
@@ -109,14 +109,14 @@ class Tracer(ValueTable):
         named = attribute_of(function) or function.__name__
         if not outputs or named == "__set__" or not self._leads(args, kwargs):
             return
-        if all(id(output) in self._known for output in outputs) and not is_in_place(named):
+        if all(id(output) in self._known for output in outputs) and not is_inplace(named):
             return
         text, given = translated(named, function, self._vars(args), self._vars(kwargs))
-        wanted, place = source_of_call((self.torch.__name__,))
+        wanted, location = source_of_call((self.torch.__name__,))
         if isinstance(result, torch.Tensor):
             # What works in place has a new value from here on.
             self._known.pop(id(result), None)
-            self.lines.append(Statement(repr(self.know(result)), text, named.strip("_"), wanted, place, given))
+            self.lines.append(Statement(repr(self.know(result)), text, named.strip("_"), wanted, location, given))
             return
         whole = f"_w{len(self.lines)}_"
         self.lines.append(Statement(whole, text, "parts"))
@@ -126,7 +126,7 @@ class Tracer(ValueTable):
     def named(self) -> List[Dict[str, Any]]:
         """The lines with names: of the calls of one statement, the last has the name that the source gives it."""
         for line, following in zip(self.lines, [*self.lines[1:], None]):
-            last = following is None or following.place != line.place
+            last = following is None or following.location != line.location
             self.names[line.mark] = self.free((last and line.wanted) or line.function)
         return [
             {
@@ -177,8 +177,8 @@ def source_of_call(roots: Collection[str]) -> Tuple[str, Any]:
     frame = caller_of(roots)
     if frame is None:
         return "", None
-    found = ASSIGNED.match(linecache.getline(frame.f_code.co_filename, frame.f_lineno))
-    return (found.group(1) if found else ""), (id(frame), frame.f_lineno)
+    match = ASSIGNED.match(linecache.getline(frame.f_code.co_filename, frame.f_lineno))
+    return (match.group(1) if match else ""), (id(frame), frame.f_lineno)
 
 
 MARK = re.compile(r"_[vw]\d+_")
@@ -189,7 +189,7 @@ def attribute_of(function: Any) -> str:
     return str(function.__self__.__name__) if function.__name__ == "__get__" else ""
 
 
-def is_in_place(named: str) -> bool:
+def is_inplace(named: str) -> bool:
     """Whether a function changes its first argument: `add_`, `__iadd__`, `__setitem__`."""
     return (named.endswith("_") and not named.endswith("__")) or named.startswith("__i") or named == "__setitem__"
 

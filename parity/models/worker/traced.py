@@ -85,7 +85,7 @@ def calls_of(
     calls = CallRecorder(port, tape, others)
     closed = closed_run(port, given, calls, gradients=gradients)
     outputs = {closed.outputs[name]: mark for name, mark in closed.named.items()}
-    return calls.told_all(closed.inputs, outputs)
+    return calls.reply(closed.inputs, outputs)
 
 
 def closed_run(port: LayeredPort, given: ClosedCall, tracer: Any, *, gradients: bool = False) -> Closed:
@@ -120,20 +120,20 @@ def words_of(function: Callable[..., Any], given: Any, is_tensor: Callable[[Any]
     """Names for the tensors of a call, or for their placeholders: those of arguments, and of the items of mappings."""
     parameters = list(inspect.signature(function).parameters)
     args, kwargs = given
-    found: List[str] = []
+    words: List[str] = []
     for name, value in [*zip([*parameters, *["x"] * len(args)], args), *kwargs.items()]:
         if isinstance(value, Mapping):
-            found += [word for word, item in value.items() for _ in named(item, is_tensor)]
+            words += [word for word, item in value.items() for _ in named(item, is_tensor)]
         else:
-            found += [name for _ in named(value, is_tensor)]
-    return found
+            words += [name for _ in named(value, is_tensor)]
+    return words
 
 
 def program_of(port: Port, tracer: Tracer, closed: Closed) -> TracedProgram:
     """What was recorded."""
     lines = tracer.named()
     constants = {name: port.to_array(tensor) for name, tensor in tracer.constants.items()}
-    inputs = {tracer.put(mark): place for mark, place in closed.inputs.items()}
+    inputs = {tracer.put(mark): location for mark, location in closed.inputs.items()}
     inputs.update({name: f"constant:{name}" for name in constants})
     returned = {name: tracer.put(mark) for name, mark in closed.named.items()}
     return TracedProgram(lines, returned, inputs, closed.outputs, constants)

@@ -112,7 +112,7 @@ class Graph:
         self.inputs = {v.name: v.type.tensor_type.elem_type for v in graph.input if v.name not in self.values}
         self.outputs = [value.name for value in graph.output]
         self.nodes = list(self._read(unfused(onnx, graph.node)))
-        self._place()
+        self._assign_layers()
         for node in self.nodes:
             node.path = [known_name(layer, known) for layer in node.path] if known else node.path
         self._take_apart()
@@ -150,7 +150,7 @@ class Graph:
                 node.renamed(names)
                 yield node
 
-    def _place(self) -> None:
+    def _assign_layers(self) -> None:
         """Put nodes whose names say no layer into one."""
         unknown = [node for node in self.nodes if not is_placed(node.proto)]
         if len(unknown) == len(self.nodes):
@@ -219,14 +219,14 @@ class Graph:
 
     def _chain(self, value: str, layer: str, made: Mapping[str, GraphNode]) -> List[GraphNode]:
         """The nodes in a layer that lead to a value, in order."""
-        found: Dict[int, GraphNode] = {}
+        chain: Dict[int, GraphNode] = {}
         waiting = [value]
         while waiting:
             node = made.get(waiting.pop())
-            if node is not None and layer in node.path and id(node) not in found:
-                found[id(node)] = node
+            if node is not None and layer in node.path and id(node) not in chain:
+                chain[id(node)] = node
                 waiting += node.reads
-        return [node for node in self.nodes if id(node) in found]
+        return [node for node in self.nodes if id(node) in chain]
 
     def _copied(
         self, chain: Sequence[GraphNode], reader: GraphNode, copies: Dict[Tuple[str, str], str]
@@ -269,9 +269,9 @@ class Graph:
         taken: Dict[str, str] = {}
         for node in self.nodes:
             names = {}
-            for place, value in enumerate(node.inputs):
+            for index, value in enumerate(node.inputs):
                 if value in original:
-                    role = "" if node.layer in inner else self._role(node, place, original[value])
+                    role = "" if node.layer in inner else self._role(node, index, original[value])
                     name = f"{node.layer}.{role}" if role and node.layer else value
                     if taken.setdefault(name, value) != value:
                         name = value if taken.setdefault(value, value) == value else f"{value}@{node.name}"
@@ -285,11 +285,11 @@ class Graph:
             self.values.update({value: original[value] for value in node.captured if value in original})
         self.values.update({value: original[value] for value in self.outputs if value in original})
 
-    def _role(self, node: GraphNode, place: int, array: Any) -> str:
+    def _role(self, node: GraphNode, index: int, array: Any) -> str:
         """The name of an input in the layer, if it is a parameter there."""
         roles = PARAMETERS.get(node.op, ())
         alone = node.op in ("Mul", "Add") and array.size == 1 and len(self.layers[node.layer]) > 2
-        return roles[place] if place < len(roles) and array.dtype.kind in "fV" and array.ndim and not alone else ""
+        return roles[index] if index < len(roles) and array.dtype.kind in "fV" and array.ndim and not alone else ""
 
     # Layers
 

@@ -22,14 +22,14 @@ def window(node: GraphNode, values: Values) -> Options:
     n = dims(node, values)
     pads = node.options.get("pads", [0] * (2 * n))
     auto = node.options.get("auto_pad", "NOTSET")
-    found = {
+    options = {
         "stride": node.options.get("strides", [1] * n),
         "padding": auto.lower() if auto.startswith("SAME") else pads[:n] if pads[:n] == pads[n:] else pads,
         "dilation": node.options.get("dilations", [1] * n),
     }
     if "kernel_shape" in node.options:
-        found["kernel_size"] = node.options["kernel_shape"]
-    return found
+        options["kernel_size"] = node.options["kernel_shape"]
+    return options
 
 
 def conv(node: GraphNode, values: Values) -> Tuple[str, Options]:
@@ -55,10 +55,10 @@ def max_pool(node: GraphNode, values: Values) -> Tuple[str, Options]:
 
 def avg_pool(node: GraphNode, values: Values) -> Tuple[str, Options]:
     """AveragePool."""
-    found = {**window(node, values), "ceil_mode": bool(node.options.get("ceil_mode", 0))}
-    del found["dilation"]
-    found["count_include_pad"] = bool(node.options.get("count_include_pad", 0))
-    return f"AvgPool{dims(node, values)}d", found
+    options = {**window(node, values), "ceil_mode": bool(node.options.get("ceil_mode", 0))}
+    del options["dilation"]
+    options["count_include_pad"] = bool(node.options.get("count_include_pad", 0))
+    return f"AvgPool{dims(node, values)}d", options
 
 
 def linear(node: GraphNode, values: Values) -> Tuple[str, Options]:  # noqa: ARG001 - a row's arguments
@@ -70,10 +70,10 @@ def linear(node: GraphNode, values: Values) -> Tuple[str, Options]:  # noqa: ARG
 def layer_norm(node: GraphNode, values: Values) -> Tuple[str, Options]:
     """LayerNormalization, over as many axes as its weight has."""
     weight = values.get(node.inputs[1])
-    found: Options = {"eps": node.options.get("epsilon", 1e-5)}
+    options: Options = {"eps": node.options.get("epsilon", 1e-5)}
     if weight is not None:
-        found["normalized_shape"] = list(weight.shape)
-    return "LayerNorm", found
+        options["normalized_shape"] = list(weight.shape)
+    return "LayerNorm", options
 
 
 def batch_norm(node: GraphNode, values: Values) -> Tuple[str, Options]:  # noqa: ARG001 - a row's arguments

@@ -63,7 +63,7 @@ class NodeCalls(ValueTable):
             self.inputs[self._known_as(array, name)] = f"in:{i}"
         needed = self._not_given()
         for node in self.route.nodes:
-            if not self.route.places[id(node)]:
+            if not self.route.call_paths[id(node)]:
                 self._note(node)
                 continue
             if id(node) in needed:
@@ -73,8 +73,8 @@ class NodeCalls(ValueTable):
                     self._leave(value, node)
         entered = [(c.name, c.value) for c in self.route.crossings.values() if c.name.split("|")[2] == IN]
         wanted = {key: self.seen[value] for key, value in [*entered, *outputs.items()] if value in self.seen}
-        found = {key: self._mark(array) for key, array in wanted.items() if is_float(array)}
-        return {"steps": self.steps, "names": self.names, "inputs": self.inputs, "outputs": found, "backward": []}
+        marks = {key: self._mark(array) for key, array in wanted.items() if is_float(array)}
+        return {"steps": self.steps, "names": self.names, "inputs": self.inputs, "outputs": marks, "backward": []}
 
     def _known_as(self, array: Any, wanted: str) -> str:
         """The mark of a new value, which goes to the tape."""
@@ -87,17 +87,19 @@ class NodeCalls(ValueTable):
 
     def _not_given(self) -> Set[int]:
         """The nodes in layers within that lead to what these return and nobody gives."""
-        names = {value: name for (value, place), name in self.route.seen.items() if not place and name is not None}
+        names = {
+            value: name for (value, call_path), name in self.route.seen.items() if not call_path and name is not None
+        }
         waiting = [value for value, name in names.items() if value in self.route.made and name not in self.returned]
-        found: Set[int] = set()
+        needed: Set[int] = set()
         while waiting:
             node = self.route.made[waiting.pop()]
-            place = self.route.places[id(node)]
-            if place and id(node) not in found:
-                found.add(id(node))
+            call_path = self.route.call_paths[id(node)]
+            if call_path and id(node) not in needed:
+                needed.add(id(node))
                 made = (value for value in node.reads if value in self.route.made)
-                waiting += [value for value in made if self.route.places[id(self.route.made[value])] == place]
-        return found
+                waiting += [value for value in made if self.route.call_paths[id(self.route.made[value])] == call_path]
+        return needed
 
     def _leave(self, value: str, node: GraphNode) -> None:
         """A value that a layer within returns: the one that is given for it, or its own."""
@@ -105,20 +107,20 @@ class NodeCalls(ValueTable):
         own = self.returned.get(name) if name is not None else None
         array = self._within[value] if own is None else own(value)
         self.seen[value] = array
-        self.inputs[self._known_as(array, word_of(self.route.places[id(node)][0][0]))] = f"child:{name}"
+        self.inputs[self._known_as(array, word_of(self.route.call_paths[id(node)][0][0]))] = f"child:{name}"
 
     # Nodes
 
-    def _read(self, name: str, place: Any) -> Any:
+    def _read(self, name: str, call_path: Any) -> Any:
         """A value as a node in a place gets it."""
         maker = self.route.made.get(name)
-        inside = bool(place) and maker is not None and self.route.places[id(maker)] == place
+        inside = bool(call_path) and maker is not None and self.route.call_paths[id(maker)] == call_path
         return self._within[name] if inside else self.seen[name]
 
     def _made(self, node: GraphNode) -> List[Any]:
         """What a node returns. Raises UntracedError."""
-        place = self.route.places[id(node)]
-        given = {name: self._read(name, place) for name in node.reads if name not in self.graph.values}
+        call_path = self.route.call_paths[id(node)]
+        given = {name: self._read(name, call_path) for name in node.reads if name not in self.graph.values}
         try:
             return self.pieces.run([node], given, made_by(node))
         except Exception as error:
@@ -143,7 +145,7 @@ class NodeCalls(ValueTable):
             self.fixed.update(zip(values, arrays))
             self.seen.update(zip(values, arrays))
             return
-        text, level = self.told(node)
+        text, level = self.expression(node)
         for i, (value, array) in enumerate(zip(values, arrays)):
             other = self.others.get(len(self.steps))
             array = array if other is None else np.asarray(other).reshape(array.shape).astype(array.dtype)
@@ -169,7 +171,7 @@ class NodeCalls(ValueTable):
 
     # Words
 
-    def told(self, node: GraphNode) -> Tuple[str, int]:
+    def expression(self, node: GraphNode) -> Tuple[str, int]:
         """A node as an expression, and how tightly that holds together."""
         inputs = list(node.inputs)
         while inputs and not inputs[-1]:

@@ -9,7 +9,7 @@ from parity.models.worker.crossing import IN, OUT, key
 from parity.models.worker.graphs.graph import Graph, GraphNode
 
 BYTES_AT_ONCE = 256 << 20
-Place = Tuple[Tuple[str, int], ...]
+CallPath = Tuple[Tuple[str, int], ...]
 """The calls of layers around a node, the outermost first."""
 
 
@@ -39,45 +39,45 @@ class Route:
     ) -> None:
         self.graph, self.nodes = graph, nodes
         self.layers = [layer for layer in graph.layers if layer in layers]
-        self.places = {id(node): self._place(node) for node in nodes}
+        self.call_paths = {id(node): self._call_path(node) for node in nodes}
         self.made = {value: node for node in nodes for value in node.outputs if value}
         self.crossings: Dict[str, Crossed] = {}
-        self.seen: Dict[Tuple[str, Place], Optional[str]] = {}
+        self.seen: Dict[Tuple[str, CallPath], Optional[str]] = {}
         self._numbers: Dict[Tuple[str, int], Dict[str, Dict[str, int]]] = {}
         for node in nodes:
             for value in node.reads:
                 if value not in graph.values:
-                    self._lead(value, self.places[id(node)])
+                    self._lead(value, self.call_paths[id(node)])
             for value in node.outputs:
                 if value in returned:
                     self._lead(value, ())
 
-    def _place(self, node: GraphNode) -> Place:
+    def _call_path(self, node: GraphNode) -> CallPath:
         return tuple((layer, node.calls[layer]) for layer in node.path if layer in self.layers)
 
-    def _lead(self, value: str, place: Place) -> Optional[str]:
+    def _lead(self, value: str, call_path: CallPath) -> Optional[str]:
         """Note all boundaries between where a value is made and a place; the last of them."""
-        if (value, place) in self.seen:
-            return self.seen[value, place]
-        start: Place = self.places[id(self.made[value])] if value in self.made else ()
+        if (value, call_path) in self.seen:
+            return self.seen[value, call_path]
+        start: CallPath = self.call_paths[id(self.made[value])] if value in self.made else ()
         common = 0
-        while common < min(len(start), len(place)) and start[common] == place[common]:
+        while common < min(len(start), len(call_path)) and start[common] == call_path[common]:
             common += 1
         at: Optional[str] = None
         for depth in range(len(start), common, -1):
             at = self._cross(start[depth - 1], OUT, value, at)
             self.seen.setdefault((value, start[: depth - 1]), at)
-        for depth in range(common, len(place)):
-            at = self._cross(place[depth], IN, value, at)
-            self.seen.setdefault((value, place[: depth + 1]), at)
-        self.seen[value, place] = at
+        for depth in range(common, len(call_path)):
+            at = self._cross(call_path[depth], IN, value, at)
+            self.seen.setdefault((value, call_path[: depth + 1]), at)
+        self.seen[value, call_path] = at
         return at
 
-    def _cross(self, call: Tuple[str, int], side: str, value: str, before: Optional[str]) -> Optional[str]:
-        number = self.numbers(call)[side].get(value)
+    def _cross(self, call: Tuple[str, int], role: str, value: str, before: Optional[str]) -> Optional[str]:
+        number = self.numbers(call)[role].get(value)
         if number is None:
             return before
-        name = key(*call, side, number)
+        name = key(*call, role, number)
         self.crossings.setdefault(name, Crossed(name, value, before))
         return name
 
@@ -85,8 +85,8 @@ class Route:
         """The places of the values that go into a call of a layer and come out of it."""
         if call not in self._numbers:
             nodes = self.graph.of(*call)
-            sides = ((IN, self.graph.given_to(nodes)), (OUT, self.graph.returned_by(nodes)))
-            self._numbers[call] = {side: {value: i for i, value in enumerate(values)} for side, values in sides}
+            boundaries = ((IN, self.graph.given_to(nodes)), (OUT, self.graph.returned_by(nodes)))
+            self._numbers[call] = {role: {value: i for i, value in enumerate(values)} for role, values in boundaries}
         return self._numbers[call]
 
 
@@ -180,9 +180,9 @@ class GraphWalk:
         for name in self.route.crossings:
             self._pass(name)
 
-    def at(self, value: str, place: Place) -> Any:
+    def at(self, value: str, call_path: CallPath) -> Any:
         """A value as it is seen in a place."""
-        name = self.route.seen.get((value, place))
+        name = self.route.seen.get((value, call_path))
         return self._raw(value) if name is None else self._pass(name)
 
     def _pass(self, name: str) -> Any:
@@ -196,21 +196,21 @@ class GraphWalk:
         """A value where it is made."""
         if value in self.given:
             return self.given[value]
-        place = self.route.places[id(self.route.made[value])]
-        nodes, read = self._chain(value, place)
-        return self.pieces.run(nodes, {name: self.at(name, place) for name in read}, [value])[0]
+        call_path = self.route.call_paths[id(self.route.made[value])]
+        nodes, read = self._chain(value, call_path)
+        return self.pieces.run(nodes, {name: self.at(name, call_path) for name in read}, [value])[0]
 
-    def _chain(self, value: str, place: Place) -> Tuple[List[GraphNode], List[str]]:
+    def _chain(self, value: str, call_path: CallPath) -> Tuple[List[GraphNode], List[str]]:
         """The nodes of a place that lead to a value, and what they read from elsewhere."""
-        found: Dict[int, GraphNode] = {}
+        chain: Dict[int, GraphNode] = {}
         read: Dict[str, None] = {}
         waiting = [value]
         while waiting:
             name = waiting.pop()
             node = self.route.made.get(name)
-            if name in self.given or node is None or self.route.places[id(node)] != place:
+            if name in self.given or node is None or self.route.call_paths[id(node)] != call_path:
                 read[name] = None
-            elif id(node) not in found:
-                found[id(node)] = node
+            elif id(node) not in chain:
+                chain[id(node)] = node
                 waiting += [value for value in node.reads if value not in self.pieces.graph.values]
-        return [node for node in self.route.nodes if id(node) in found], list(read)
+        return [node for node in self.route.nodes if id(node) in chain], list(read)

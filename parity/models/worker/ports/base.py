@@ -187,7 +187,7 @@ class Port:
         layer: str,
         call: int,
         inputs: Mapping[int, Any],
-        upstream: Mapping[int, Any],
+        grad_outputs: Mapping[int, Any],
         parameters: Mapping[str, Any],
         crossing: Crossing,
     ) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Tup
 import numpy as np
 
 from parity.models.worker.ports.base import PortError
-from parity.models.worker.ports.layered import FunctionLayer, LayeredPort, Place
+from parity.models.worker.ports.layered import FunctionLayer, LayeredPort, PatchTarget
 
 ACTIVATED = frozenset(
     (
@@ -78,16 +78,16 @@ class KerasPort(LayeredPort):
 
     @property
     def layers(self) -> Dict[str, Any]:
-        found = {}
+        layers = {}
         for name, layer in super().layers.items():
-            found[name] = layer
+            layers[name] = layer
             if id(layer) in self.opened:
-                found[f"{name}_activation"] = self.opened[id(layer)].step
-        return found
+                layers[f"{name}_activation"] = self.opened[id(layer)].step
+        return layers
 
-    def place(self, module: Any) -> Place:
+    def patch_target(self, module: Any) -> PatchTarget:
         opened = self.opened.get(id(module))
-        return super().place(module) if opened is None else (opened, "inner")
+        return super().patch_target(module) if opened is None else (opened, "inner")
 
     def described(self) -> List[Dict[str, Any]]:
         given = {layer.name: layer for layer in self.source.layers(self.model)}
@@ -98,7 +98,7 @@ class KerasPort(LayeredPort):
             if function is None:
                 kind, options, origin = given[name].kind, given[name].options, self.origin(layer)
             else:
-                kind, module, options = told(function)
+                kind, module, options = described_function(function)
                 origin = {"own": module.partition(".")[0] != "keras"}
             rows.append(
                 {"name": name, "kind": kind, **origin, "options": {**options, "training": self.mode == "train"}}
@@ -106,9 +106,9 @@ class KerasPort(LayeredPort):
         return rows
 
     def own(self, layer: Any) -> Dict[str, Tuple[Any, bool]]:
-        found = {variable.name: (variable, True) for variable in layer._trainable_variables}
-        found.update({variable.name: (variable, False) for variable in layer._non_trainable_variables})
-        return found
+        variables = {variable.name: (variable, True) for variable in layer._trainable_variables}
+        variables.update({variable.name: (variable, False) for variable in layer._non_trainable_variables})
+        return variables
 
     def to_array(self, tensor: Any) -> Any:
         # TensorFlow 2.21.0 makes no array of one number in bfloat16.
@@ -157,13 +157,13 @@ class KerasPort(LayeredPort):
         """The backend's tensor in a variable, or the tensor itself."""
         return tensor.value if isinstance(tensor, self.keras.Variable) else tensor
 
-    def gradients(self, outputs: List[Any], upstream: List[Any], leaves: List[Any]) -> List[Any]:
-        return super().gradients(outputs, upstream, [self.value(leaf) for leaf in leaves])
+    def gradients(self, outputs: List[Any], grad_outputs: List[Any], leaves: List[Any]) -> List[Any]:
+        return super().gradients(outputs, grad_outputs, [self.value(leaf) for leaf in leaves])
 
     def backward(self, loss: Any) -> Mapping[str, Any]:
         trained = {state.name: state.tensor for state in self.tensors() if state.trained and not state.tied}
-        found = self.gradients([loss], [self.keras.ops.ones_like(loss)], list(trained.values()))
-        return {name: grad for name, grad in zip(trained, found) if grad is not None}
+        gradients = self.gradients([loss], [self.keras.ops.ones_like(loss)], list(trained.values()))
+        return {name: grad for name, grad in zip(trained, gradients) if grad is not None}
 
     def clear(self) -> None:
         if self.backend == "torch":
@@ -171,7 +171,7 @@ class KerasPort(LayeredPort):
                 state.tensor.value.grad = None
 
 
-def told(function: Any) -> Tuple[str, str, Dict[str, Any]]:
+def described_function(function: Any) -> Tuple[str, str, Dict[str, Any]]:
     """The name, module and plain options of a function that stands for a layer."""
     given = function.keywords if isinstance(function, partial) else {}
     function = function.func if isinstance(function, partial) else function

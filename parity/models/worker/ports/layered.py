@@ -14,7 +14,7 @@ from parity.models.worker.intercept import Interception
 from parity.models.worker.ports.base import ModelTensor, Port, PortError
 from parity.models.worker.returns import check_loss, refused, shown
 
-Place = Tuple[Any, str]
+PatchTarget = Tuple[Any, str]
 """An object, and the name of its attribute that is called."""
 
 
@@ -60,19 +60,19 @@ class LayeredPort(Port):
         """A layer, or what is called as one."""
         return self.steps[name] if name in self.steps else self.layers[name]
 
-    def place(self, module: Any) -> Place:
+    def patch_target(self, module: Any) -> PatchTarget:
         """Where the function is that computes a layer's outputs, so that another can take its place."""
         return module, "function" if isinstance(module, FunctionLayer) else self.entry
 
     def entered(self, module: Any) -> Callable[..., Any]:
         """What computes a layer's outputs."""
-        found: Callable[..., Any] = getattr(*self.place(module))
-        return found
+        function: Callable[..., Any] = getattr(*self.patch_target(module))
+        return function
 
     def invoked(self, module: Any) -> Callable[..., Any]:
         """A layer as others call it: itself, if the framework does."""
-        place, _ = self.place(module)
-        call: Callable[..., Any] = module if place is module else self.entered(module)
+        owner, _ = self.patch_target(module)
+        call: Callable[..., Any] = module if owner is module else self.entered(module)
         return call
 
     def described(self) -> List[Dict[str, Any]]:
@@ -136,9 +136,9 @@ class LayeredPort(Port):
         """The gradients of a loss for all trained parameters that have one, by name."""
         raise NotImplementedError
 
-    def gradients(self, outputs: List[Any], upstream: List[Any], leaves: List[Any]) -> List[Any]:
-        """The gradients of sum(outputs * upstream) for each leaf; None where none flows."""
-        return list(self.adapter.gradients(outputs, upstream, leaves))
+    def gradients(self, outputs: List[Any], grad_outputs: List[Any], leaves: List[Any]) -> List[Any]:
+        """The gradients of sum(outputs * grad_outputs) for each leaf; None where none flows."""
+        return list(self.adapter.gradients(outputs, grad_outputs, leaves))
 
     def clear(self) -> None:
         """Forget all gradients."""
@@ -229,7 +229,7 @@ class LayeredPort(Port):
         layer: str,
         call: int,
         inputs: Mapping[int, Any],
-        upstream: Mapping[int, Any],
+        grad_outputs: Mapping[int, Any],
         parameters: Mapping[str, Any],
         crossing: Crossing,
     ) -> None:
@@ -238,7 +238,9 @@ class LayeredPort(Port):
         module = self.module(layer)
         own = self.parts(module)
         before = {name: self.to_array(tensor) for name, (tensor, _) in own.items()}
-        leaves = {i: self.to_tensor(a, self.held(a), bool(upstream) and a.dtype.kind == "f") for i, a in inputs.items()}
+        leaves = {
+            i: self.to_tensor(a, self.held(a), bool(grad_outputs) and a.dtype.kind == "f") for i, a in inputs.items()
+        }
         args, kwargs = filled(self.calls[layer, call], leaves)
         self.clear()
         try:
@@ -246,14 +248,14 @@ class LayeredPort(Port):
                 self.assign(own[name][0], array)
             floats = {str(i): leaf for i, leaf in leaves.items() if inputs[i].dtype.kind == "f"}
             floats.update({name: tensor for name, (tensor, trained) in own.items() if trained})
-            with self.recorded(floats.values()) if upstream else self.no_gradients(), self.watching(crossing):
+            with self.recorded(floats.values()) if grad_outputs else self.no_gradients(), self.watching(crossing):
                 outputs = self.tensors_in(self.invoked(module)(*args, **kwargs))
             for i, tensor in enumerate(outputs):
                 crossing.tape.put(key(layer, call, OUT, i), self.to_array(tensor))
             for name in before:
                 crossing.tape.put(f"after.{name}", self.to_array(own[name][0]))
-            if upstream:
-                pairs = [(outputs[i], self.to_tensor(dy, outputs[i])) for i, dy in upstream.items()]
+            if grad_outputs:
+                pairs = [(outputs[i], self.to_tensor(dy, outputs[i])) for i, dy in grad_outputs.items()]
                 grads = self.gradients([y for y, _ in pairs], [dy for _, dy in pairs], list(floats.values()))
                 for name, grad in zip(floats, grads):
                     if grad is not None:
@@ -278,23 +280,23 @@ class Watch:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for (place, entry), own in self._wrapped:
+        for (owner, entry), own in self._wrapped:
             if own is None:
-                del place.__dict__[entry]
+                del owner.__dict__[entry]
             else:
-                place.__dict__[entry] = own
+                owner.__dict__[entry] = own
         self._wrapped = []
 
     def _wrap(self, name: str, module: Any) -> None:
-        place, entry = self.port.place(module)
-        original = getattr(place, entry)
+        owner, entry = self.port.patch_target(module)
+        original = getattr(owner, entry)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return self._called(name, original, args, kwargs)
 
         # Past `__setattr__`, by which frameworks keep track of layers and parameters.
-        self._wrapped.append(((place, entry), place.__dict__.get(entry)))
-        place.__dict__[entry] = call
+        self._wrapped.append(((owner, entry), owner.__dict__.get(entry)))
+        owner.__dict__[entry] = call
 
     def step(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function that counts as a layer, if it is among those that are watched."""
@@ -310,25 +312,25 @@ class Watch:
         args, kwargs = self._crossed(layer, call, IN, (args, kwargs))
         return self._crossed(layer, call, OUT, original(*args, **kwargs))
 
-    def _crossed(self, layer: str, call: int, side: str, value: Any) -> Any:
+    def _crossed(self, layer: str, call: int, role: str, value: Any) -> Any:
         """What goes on after a boundary."""
-        found, others = self.port.tensors_in(value), {}
-        for i, tensor in enumerate(found):
-            other = self.crossing.crossed(key(layer, call, side, i), self.port.to_array(tensor))
+        tensors, others = self.port.tensors_in(value), {}
+        for i, tensor in enumerate(tensors):
+            other = self.crossing.crossed(key(layer, call, role, i), self.port.to_array(tensor))
             if other is not None:
                 others[i] = self.port.to_tensor(other, tensor)
         if not others:
             return value
-        return filled(self.port.emptied(value), {i: others.get(i, tensor) for i, tensor in enumerate(found)})
+        return filled(self.port.emptied(value), {i: others.get(i, tensor) for i, tensor in enumerate(tensors)})
 
 
 def named(value: Any, is_tensor: Callable[[Any], bool]) -> Iterator[Tuple[str, Any]]:
     """The tensors of what a model returns, by where they are: `logits`, `0`; "" for the only one."""
-    found: List[Tuple[str, Any]] = []
+    pairs: List[Tuple[str, Any]] = []
 
     def take(name: str, tensor: Any) -> Any:
-        found.append((name, tensor))
+        pairs.append((name, tensor))
         return tensor
 
     visit(value, is_tensor, take)
-    return iter(found)
+    return iter(pairs)

@@ -219,7 +219,7 @@ class OnnxruntimePort(Port):
         layer: str,
         call: int,
         inputs: Mapping[int, Any],
-        upstream: Mapping[int, Any],  # noqa: ARG002 - it has no gradients
+        grad_outputs: Mapping[int, Any],  # noqa: ARG002 - it has no gradients
         parameters: Mapping[str, Any],
         crossing: Crossing,
     ) -> None:

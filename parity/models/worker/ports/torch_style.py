@@ -24,9 +24,9 @@ class TorchStylePort(LayeredPort):
         self.framework.manual_seed(0)
 
     def own(self, layer: Any) -> Dict[str, Tuple[Any, bool]]:
-        found = {name: (tensor, self.is_trained(tensor)) for name, tensor in layer._parameters.items()}
-        found.update({name: (tensor, False) for name, tensor in layer._buffers.items()})
-        return {name: pair for name, pair in found.items() if pair[0] is not None}
+        tensors = {name: (tensor, self.is_trained(tensor)) for name, tensor in layer._parameters.items()}
+        tensors.update({name: (tensor, False) for name, tensor in layer._buffers.items()})
+        return {name: pair for name, pair in tensors.items() if pair[0] is not None}
 
     def is_trained(self, parameter: Any) -> bool:  # noqa: ARG002 - where buffers are no parameters
         """Whether a parameter is one."""
@@ -73,7 +73,7 @@ class TorchStylePort(LayeredPort):
 
     def functions(self) -> Tuple[Collection[str], Collection[Any], Collection[Any]]:
         here = self.framework
-        more = (found for name in ("tensor", "linalg") if inspect.ismodule(found := getattr(here, name, None)))
+        more = (module for name in ("tensor", "linalg") if inspect.ismodule(module := getattr(here, name, None)))
         return (here.__name__,), (here, here.nn.functional, *more), (here.Tensor,)
 
 
