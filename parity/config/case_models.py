@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any
 
 from annotated_types import MinLen
@@ -94,11 +95,18 @@ def parts_of(op: Op) -> dict[str, Any]:
     return {"params": (params, None), "inputs": (model_of(f"{op.name}-inputs", op.name, inputs), None)}
 
 
-PARTS = {name: parts_of(op) for name, op in OPS.items()}
-CASES = {name: model_of(f"{name}-case", "a case", {**OP_KEYS, **PARTS[name]}) for name in OPS}
-"""The model of a case of each op."""
+@cache
+def case_model_of(op: str) -> type[Any]:
+    """The model of a case of an op of parity, made when a config uses it: all of them take a second."""
+    return model_of(f"{op}-case", "a case", {**OP_KEYS, **parts_of(OPS[op])})
 
-_DEFAULTS = {
-    name: (model_of(f"{name}-defaults", f"the defaults of {name}", {**PARTS[name], **COMMON}), None) for name in OPS
-}
-DefaultKeys = model_of("defaults", "defaults", {**COMMON, "ops": (model_of("defaults-ops", "parity", _DEFAULTS), None)})
+
+@cache
+def defaults_model_of(op: str) -> type[Any]:
+    """The model of an op's entry in `defaults.ops`."""
+    return model_of(f"{op}-defaults", f"the defaults of {op}", {**parts_of(OPS[op]), **COMMON})
+
+
+DefaultsByOp = model_of("defaults-ops", "parity", dict.fromkeys(OPS, (Any, None)))
+DefaultKeys = model_of("defaults", "defaults", {**COMMON, "ops": (DefaultsByOp, None)})
+"""`defaults`; the entries of its ops are read with `defaults_model_of`."""

@@ -9,7 +9,7 @@ from typing import Any
 from parity.cases.brought import op_of
 from parity.cases.op import Op
 from parity.config.brought import REFERENCE, case_model, read_brought, with_outputs
-from parity.config.case_models import CASES, OpCase
+from parity.config.case_models import OpCase, case_model_of
 from parity.config.defaults import Defaults
 from parity.config.grammar import CaseModel, check_keys, read_partly, require_mapping
 from parity.config.ids import automatic_id, check_id, swept_id
@@ -94,7 +94,7 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     brought = None if name in scope.ops else read_brought(case, name, report)
     if len(report) > n_before:
         return None
-    model = CASES[name] if brought is None else case_model(brought)
+    model = case_model_of(name) if brought is None else case_model(brought)
     values = read_partly(model, _with_parts(case), report)
     if values is None or values.params is None or values.inputs is None:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from parity.cases.op import Op
-from parity.config.case_models import DefaultKeys
+from parity.config.case_models import DefaultKeys, defaults_model_of
 from parity.config.grammar import check_keys, require_mapping
 from parity.config.nodes import Node, Problems
 from parity.config.tolerance_grammar import check_tensor_names, parse_tolerance
@@ -55,6 +55,7 @@ def parse_defaults(node: Node | None, ops: Mapping[str, Op], report: Problems) -
     written = node.get("ops")
     for name, entry in written.mapping.items() if written and require_mapping(written, report, "ops") else ():
         if name in ops and require_mapping(entry, report, f"the defaults of {name}"):
+            check_keys(defaults_model_of(name), entry, report, deep=True)
             by_op[name] = merge(general, only(entry, ("params", "inputs", "dtypes", "gradients", "stress")))
             rules_by_op[name] = parse_tolerance(entry.get("tolerance"), report)
     return Defaults(general, by_op, parse_tolerance(node.get("tolerance"), report), rules_by_op, node)

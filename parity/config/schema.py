@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import core_schema
 
 from parity.cases import OPS
-from parity.config.case_models import CASES, OpCase
+from parity.config.case_models import DefaultsByOp, OpCase, case_model_of, defaults_model_of
 from parity.config.documents import ConfigKeys
 from parity.config.grammar import CaseModel
 from parity.config.kinds import KIND, KINDS, case_kind
@@ -28,7 +28,8 @@ PARTS = ("params", "inputs")
 def json_schema() -> Schema:
     """The schema of a config file (JSON Schema draft 2020-12)."""
     kinds = {name: case_kind(name).model for name in KINDS}
-    models: list[Any] = [ConfigKeys, OpCase, *kinds.values(), *CASES.values()]
+    cases, defaults = ({name: model(name) for name in OPS} for model in (case_model_of, defaults_model_of))
+    models: list[Any] = [ConfigKeys, OpCase, *kinds.values(), *cases.values(), *defaults.values()]
     refs, whole = models_json_schema([(model, "validation") for model in models], schema_generator=AsWritten)
     definitions = whole["$defs"]
     root, op_case = definitions.pop(ConfigKeys.__name__), definitions[OpCase.__name__]
@@ -36,8 +37,10 @@ def json_schema() -> Schema:
     op_case["if"], op_case["then"] = {"not": {"required": ["reference"]}}, {"properties": {"op": {"enum": list(OPS)}}}
     op_case["allOf"] = [
         _if({"op": {"const": name}}, {"properties": _parts(definitions.pop(model.__name__))})
-        for name, model in CASES.items()
+        for name, model in cases.items()
     ]
+    by_op = {name: refs[model, "validation"] for name, model in defaults.items()}
+    definitions[DefaultsByOp.__name__]["properties"] = by_op
     of_kinds = [_if({KIND: {"const": name}}, refs[model, "validation"]) for name, model in kinds.items()]
     known = {KIND: {"enum": list(KINDS)}}
     definitions["case"] = {
