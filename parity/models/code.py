@@ -139,11 +139,11 @@ def code_case(
     cut = Cut(rows)
     given = cut.all(given_to(ours, call, children, boundary, plain))
     reply, constants = base.traced(states[base.name], ours, call, given, children)
-    reply = without_flags(reply, plain, sight.run, inverted(keys))
-    held_by = inverted(keys)
+    by_partner = inverted(keys)
+    reply = without_flags(reply, plain, sight.run, by_partner)
     outputs = {
         n: at for n, at in reply["outputs"].items()
-        if not is_folded(at, behind) and (at in held_by or not is_called(at, theirs, sight.run))
+        if not is_folded(at, behind) and (at in by_partner or not is_called(at, theirs, sight.run))
     }  # fmt: skip
     reply = {**reply, "returned": {name: value for name, value in reply["returned"].items() if name in outputs}}
     locations = reply["inputs"]
@@ -151,23 +151,20 @@ def code_case(
     used = {name: held(array, dtype) for name, array in values.items() if name in words_of(reply)}
     options: dict[str, tuple[str, str]] = {}
     single = single_op(reply)
-    if single is not None:
-        definition, params, tensors = single
+    if single is None:
+        title = f"The code of {ours or 'the model'} in {base.name}: what it makes of its inputs and its layers' outputs"
+        case, options = planned(model, dtype, title, reply, used, folder)
+    else:
+        op, params, tensors = single
         used = {name: used[argument] for name, argument in tensors.items()}
         locations = {name: locations[argument] for name, argument in tensors.items()}
         last = reply["lines"][-1]["name"]
-        outputs = {
-            definition.grad_outputs[0]: next(outputs[o] for o, value in reply["returned"].items() if value == last)
-        }
-    title = f"The code of {ours or 'the model'} in {base.name}: what it makes of its inputs and its layers' outputs"
-    if single is not None:
+        outputs = {op.grad_outputs[0]: next(outputs[o] for o, value in reply["returned"].items() if value == last)}
         # A loss is one number, which says little; its gradient says more.
         one = np.ones((), np.float64 if dtype == "float64" else np.float32)
         differentiated = layer == LOSS and base.differentiable and other.differentiable
         used |= {f"grad.{name}": one for name in outputs} if differentiated else {}
-        case = replace(case_of(model, dtype, definition.name, params, used, folder), gradients=differentiated)
-    else:
-        case, options = planned(model, dtype, title, reply, used, folder)
+        case = replace(case_of(model, dtype, op.name, params, used, folder), gradients=differentiated)
     own = {f"{ours}.{name}".removeprefix("."): name for name in own_names(base, ours)}
     closed = [theirs[child] for child in children if child in theirs]
     kernels = {}

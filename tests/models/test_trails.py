@@ -88,7 +88,7 @@ def test_a_mask_along_another_axis_is_no_mask_that_lacks():
 
 def test_what_the_source_writes_is_told_though_it_is_the_default():
     def told(function, **given):
-        return CallRecorder._told_of(
+        return CallRecorder._shown_arguments(
             SimpleNamespace(port=SimpleNamespace(roots=(__name__.partition(".")[0],))), function, given
         )
 
