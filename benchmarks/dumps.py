@@ -124,11 +124,11 @@ def prepared() -> Any:
     """parity's comparison, imported."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     from parity.dumps.dump import open_dump
-    from parity.dumps.session import Asking, Session, prepared
+    from parity.dumps.session import CompareOptions, Session, prepared
 
     def compare(left: Path, right: Path) -> None:
         dumps = open_dump(left), open_dump(right)
-        asking = Asking()
+        asking = CompareOptions()
         with tempfile.TemporaryDirectory() as folder:
             results = Session(prepared(*dumps, None, asking), asking, Path(folder), []).run()
         assert len(results.comparisons) == len(dumps[0].tensors)

@@ -20,10 +20,10 @@ from parity.cases import OPS
 from parity.config import load_backends, load_plan
 from parity.config.plan import CasePlan
 from parity.engine import EngineOptions
-from parity.hunt.bench import Bench, Trial
-from parity.hunt.hunt import DEFAULT_DTYPES, Request, searched, stored_trials
+from parity.hunt.bench import Bench, TrialCase
+from parity.hunt.hunt import DEFAULT_DTYPES, HuntRequest, searched, stored_trials
 from parity.hunt.reduce import reduce_case
-from parity.hunt.search import Finding, Search
+from parity.hunt.search import HuntFinding, Search
 from parity.hunt.subject import Subject, bases_of
 from parity.hunt.write import STATE, read_state, restored, write_config
 from parity.judge.bound.envelope import OFF
@@ -70,9 +70,9 @@ def ops_of_the_census() -> list[str]:
     return list(dict.fromkeys(case.op for case in plan.cases))
 
 
-def drawn(case: CasePlan) -> Trial:
+def drawn(case: CasePlan) -> TrialCase:
     """The case as it is, which waits for the backends to start."""
-    return Trial(case, case.dtypes[0], {plan.name: plan.sample(0, case.id, *case.dtypes) for plan in case.tensors})
+    return TrialCase(case, case.dtypes[0], {plan.name: plan.sample(0, case.id, *case.dtypes) for plan in case.tensors})
 
 
 def hunted(bench: Bench, subject: Subject, seconds: float, folder: Path) -> tuple[Search, bool]:
@@ -80,11 +80,11 @@ def hunted(bench: Bench, subject: Subject, seconds: float, folder: Path) -> tupl
     folder.mkdir(parents=True, exist_ok=True)
     bench.n_trials, bench.until = 0, float("inf")
     search = Search(bench, subject.bases, DEFAULT_DTYPES)
-    request = Request(subject.name, bench.names, minutes=seconds / 60)
+    request = HuntRequest(subject.name, bench.names, minutes=seconds / 60)
     return search, searched(search, request, subject, folder, time.monotonic() + seconds)
 
 
-def finished(search: Search, folder: Path) -> list[Finding]:
+def finished(search: Search, folder: Path) -> list[HuntFinding]:
     """The findings of an earlier search that still show, in their smallest cases."""
     if not (folder / STATE).is_file():
         return []
@@ -92,7 +92,7 @@ def finished(search: Search, folder: Path) -> list[Finding]:
     found = []
     for finding in search.findings:
         fault = finding.backend, finding.tensor
-        for trial in (finding.trial, finding.found):
+        for trial in (finding.trial, finding.original):
             ratio = search.look_at(trial).faults.get(fault)
             if ratio is not None:
                 small = reduce_case(trial, fault, ratio, search.look_at)

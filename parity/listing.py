@@ -246,33 +246,37 @@ def backends_table() -> None:
     table = plain_table("backend", "version", "runs in", "python", "numpy")
     for name in ADAPTERS:
         try:
-            found = environments.resolve(BackendSpec(name, name), provision=False)
+            interpreter = environments.resolve(BackendSpec(name, name), provision=False)
         except environments.EnvironmentUnavailable as error:
             table.add_row(name, "-", Text(str(error), style="yellow"), "", "")
             continue
-        where = f"{found.kind}: {found.python}"
+        where = f"{interpreter.kind}: {interpreter.python}"
         table.add_row(
-            name, found.framework_version or found.numpy_version, where, found.python_version, found.numpy_version
+            name,
+            interpreter.framework_version or interpreter.numpy_version,
+            where,
+            interpreter.python_version,
+            interpreter.numpy_version,
         )
     stdout_console().print(table)
 
 
 def environments_table() -> None:
     """Every managed environment with its size."""
-    found = environments.list_environments()
+    managed = environments.list_environments()
     console = stdout_console()
-    if not found:
+    if not managed:
         console.print("no managed environments; `parity run` creates one when a backend needs it")
         return
     table = plain_table("name", "backend", "version", "python", "size", "created", "")
-    for each in found:
+    for each in managed:
         size = f"{each.size_bytes / 2**30:.1f} GiB"
         state = "" if each.ready else Text("incomplete, not used", style="yellow")
         table.add_row(
             each.name, each.adapter, each.version, each.python, size, each.created[:16].replace("T", " "), state
         )
     console.print(table)
-    console.print(os.path.commonpath([each.path for each in found]), style="dim")
+    console.print(os.path.commonpath([each.path for each in managed]), style="dim")
 
 
 def plain_table(*columns: str) -> Table:

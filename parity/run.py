@@ -43,7 +43,7 @@ from parity.judge.diagnose.memory import Memory
 from parity.outcome import CellOutcome
 from parity.reporting.results import record
 from parity.reporting.results.directory import LOCK, Losses, held, made, reserve
-from parity.reporting.results.kept import file_name, side_folders
+from parity.reporting.results.kept import backend_folders, file_name
 from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, write_run_files
 from parity.reporting.results.results import (
     FILE_NAME,
@@ -503,7 +503,7 @@ def keep_tensors(
     state: RunState,
 ) -> None:
     """Store `tensors` of a cell as computed by every backend and the oracle."""
-    folders = side_folders(spec.name for spec in state.plan.backends)
+    folders = backend_folders(spec.name for spec in state.plan.backends)
     exact = {n: values.astype(dtype_of(values, "float64"), copy=False) for n, values in oracle.items()}
     given: dict[str, Mapping[str, Any]] = {ORACLE: exact}
     given |= {name: {n: o.values for n, o in outcome.outputs.items()} for name, outcome in outcomes.items()}

@@ -50,7 +50,7 @@ def accept(
     read, or a config cannot be written or has changed since the run.
     """
     from parity.config.plan import REASON_WANTED
-    from parity.reporting.accept import AcceptError, Request, acceptance
+    from parity.reporting.accept import AcceptError, AcceptRequest, acceptance
     from parity.reporting.console.explain import ExplainError
     from parity.reporting.results.results import ResultsError
 
@@ -60,12 +60,12 @@ def accept(
         raise click.BadParameter("a reason must be one line of text", param_hint="--reason")
     today = datetime.date.today()
     day = end(until, today)
-    request = Request(reason, day, case, backend, dtype, diagnosis, unsupported, expired)
+    request = AcceptRequest(reason, day, case, backend, dtype, diagnosis, unsupported, expired)
     try:
-        found = acceptance(run_dir, request, today)
+        accepted = acceptance(run_dir, request, today)
     except (AcceptError, ExplainError, ResultsError) as error:
         fail(str(error))
-    for change in found.changes:
+    for change in accepted.changes:
         try:
             if not dry_run:
                 change.write()
@@ -73,9 +73,9 @@ def accept(
             fail(f"cannot write {change.path}: {error.strerror or error}")
         for line in [change.diff()] if dry_run else change.lines():
             click.echo(line)
-    if not found.changes:
+    if not accepted.changes:
         click.echo("nothing to accept")
-    for note in found.notes:
+    for note in accepted.notes:
         click.echo(f"remaining: {note}")
 
 

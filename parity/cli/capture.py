@@ -87,8 +87,8 @@ def interpreter_of(backend: str | None, python: str | None, *, provision: bool) 
         return str(Path(python).absolute()) if python else sys.executable, dict(os.environ)
     try:
         spec = load_backends([backend])[0]
-        found = environments.resolve(spec, provision=provision, progress=lambda line: click.echo(line, err=True))
+        interpreter = environments.resolve(spec, provision=provision, progress=lambda line: click.echo(line, err=True))
     except (ConfigError, environments.EnvironmentUnavailable) as error:
         fail(str(error))
-    managed = found.kind == "managed"
-    return str(found.python), isolated_environment(os.environ) if managed else dict(os.environ)
+    managed = interpreter.kind == "managed"
+    return str(interpreter.python), isolated_environment(os.environ) if managed else dict(os.environ)

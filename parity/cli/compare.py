@@ -12,7 +12,7 @@ from parity.cli.group import end_once_on_signals, example, fail, main, output_op
 from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON
 
 if TYPE_CHECKING:
-    from parity.dumps.session import Asking, Job
+    from parity.dumps.session import CompareOptions, ComparisonJob
 
 
 @main.command(
@@ -95,14 +95,14 @@ def opened(
     fail_on: str,
     *,
     check_dtype: bool,
-) -> tuple[Job, Asking]:
+) -> tuple[ComparisonJob, CompareOptions]:
     """The dumps with their matching, and what is asked; exits with 2 if anything cannot be read."""
     from parity.config.errors import ConfigError
     from parity.dumps.compare import Rules
     from parity.dumps.dump import open_dump
     from parity.dumps.mapping import read_mapping
     from parity.dumps.matching import MatchingError
-    from parity.dumps.session import Asking, names_of, parse_limits, prepared, read_known
+    from parity.dumps.session import CompareOptions, names_of, parse_limits, prepared, read_known
     from parity.dumps.tensors import DumpError
 
     mapping, known = files
@@ -112,7 +112,7 @@ def opened(
         rules = Rules(parse_limits(*limits, [tensor.name for tensor in left.tensors]), check_dtype)
         names = names_of(left.path, right.path)
         accepted = () if known is None else read_known(known, names)
-        asking = Asking(rules, {} if mapping is None else read_mapping(mapping), accepted, fail_on)
+        asking = CompareOptions(rules, {} if mapping is None else read_mapping(mapping), accepted, fail_on)
         return prepared(left, right, truth, asking), asking
     except (ConfigError, DumpError) as error:
         fail(str(error))
@@ -120,7 +120,7 @@ def opened(
         fail(f"{mapping}: {error}")
 
 
-def write(path: Path, job: Job) -> None:
+def write(path: Path, job: ComparisonJob) -> None:
     """Write the matching as a mapping file; exits with 2 if that fails."""
     from parity.dumps.mapping import mapping_text
     from parity.reporting.results.results import write_atomically
@@ -133,7 +133,7 @@ def write(path: Path, job: Job) -> None:
     click.echo(f"mapping written to {path}", err=True)
 
 
-def shown(job: Job, asking: Asking, out: Path | None, wanted: Any, *, verbosity: int) -> int:
+def shown(job: ComparisonJob, asking: CompareOptions, out: Path | None, wanted: Any, *, verbosity: int) -> int:
     """Compare, show and write; the exit code."""
     from rich.console import Console
 

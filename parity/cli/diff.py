@@ -73,7 +73,7 @@ def diff(
     3 nothing is new or worse, but tensors of RUN_A were not compared in RUN_B, or nothing could be compared.
     """
     from parity.reporting.diff.compare import compare
-    from parity.reporting.diff.sides import DiffError
+    from parity.reporting.diff.compared_run import DiffError
     from parity.reporting.results.results import ResultsError
 
     if not math.isfinite(factor):

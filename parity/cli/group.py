@@ -35,17 +35,17 @@ def example(*lines: str) -> str:
 
 def first_steps() -> str:
     """What to do next if no config is named: check your own kernel, or run a config of this directory."""
-    found = configs_here()
-    here = found[0] if found else "my_kernel.yaml"
+    configs = configs_here()
+    here = configs[0] if configs else "my_kernel.yaml"
     lines = [
         "Check a kernel of your own:  parity init my_kernel.py",
         f"Run a config:                parity run {here}",
         "List the ops and params:     parity ops",
         "All commands:                parity --help",
     ]
-    if len(found) > 1:
-        more = f" and {len(found) - MAX_CONFIGS} more" if len(found) > MAX_CONFIGS else ""
-        lines += ["", f"Configs here: {', '.join(map(str, found[:MAX_CONFIGS]))}{more}"]
+    if len(configs) > 1:
+        more = f" and {len(configs) - MAX_CONFIGS} more" if len(configs) > MAX_CONFIGS else ""
+        lines += ["", f"Configs here: {', '.join(map(str, configs[:MAX_CONFIGS]))}{more}"]
     return "\n".join(lines)
 
 

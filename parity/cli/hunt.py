@@ -72,10 +72,10 @@ def hunt(
         raise click.UsageError("--resume takes the backends and dtypes of the earlier hunt; leave them out")
     try:
         check_installed()
-        from parity.hunt.hunt import DEFAULT_DTYPES, Request, claimed, hunt_and_show, resumed
+        from parity.hunt.hunt import DEFAULT_DTYPES, HuntRequest, claimed, hunt_and_show, resumed
 
         options = EngineOptions(timeout_s=timeout, threads=threads, provision=not no_provision)
-        wanted = Request(
+        wanted = HuntRequest(
             subject or "", backends, dtypes or DEFAULT_DTYPES, minutes, trials or 0, seed, adapter, options
         )
         state = None

@@ -22,9 +22,9 @@ from parity.cli.group import example, fail, main
 @click.argument("tensor")
 @click.option("--dtype", metavar="NAME", help="In this dtype (default: the stored dtype with the worst verdict).")
 @click.option("-b", "--backend", "backends", multiple=True, metavar="NAME", help="Only this backend. Repeatable.")
-@click.option("--slice", "place", metavar="INDEX", help="Print these elements, for example 0,:5 or ...,-1.")
+@click.option("--slice", "index", metavar="INDEX", help="Print these elements, for example 0,:5 or ...,-1.")
 def inspect(
-    run_dir: Path, case: str, tensor: str, dtype: str | None, backends: tuple[str, ...], place: str | None
+    run_dir: Path, case: str, tensor: str, dtype: str | None, backends: tuple[str, ...], index: str | None
 ) -> None:
     """Show a stored TENSOR of CASE (an id or a part of one): its range, its errors, and their locations.
 
@@ -40,7 +40,7 @@ def inspect(
     from parity.reporting.results.results import ResultsError
 
     try:
-        show(run_dir, case, tensor, stdout_console(), dtype=dtype, backends=backends, place=place)
+        show(run_dir, case, tensor, stdout_console(), dtype=dtype, backends=backends, slice_text=index)
     except (ExplainError, InspectError, KeptError, ResultsError) as error:
         fail(str(error))
     except OSError as error:

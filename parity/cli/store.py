@@ -132,10 +132,10 @@ def judge(
             said = asked(run_dir, rule)
             show_rule(rule, said)
             sys.exit(MISMATCH if any(n for (rejected, _), n in said.counts.items() if rejected) else 0)
-        found = judged(run_dir, rules_of(rtol, atol), fail_on)
+        judged_run = judged(run_dir, rules_of(rtol, atol), fail_on)
     except (ConfigError, JudgeError, ResultsError) as error:
         fail(str(error))
     except OSError as error:
         fail(f"cannot judge {run_dir}: {error.strerror or error}")
-    show_judged(found, verbose=verbose)
-    sys.exit(found.results.summary.exit_code)
+    show_judged(judged_run, verbose=verbose)
+    sys.exit(judged_run.results.summary.exit_code)

@@ -26,7 +26,7 @@ from parity.dumps.tensors import (
     shown,
 )
 
-Found = tuple[list[Stored], list[str]]
+Contents = tuple[list[Stored], list[str]]
 """The tensors of a file, and what was left out."""
 
 LOCAL_HEADER = 30
@@ -50,7 +50,7 @@ MAX_LINE = 64 << 20
 """Bytes of a line of JSON; larger tensors belong into another format."""
 
 
-def read_npy(path: Path) -> Found:
+def read_npy(path: Path) -> Contents:
     """One tensor, named after the file."""
     values = mapped_npy(path)
     if not is_numeric(values.dtype):
@@ -77,7 +77,7 @@ def first_line(error: BaseException) -> str:
 # npz
 
 
-def read_npz(path: Path) -> Found:
+def read_npz(path: Path) -> Contents:
     """The members of a zip of `.npy` files: mapped where they are stored as they are, else unpacked when read."""
     mapped, tensors, notes = Mapped(path), list[Stored](), list[str]()
     for info in members(path):
@@ -182,7 +182,7 @@ def unpacked(path: Path, info: zipfile.ZipInfo, start: int, dtype: np.dtype[Any]
 # safetensors
 
 
-def read_safetensors(path: Path) -> Found:
+def read_safetensors(path: Path) -> Contents:
     """The tensors of a safetensors file, in the order of its header."""
     mapped = Mapped(path)
     length = int.from_bytes(mapped.bytes(0, 8), "little")
@@ -233,16 +233,16 @@ def parsed(path: Path, text: bytes, what: str = "the header") -> dict[str, Any]:
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object; raises ValueError for a key that it has twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    items = dict(pairs)
+    if len(items) < len(pairs):
         raise ValueError("it has a key twice")
-    return found
+    return items
 
 
 # JSON lines
 
 
-def read_lines(path: Path) -> Found:
+def read_lines(path: Path) -> Contents:
     """The tensors of JSON lines: `{"name": ..., "values": ..., "dtype": ...}`, or names with their numbers.
 
     A file that is one object over several lines is read as one line.
@@ -329,7 +329,7 @@ def typed(path: Path, number: int, array: Array, dtype: Any) -> Array:
         raise DumpError(f"{path}:{number}: there is no dtype {printable(str(dtype)[:40])}") from None
 
 
-READERS: Mapping[str, Callable[[Path], Found]] = {
+READERS: Mapping[str, Callable[[Path], Contents]] = {
     ".npy": read_npy,
     ".npz": read_npz,
     ".safetensors": read_safetensors,

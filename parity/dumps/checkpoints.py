@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from parity.config.nodes import printable
-from parity.dumps.arrays import Found, data_offset, first_line, members
+from parity.dumps.arrays import Contents, data_offset, first_line, members
 from parity.dumps.pickles import COMMON, MAX_ITEMS, Called, PickledArray, Span, interpreted, leaves
 from parity.dumps.tensors import NARROW, Array, DumpError, Mapped, Shape, Stored, count, shown
 from parity.reporting.text.words import few
@@ -45,7 +45,7 @@ class TorchDtype:
 
 
 @dataclass(frozen=True)
-class Storage:
+class TorchStorage:
     """The numbers of a storage, under its name in the zip."""
 
     key: str
@@ -57,7 +57,7 @@ class Storage:
 class TorchTensor:
     """A view of a storage."""
 
-    storage: Storage
+    storage: TorchStorage
     dtype: np.dtype[Any]
     offset: int
     shape: Shape
@@ -66,7 +66,7 @@ class TorchTensor:
 
 def rebuilt(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> TorchTensor:
     """`_rebuild_tensor_v2`, and `_v3`, which ends with the dtype of an untyped storage."""
-    if not isinstance(storage, Storage) or count(shape) is None or count([offset]) is None:
+    if not isinstance(storage, TorchStorage) or count(shape) is None or count([offset]) is None:
         raise ValueError("a tensor without storage, offset and shape")
     if count(strides) is None or len(strides) != len(shape):
         raise ValueError("a tensor without strides")
@@ -92,7 +92,7 @@ TORCH = {
 """All names that a checkpoint of PyTorch may have."""
 
 
-def read_torch(path: Path) -> Found:
+def read_torch(path: Path) -> Contents:
     """A zip of torch.save; its storages are mapped, and no class of torch is needed."""
     with open_file(path) as file:
         if file.read(4) != ZIP:
@@ -119,23 +119,23 @@ def read_torch(path: Path) -> Found:
 
 def root_of(path: Path, infos: Mapping[str, zipfile.ZipInfo]) -> str:
     """The folder in a zip that has the pickle; raises DumpError if the zip is no checkpoint."""
-    found = [name for name in infos if name == "data.pkl" or name.endswith("/data.pkl")]
-    if len(found) != 1:
+    pickles = [name for name in infos if name == "data.pkl" or name.endswith("/data.pkl")]
+    if len(pickles) != 1:
         raise DumpError(f"{path}: a zip without one data.pkl is no checkpoint of torch.save")
-    root = found[0].removesuffix("data.pkl")
+    root = pickles[0].removesuffix("data.pkl")
     if root + "constants.pkl" in infos:
         raise DumpError(f"{path}: a TorchScript program; save its state_dict()")
-    if infos[found[0]].file_size > MAX_PICKLE:
+    if infos[pickles[0]].file_size > MAX_PICKLE:
         raise DumpError(f"{path}: its data.pkl is larger than {MAX_PICKLE >> 20} MiB")
     return root
 
 
-def storage_of(pid: Any) -> Storage:
+def storage_of(pid: Any) -> TorchStorage:
     """The storage that a persistent id means; raises ValueError for others."""
     kind, storage_type, key, _, n = pid
     if kind != "storage" or not isinstance(storage_type, TorchDtype) or count([n]) is None:
         raise ValueError("a persistent id that is no storage")
-    return Storage(str(key), storage_type.dtype, n)
+    return TorchStorage(str(key), storage_type.dtype, n)
 
 
 def open_file(path: Path) -> Any:
@@ -176,7 +176,7 @@ def strided(mapped: Mapped, info: zipfile.ZipInfo | None, tensor: TorchTensor, *
     return np.lib.stride_tricks.as_strided(flat[tensor.offset :], tensor.shape, steps, writeable=False)
 
 
-def read_pickle(path: Path) -> Found:
+def read_pickle(path: Path) -> Contents:
     """A pickle of a dict of NumPy arrays, as Paddle writes it; large arrays stay in the file."""
     mapped = Mapped(path)
     with open_file(path) as file:
@@ -219,12 +219,12 @@ def named_leaves(path: Path, value: Any) -> Iterable[tuple[str, Any]]:
     if not isinstance(value, (dict, list, tuple, TorchTensor, PickledArray)):
         raise DumpError(f"{path}: it holds a {type(value).__name__}, not a dict of tensors")
     try:
-        found = list(itertools.islice(leaves(value), MAX_ITEMS + 1))
+        values = list(itertools.islice(leaves(value), MAX_ITEMS + 1))
     except ValueError as error:
         raise DumpError(f"{path}: {error}") from error
-    if len(found) > MAX_ITEMS:
+    if len(values) > MAX_ITEMS:
         raise DumpError(f"{path}: more than {MAX_ITEMS:,} values")
-    named = [(name or path.stem, leaf) for name, leaf in found]
+    named = [(name or path.stem, leaf) for name, leaf in values]
     if len({name for name, _ in named}) < len(named):
         raise DumpError(f"{path}: two values have the same dotted name")
     return named

@@ -132,7 +132,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Names:
+class ComparedTensor:
     """What a comparison is about: the case and the tensor in the report, and what both sides are called."""
 
     case: str
@@ -141,14 +141,14 @@ class Names:
     right: str
 
 
-def structural(names: Names, dtype: str, message: str) -> Comparison:
+def structural(names: ComparedTensor, dtype: str, message: str) -> Comparison:
     """A tensor whose values cannot be compared."""
     return Comparison(
         names.case, dtype, names.tensor, names.left, names.right, Verdict.STRUCTURE, 0.0, 0.0, message=message
     )
 
 
-def compared(names: Names, pair: Partners, rules: Rules) -> Comparison:
+def compared(names: ComparedTensor, pair: Partners, rules: Rules) -> Comparison:
     """The comparison of two tensors; raises DumpError for a damaged file."""
     left, right = pair.dtypes
     moved = pair.transform.apply(np.broadcast_to(np.int8(0), pair.right.shape), pair.shape).shape if fits(pair) else ()
@@ -225,8 +225,8 @@ def unit_roundoff(dtype: str) -> float:
     """Of a dtype; 0 for integers."""
     if dtype in NARROW:
         return FORMATS[dtype].unit_roundoff if dtype in FORMATS else float(ml_dtypes.finfo(dtype).eps) / 2  # type: ignore[no-untyped-call]
-    found = numpy_dtype(dtype)
-    return float(np.finfo(found).eps) / 2 if found.kind in "fc" else 0.0
+    np_dtype = numpy_dtype(dtype)
+    return float(np.finfo(np_dtype).eps) / 2 if np_dtype.kind in "fc" else 0.0
 
 
 def kind(metrics: Metrics, ratio: float, dtype: str, unit: float) -> Verdict:
@@ -256,12 +256,12 @@ def judged(both: Comparison, left: Comparison, right: Comparison) -> tuple[Compa
     floor = unit * ml.expected_rms
     scale = min(max(min(ml.rmse, mr.rmse), floor), LOSSY / OFF * floor)
     ratios = quotient(ml.rmse, scale), quotient(mr.rmse, scale)
-    off = [c.actual for c, ratio in ((left, ratios[0]), (right, ratios[1])) if not ratio < OFF or nonfinite(c)]
+    culprits = [c.actual for c, ratio in ((left, ratios[0]), (right, ratios[1])) if not ratio < OFF or nonfinite(c)]
     made = []
     for comparison, ratio in ((left, ratios[0]), (right, ratios[1])):
-        mine = tuple(name for name in off if name == comparison.actual)
+        mine = tuple(name for name in culprits if name == comparison.actual)
         made.append(blamed(comparison, mine, (ratio, None), scale))
-    return blamed(both, tuple(off), ratios, scale), made[0], made[1]
+    return blamed(both, tuple(culprits), ratios, scale), made[0], made[1]
 
 
 def nonfinite(comparison: Comparison) -> bool:
@@ -270,25 +270,25 @@ def nonfinite(comparison: Comparison) -> bool:
 
 
 def blamed(
-    comparison: Comparison, off: tuple[str, ...], ratios: tuple[float | None, float | None], scale: float
+    comparison: Comparison, culprits: tuple[str, ...], ratios: tuple[float | None, float | None], scale: float
 ) -> Comparison:
     """A comparison that fails, or hides an error, with who is off; without anybody, it differs by rounding."""
-    if comparison.verdict is Verdict.STRUCTURE or (comparison.verdict.passes and not off):
+    if comparison.verdict is Verdict.STRUCTURE or (comparison.verdict.passes and not culprits):
         return comparison
-    told = replace(comparison, culprit=off, error_ratio=ratios, envelope=(scale, scale))
+    updated = replace(comparison, culprit=culprits, error_ratio=ratios, envelope=(scale, scale))
     if comparison.verdict.passes:
-        return replace(told, suspect=True, hidden=Verdict.UNSTABLE)
-    if not off and comparison.verdict is not Verdict.NONFINITE:
-        return replace(told, verdict=Verdict.ROUNDING)
-    return replace(told, verdict=Verdict.UNSTABLE) if comparison.verdict is Verdict.ROUNDING else told
+        return replace(updated, suspect=True, hidden=Verdict.UNSTABLE)
+    if not culprits and comparison.verdict is not Verdict.NONFINITE:
+        return replace(updated, verdict=Verdict.ROUNDING)
+    return replace(updated, verdict=Verdict.UNSTABLE) if comparison.verdict is Verdict.ROUNDING else updated
 
 
-def against(names: Names, pair: Partners, rules: Rules, side: str) -> Comparison:
+def against(names: ComparedTensor, pair: Partners, rules: Rules, backend: str) -> Comparison:
     """One side against the more precise answer; raises DumpError where that is of lower precision."""
     if unit_roundoff(pair.right.dtype) > unit_roundoff(pair.left.dtype) and not pair.right.weak:
         raise DumpError(
             f"the truth's {pair.right.name} is {pair.right.dtype} and cannot judge {pair.left.dtype}; "
             "give it in a wider dtype, such as float64"
         )
-    named = replace(names, left=side, right=ORACLE)
+    named = replace(names, left=backend, right=ORACLE)
     return compared(named, pair, replace(rules, check_dtype=False))

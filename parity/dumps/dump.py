@@ -45,7 +45,7 @@ def open_dump(path: Path) -> Dump:
 def of_folder(path: Path) -> Dump:
     """All tensors below a folder. An array's name is its path; tensors in containers keep theirs, unless two files have
     the same one: then all get their file's path before them."""
-    found: list[tuple[str, list[Stored]]] = []
+    groups: list[tuple[str, list[Stored]]] = []
     notes, ignored, suffixes = list[str](), list[str](), set[str]()
     index = captured(path / INDEX)
     for file in files_below(path):
@@ -56,14 +56,14 @@ def of_folder(path: Path) -> Dump:
         tensors, more = READERS[suffix](file)
         stem = ".".join(file.relative_to(path).with_suffix("").parts)
         if suffix == ".npy":
-            found.append(("", [replace(tensor, name=stem) for tensor in tensors]))
+            groups.append(("", [replace(tensor, name=stem) for tensor in tensors]))
         else:
-            found.append((f"{stem}.", list(tensors)))
+            groups.append((f"{stem}.", list(tensors)))
         suffixes.add(suffix)
         notes += more
-    counts = Counter(tensor.name for _, tensors in found for tensor in tensors)
+    counts = Counter(tensor.name for _, tensors in groups for tensor in tensors)
     prefixed = max(counts.values(), default=0) > 1
-    named = [replace(t, name=prefix * prefixed + t.name) for prefix, tensors in found for t in tensors]
+    named = [replace(t, name=prefix * prefixed + t.name) for prefix, tensors in groups for t in tensors]
     tensors = [replace(tensor, order=i) for i, tensor in enumerate(named)]
     if ignored:
         notes.append(f"{path.name}: {few(map(printable, ignored))}")
@@ -78,15 +78,15 @@ def options_of(index: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     frameworks, layers = index.get("frameworks"), index.get("layers")
     named = list(frameworks) if isinstance(frameworks, dict) else []
     framework = "keras" if "keras" in named else next(iter(named), "")
-    found = {}
+    by_layer = {}
     for row in layers if isinstance(layers, list) else ():
         options = row.get("options") if isinstance(row, dict) else None
         if isinstance(options, dict) and isinstance(row.get("name"), str):
             try:
-                found[row["name"]] = in_words_of_pytorch(framework, str(row.get("class")), options)
+                by_layer[row["name"]] = in_words_of_pytorch(framework, str(row.get("class")), options)
             except (TypeError, ValueError, KeyError):
-                found[row["name"]] = options
-    return found
+                by_layer[row["name"]] = options
+    return by_layer
 
 
 TRANSPOSED = {"paddle": "Linear"}
@@ -105,10 +105,10 @@ def captured(index: Path) -> dict[str, Any]:
     """The index of a capture, whose tensors are in the order of the calls; empty if there is none."""
     try:
         with index.open("rb") as file:
-            found = json.loads(file.read(MAX_INDEX))
+            content = json.loads(file.read(MAX_INDEX))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and str(found.get("format")).startswith("parity.capture/") else {}
+    return content if isinstance(content, dict) and str(content.get("format")).startswith("parity.capture/") else {}
 
 
 def is_numbered(tensors: list[Stored]) -> bool:
@@ -119,10 +119,10 @@ def is_numbered(tensors: list[Stored]) -> bool:
 def files_below(path: Path) -> Iterator[Path]:
     """The files below a folder, `layer2` before `layer10`; raises DumpError for a link that leads out of it."""
     root = path.resolve()
-    found = []
+    paths = []
     for folder, _, names in os.walk(path, onerror=refuse):
-        found += [Path(folder) / name for name in names if not name.startswith(".")]
-    for file in sorted(found, key=lambda file: natural(str(file.relative_to(path)))):
+        paths += [Path(folder) / name for name in names if not name.startswith(".")]
+    for file in sorted(paths, key=lambda file: natural(str(file.relative_to(path)))):
         if not file.resolve().is_relative_to(root):
             raise DumpError(f"{file}: a link out of the folder, which parity does not follow; name the file itself")
         if not stat.S_ISREG(file.stat().st_mode):

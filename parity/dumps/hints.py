@@ -15,7 +15,7 @@ from parity.dumps.tensors import NARROW, Array, Stored
 from parity.library.arrays import Tensor
 from parity.library.distance import excess
 from parity.library.hints import EXPERIMENTS, Scene, coarse, rearranged, scaled, taken, zeros
-from parity.library.pairs import Pair
+from parity.library.pairs import TensorPair
 from parity.library.report import Hint
 
 MOST = 1 << 20
@@ -66,13 +66,13 @@ def hint_of(pair: Partners, peers: Iterable[Partners], names: tuple[str, str], r
 def of_a_corner(scene: Scene) -> Hint | None:
     """What explains a corner of a large tensor; first a few elements of it, which refute most experiments."""
     few = sample(scene)
-    refutes = differs(few) and few.tells(few.expected)
+    refutes = differs(few) and few.distinguishes(few.expected)
     if refutes and not any(hint for experiment in OF_A_CORNER for hint in experiment(few)):
         return None
     if not differs(scene):
         return None  # What differs is elsewhere.
-    found = next((hint for experiment in OF_A_CORNER for hint in experiment(scene)), None)
-    return None if found is None or found.diagnosis not in PARTIAL else found
+    hint = next((hint for experiment in OF_A_CORNER for hint in experiment(scene)), None)
+    return None if hint is None or hint.diagnosis not in PARTIAL else hint
 
 
 def differs(scene: Scene) -> bool:
@@ -101,13 +101,13 @@ def named(hint: Hint, experiment: object) -> Hint:
     return replace(hint, diagnosis=hint.diagnosis or "swapped-outputs") if experiment is taken else hint
 
 
-def in_memory(pair: Partners) -> Pair:
+def in_memory(pair: Partners) -> TensorPair:
     """Two tensors as the library has them."""
     values = pair.corners(MOST if pair.left.size <= MOST else CORNER)
     mine, theirs = (
         Tensor(array, "float32" if dtype in NARROW else dtype) for array, dtype in zip(values, pair.dtypes, strict=True)
     )
-    return Pair(pair.left.name, mine, theirs)
+    return TensorPair(pair.left.name, mine, theirs)
 
 
 def regated(scene: Scene) -> Iterator[Hint]:
@@ -142,14 +142,14 @@ def interleaved(scene: Scene) -> Iterator[Hint]:
 def splits(length: int) -> Iterator[tuple[int, int, int, int]]:
     """The ways to write an axis as four, of which the middle ones are exchanged; query, key and value by head first."""
     divisors = [n for n in range(1, length + 1) if length % n == 0] if length <= MAX_LENGTH else []
-    found = [
+    factorizations = [
         (outer, a, b, length // (outer * a * b))
         for outer in divisors
         for a in divisors
         for b in divisors
         if a > 1 and b > 1 and length % (outer * a * b) == 0
     ]
-    yield from sorted(found, key=lambda way: (way[0] > 1, 3 not in way[1:3], 2 not in way[1:3]))[:MAX_SPLITS]
+    yield from sorted(factorizations, key=lambda way: (way[0] > 1, 3 not in way[1:3], 2 not in way[1:3]))[:MAX_SPLITS]
 
 
 def by_slice(scene: Scene) -> Iterator[Hint]:

@@ -107,8 +107,8 @@ def lines_of(matching: Matching) -> Iterator[str]:
             yield f"# {printable(pair.doubt)}"
         comment = "" if pair.how is How.EXACT else f"  # {pair.how.value}"
         yield f"{key(pair.left)}: {value(pair)}{comment}"
-    for side, names in (("left", matching.left_only), ("right", matching.right_only)):
-        yield from (f"# only on the {side}: {printable(name)}" for name in names)
+    for which, names in (("left", matching.left_only), ("right", matching.right_only)):
+        yield from (f"# only on the {which}: {printable(name)}" for name in names)
 
 
 def key(name: str) -> str:

@@ -109,7 +109,7 @@ class Transform:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """A tensor of one side; `order` is its place among them, `fingerprint` that of its values (`fingerprint_of`),
     `layer` what the layer that has it computes, where that is known."""
 
@@ -157,8 +157,8 @@ class MatchingError(ValueError):
 
 
 def match(
-    left: Sequence[Entry],
-    right: Sequence[Entry],
+    left: Sequence[TensorEntry],
+    right: Sequence[TensorEntry],
     mapping: Mapping[str, tuple[str, Transform]] | None = None,
     *,
     by_order: bool = True,
@@ -182,19 +182,19 @@ def match(
     return matcher.result()
 
 
-Found = tuple[Entry, Entry, Pair]
+PairedEntries = tuple[TensorEntry, TensorEntry, Pair]
 
 
 @dataclass
 class Matcher:
     """What is not paired yet, by name and in order; each step takes its pairs out."""
 
-    left: dict[str, Entry]
-    right: dict[str, Entry]
-    pairs: dict[str, Found] = field(default_factory=dict)
+    left: dict[str, TensorEntry]
+    right: dict[str, TensorEntry]
+    pairs: dict[str, PairedEntries] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def take(self, ours: Entry, theirs: Entry, how: How, transform: Transform | None = None) -> None:
+    def take(self, ours: TensorEntry, theirs: TensorEntry, how: How, transform: Transform | None = None) -> None:
         """Pair two tensors."""
         del self.left[ours.name], self.right[theirs.name]
         doubt = ""
@@ -205,12 +205,12 @@ class Matcher:
     def mapped(self, mapping: Mapping[str, tuple[str, Transform]]) -> None:
         """The pairs of a mapping."""
         for ours, (theirs, transform) in mapping.items():
-            for name, side, which in ((ours, self.left, "left"), (theirs, self.right, "right")):
-                if name not in side:
+            for name, unpaired, which in ((ours, self.left, "left"), (theirs, self.right, "right")):
+                if name not in unpaired:
                     raise MatchingError(f"the {which} side has no tensor {name!r} that is not paired already")
             self.take(self.left[ours], self.right[theirs], How.MAPPING, transform)
 
-    def by_key(self, how: How, key: Callable[[Entry], Hashable]) -> None:
+    def by_key(self, how: How, key: Callable[[TensorEntry], Hashable]) -> None:
         """Tensors whose key is equal, and unique on both sides."""
         ours, theirs = grouped(self.left.values(), key), grouped(self.right.values(), key)
         for shared in [name for name in ours if name in theirs]:
@@ -220,19 +220,19 @@ class Matcher:
     def by_suffix(self) -> None:
         """A name that ends with all of the other one's, and as many elements: one side has a prefix more, and of
         several such names the one whose prefix most names have."""
-        endings: dict[tuple[str, ...], list[tuple[Hashable, Entry]]] = defaultdict(list)
+        endings: dict[tuple[str, ...], list[tuple[Hashable, TensorEntry]]] = defaultdict(list)
         for entry in self.right.values():
             for prefix, tail in cuts(unwrapped(entry)):
                 endings[tail].append((("right", prefix), entry))
         wholes = grouped(self.right.values(), unwrapped)
-        found: dict[str, list[tuple[Hashable, Entry]]] = {}
+        by_name: dict[str, list[tuple[Hashable, TensorEntry]]] = {}
         for ours in self.left.values():
             parts = unwrapped(ours)
             longer = [(("left", prefix), theirs) for prefix, tail in cuts(parts) for theirs in wholes.get(tail, ())]
             both = (*endings.get(parts, ()), *longer)
-            found[ours.name] = [(prefix, theirs) for prefix, theirs in both if ours.size == theirs.size]
-        votes = Counter(prefix for candidates in found.values() for prefix, _ in candidates)
-        best = {name: favourite(candidates, votes) for name, candidates in found.items()}
+            by_name[ours.name] = [(prefix, theirs) for prefix, theirs in both if ours.size == theirs.size]
+        votes = Counter(prefix for candidates in by_name.values() for prefix, _ in candidates)
+        best = {name: favourite(candidates, votes) for name, candidates in by_name.items()}
         claims = Counter(theirs.name for theirs in best.values() if theirs is not None)
         for name, theirs in best.items():
             if theirs is not None and claims[theirs.name] == 1:
@@ -240,7 +240,9 @@ class Matcher:
 
     def by_content(self) -> None:
         """Tensors of one size whose fingerprints are near, and far from all others."""
-        ours, theirs = (grouped(marked(side.values()), lambda entry: entry.size) for side in (self.left, self.right))
+        ours, theirs = (
+            grouped(marked(unpaired.values()), lambda entry: entry.size) for unpaired in (self.left, self.right)
+        )
         for size in [size for size in ours if size in theirs]:
             if max(len(ours[size]), len(theirs[size])) > MAX_ALIKE:
                 self.notes.append(f"more than {MAX_ALIKE} tensors of {size} elements: their contents are not compared")
@@ -250,7 +252,7 @@ class Matcher:
 
     def by_order(self) -> None:
         """Tensors of one role and, but for the order of axes, of one shape, if both sides have as many of them."""
-        ours, theirs = (grouped(side.values(), kind_of) for side in (self.left, self.right))
+        ours, theirs = (grouped(unpaired.values(), kind_of) for unpaired in (self.left, self.right))
         for key, mine in list(ours.items()):
             others = theirs.get(key, [])
             if len(mine) == len(others):
@@ -263,44 +265,45 @@ class Matcher:
     def in_layers(self) -> None:
         """The same among layers that compute the same."""
         ours, theirs = (
-            grouped(side.values(), lambda entry: (kind_of(entry), entry.layer)) for side in (self.left, self.right)
+            grouped(unpaired.values(), lambda entry: (kind_of(entry), entry.layer))
+            for unpaired in (self.left, self.right)
         )
         for key, mine in list(ours.items()):
             if key[1] and len(mine) == len(theirs.get(key, [])):
                 self.in_turn(mine, theirs[key])
 
-    def in_turn(self, mine: Sequence[Entry], others: Sequence[Entry]) -> None:
+    def in_turn(self, mine: Sequence[TensorEntry], others: Sequence[TensorEntry]) -> None:
         """Pair as many tensors of both sides, in the order of each."""
         for a, b in zip(in_order(mine), in_order(others), strict=True):
             self.take(a, b, How.ORDER)
 
     def result(self) -> Matching:
         """The matching."""
-        found = sorted(self.pairs.values(), key=lambda item: item[0].order)
-        pairs = scattered([pair for _, _, pair in conventional(found)])
+        paired = sorted(self.pairs.values(), key=lambda item: item[0].order)
+        pairs = scattered([pair for _, _, pair in conventional(paired)])
         return Matching(tuple(pairs), tuple(self.left), tuple(self.right), tuple(self.notes))
 
 
-def grouped(entries: Iterable[Entry], key: Callable[[Entry], Any]) -> dict[Any, list[Entry]]:
+def grouped(entries: Iterable[TensorEntry], key: Callable[[TensorEntry], Any]) -> dict[Any, list[TensorEntry]]:
     """Tensors by key."""
-    groups: dict[Any, list[Entry]] = defaultdict(list)
+    groups: dict[Any, list[TensorEntry]] = defaultdict(list)
     for entry in entries:
         groups[key(entry)].append(entry)
     return groups
 
 
-def in_order(entries: Sequence[Entry]) -> list[Entry]:
+def in_order(entries: Sequence[TensorEntry]) -> list[TensorEntry]:
     """In the order of their side."""
     return sorted(entries, key=lambda entry: entry.order)
 
 
-def listed(entries: Sequence[Entry]) -> str:
+def listed(entries: Sequence[TensorEntry]) -> str:
     """A few names."""
     more = f" and {len(entries) - MAX_LISTED} more" if len(entries) > MAX_LISTED else ""
     return ", ".join(entry.name for entry in entries[:MAX_LISTED]) + more
 
 
-def marked(entries: Iterable[Entry]) -> Iterator[Entry]:
+def marked(entries: Iterable[TensorEntry]) -> Iterator[TensorEntry]:
     """Those with a fingerprint."""
     return (entry for entry in entries if entry.fingerprint is not None)
 
@@ -314,7 +317,7 @@ def words(name: str) -> list[str]:
     return [word for word in re.split(r"[\W_]+|(?<=[a-z])(?=\d)", name.casefold()) if word]
 
 
-def spelled(entry: Entry) -> tuple[str, ...]:
+def spelled(entry: TensorEntry) -> tuple[str, ...]:
     """A name's parts, the last ones in PyTorch's words."""
     parts = words(entry.name)
     for n in (2, 1):
@@ -324,7 +327,7 @@ def spelled(entry: Entry) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def unwrapped(entry: Entry) -> tuple[str, ...]:
+def unwrapped(entry: TensorEntry) -> tuple[str, ...]:
     """The same without what wrappers add; the whole if nothing would be left."""
     parts = spelled(entry)
     return tuple(part for part in parts if part not in WRAPPERS) or parts
@@ -337,7 +340,7 @@ def cuts(parts: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], tuple[str, .
             yield parts[:i], parts[i:]
 
 
-def favourite(candidates: Sequence[tuple[Hashable, Entry]], votes: Mapping[Hashable, int]) -> Entry | None:
+def favourite(candidates: Sequence[tuple[Hashable, TensorEntry]], votes: Mapping[Hashable, int]) -> TensorEntry | None:
     """The candidate whose prefix has most votes, if there is one."""
     ranked = sorted(candidates, key=lambda item: -votes[item[0]])
     if not ranked or (len(ranked) > 1 and votes[ranked[0][0]] == votes[ranked[1][0]]):
@@ -345,7 +348,7 @@ def favourite(candidates: Sequence[tuple[Hashable, Entry]], votes: Mapping[Hasha
     return ranked[0][1]
 
 
-def role(entry: Entry) -> str:
+def role(entry: TensorEntry) -> str:
     """`weight`, `bias`, `running_mean`, ..., or nothing."""
     parts = spelled(entry)
     return next((word for n in (2, 1) if (word := "_".join(parts[-n:])) in KNOWN), "")
@@ -354,7 +357,7 @@ def role(entry: Entry) -> str:
 KNOWN = frozenset(ROLES.values())
 
 
-def kind_of(entry: Entry) -> tuple[str, Shape]:
+def kind_of(entry: TensorEntry) -> tuple[str, Shape]:
     """The role, and the shape whatever the order of axes."""
     return role(entry), tuple(sorted(entry.shape))
 
@@ -394,18 +397,18 @@ def layout(ours: Shape, theirs: Shape) -> tuple[Transform, str]:
     return Transform(), ""
 
 
-def conventional(found: Sequence[Found]) -> Iterator[Found]:
+def conventional(paired: Sequence[PairedEntries]) -> Iterator[PairedEntries]:
     """The pairs, square ones transposed if all others of their kind are: their shapes do not tell.
 
     A kind is a number of axes, both names' last words, and whether the layer has more tensors (an embedding has not).
     """
-    layers = Counter(parent(pair.left) for _, _, pair in found)
-    kinds = [(len(a.shape), role(a), role(b), layers[parent(a.name)] > 1) for a, b, _ in found]
+    layers = Counter(parent(pair.left) for _, _, pair in paired)
+    kinds = [(len(a.shape), role(a), role(b), layers[parent(a.name)] > 1) for a, b, _ in paired]
     shown: dict[Hashable, set[Shape]] = defaultdict(set)
-    for kind, (a, b, pair) in zip(kinds, found, strict=True):
+    for kind, (a, b, pair) in zip(kinds, paired, strict=True):
         if not is_square(a, b):
             shown[kind].add(pair.transform.axes)
-    for kind, (a, b, pair) in zip(kinds, found, strict=True):
+    for kind, (a, b, pair) in zip(kinds, paired, strict=True):
         axes = shown[kind] - {()}
         if pair.how is How.MAPPING or not is_square(a, b) or not axes:
             yield a, b, pair
@@ -416,7 +419,7 @@ def conventional(found: Sequence[Found]) -> Iterator[Found]:
             yield a, b, replace(pair, transform=Transform(axes=axes.pop()), doubt=doubt)
 
 
-def is_square(a: Entry, b: Entry) -> bool:
+def is_square(a: TensorEntry, b: TensorEntry) -> bool:
     """Whether the shapes fit as they are and with the axes in a usual order."""
     return a.shape == b.shape and any(axes in LAYOUTS for axes in orders_between(a.shape, b.shape))
 
@@ -469,9 +472,12 @@ def fingerprint_of(values: Array) -> Array | None:
     return moments.fingerprint()
 
 
-def nearest(ours: Sequence[Entry], theirs: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
+def nearest(ours: Sequence[TensorEntry], theirs: Sequence[TensorEntry]) -> Iterator[tuple[TensorEntry, TensorEntry]]:
     """Those that are each other's nearest by far; identical ones on one side are never taken."""
-    a, b = (np.stack([entry.fingerprint for entry in side if entry.fingerprint is not None]) for side in (ours, theirs))
+    a, b = (
+        np.stack([entry.fingerprint for entry in entries if entry.fingerprint is not None])
+        for entries in (ours, theirs)
+    )
     for i, mark in enumerate(a):
         j, near = by_far(mark, b)
         if j is not None and near <= NEAR and by_far(b[j], a)[0] == i:

@@ -53,7 +53,7 @@ class Called:
 BASE: Any = pickle._Unpickler
 
 
-class Interpreter(BASE):  # type: ignore[misc]
+class WeightsUnpickler(BASE):  # type: ignore[misc]
     """Reads one pickle from a file."""
 
     dispatch: ClassVar[dict[int, Any]] = {
@@ -170,7 +170,7 @@ def interpreted(
 ) -> Any:
     """The object of a pickle; raises DumpError, which names what was refused."""
     try:
-        return Interpreter(file, names, persistent).load()
+        return WeightsUnpickler(file, names, persistent).load()
     except RefusedError as error:
         raise DumpError(f"{where}: it holds {error}, which parity does not load: a pickle may run any code. Save the "
                         f"weights alone (a state dict), or as safetensors") from error  # fmt: skip

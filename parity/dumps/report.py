@@ -37,7 +37,9 @@ class DumpReport(CaseReport):
 
     def recipe(self, case: CaseRow) -> list[tuple[str, str]]:
         """The pairs that were not found by their whole names."""
-        return [("paired", pair_text(name, told)) for name, told in pairs_of(case)] or [("paired", "by exact names")]
+        return [("paired", pair_text(name, pairing)) for name, pairing in pairs_of(case)] or [
+            ("paired", "by exact names")
+        ]
 
     def shows_oracle(self, row: ComparisonRow) -> bool:
         """Whether there is a third dump."""
@@ -67,19 +69,21 @@ class DumpReport(CaseReport):
         """The first tensor that differs beyond rounding, and how tensors were paired, with those not paired by name."""
         mine = [case for case in results.cases if case.op == "dump"]
         said = [(first_text(results, mine), list[str]())] if results.comparisons else []
-        pairs = [(name, told) for case in mine for name, told in pairs_of(case)]
+        pairs = [(name, pairing) for case in mine for name, pairing in pairs_of(case)]
         n_paired = len(
             {r.tensor_key for r in results.comparisons if r.worst_index is not None or r.verdict != "structure"}
         )
-        counts = Counter(told.get("how", "") for _, told in pairs)
+        counts = Counter(pairing.get("how", "") for _, pairing in pairs)
         counts["exact"] = max(0, n_paired - len(pairs))
-        found = [f"{counts[how]} by {WORDS[how]}" for how in HOWS if counts[how]]
-        if found and not results.left_out:
-            lines = [pair_text(name, told) for name, told in sorted(pairs, key=lambda pair: not pair[1].get("doubt"))]
-            said.append((f"{plural(n_paired, 'pair')} of tensors: {', '.join(found)}", lines))
-        off = Counter(name for row in results.comparisons if not row.with_oracle for name in row.culprit)
+        ways = [f"{counts[how]} by {WORDS[how]}" for how in HOWS if counts[how]]
+        if ways and not results.left_out:
+            lines = [
+                pair_text(name, pairing) for name, pairing in sorted(pairs, key=lambda pair: not pair[1].get("doubt"))
+            ]
+            said.append((f"{plural(n_paired, 'pair')} of tensors: {', '.join(ways)}", lines))
+        culprits = Counter(name for row in results.comparisons if not row.with_oracle for name in row.culprit)
         if any(row.with_oracle for row in results.comparisons):
-            texts = [f"{name} in {plural(n, 'tensor')}" for name, n in off.most_common()] or ["neither"]
+            texts = [f"{name} in {plural(n, 'tensor')}" for name, n in culprits.most_common()] or ["neither"]
             said.append((f"further from the truth than the dtype explains: {listed(texts)}", []))
         options = [text for row in results.backends for text in row.flags.get("options", ())]
         if options:
@@ -107,25 +111,25 @@ SIZES = {
 def pairs_of(case: CaseRow) -> Iterable[tuple[str, dict[str, Any]]]:
     """The pairs that were not found by exact names, with how they were."""
     pairs = case.params.get("pairs")
-    found = pairs.items() if isinstance(pairs, dict) else ()
-    return [(name, told) for name, told in found if isinstance(told, dict)]
+    items = pairs.items() if isinstance(pairs, dict) else ()
+    return [(name, pairing) for name, pairing in items if isinstance(pairing, dict)]
 
 
-def pair_text(name: str, told: dict[str, Any]) -> str:
+def pair_text(name: str, pairing: dict[str, Any]) -> str:
     """`a.weight = a/kernel (name, transpose)`, with a doubt if there is one."""
-    how = ", ".join(filter(None, (told.get("how"), told.get("transform"))))
-    doubt = f"; {told['doubt']}" if told.get("doubt") else ""
-    return printable(f"{name} = {told.get('right')} ({how}{doubt})")
+    how = ", ".join(filter(None, (pairing.get("how"), pairing.get("transform"))))
+    doubt = f"; {pairing['doubt']}" if pairing.get("doubt") else ""
+    return printable(f"{name} = {pairing.get('right')} ({how}{doubt})")
 
 
 def first_text(results: Results, cases: Sequence[CaseRow]) -> str:
     """`the first tensor that differs ...: fc1.weight (3rd of 12): left is 2 times right`."""
     ordered = all(case.params.get("ordered", True) for case in cases)
     order = "in the order of the dump" if ordered else "by name"
-    places = {key: i for i, key in enumerate(dict.fromkeys(row.tensor_key for row in results.comparisons), 1)}
+    positions = {key: i for i, key in enumerate(dict.fromkeys(row.tensor_key for row in results.comparisons), 1)}
     first = next((row for row in results.comparisons if row.verdict in FINDINGS and row.known is None), None)
     if first is None:
-        return f"aligned: no tensor of {len(places)} differs beyond rounding or its tolerance"
+        return f"aligned: no tensor of {len(positions)} differs beyond rounding or its tolerance"
     why = next(
         (
             f"{row.title} ({called(row)})"
@@ -139,9 +143,9 @@ def first_text(results: Results, cases: Sequence[CaseRow]) -> str:
         who = f"{listed(first.culprit)} off the truth" if first.culprit else "the sides differ"
         why = f"{who} by {factor(first.largest_ratio)} roundings of {first.dtype}"
     why = why or first.verdict
-    place = "" if results.left_out else f" ({nth(places[first.tensor_key])} of {len(places)})"
+    position = "" if results.left_out else f" ({nth(positions[first.tensor_key])} of {len(positions)})"
     head = f"not aligned: the first tensor that differs beyond rounding, {order}, is"
-    return printable(f"{head} {first.tensor}{place}: {why}")
+    return printable(f"{head} {first.tensor}{position}: {why}")
 
 
 def nth(n: int) -> str:

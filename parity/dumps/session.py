@@ -22,9 +22,9 @@ from parity.config.nodes import Problems, printable
 from parity.config.plan import ORACLE, Asked, KnownDeviation, Plan
 from parity.config.tolerance_grammar import parse_options
 from parity.config.yaml_lines import read_yaml
-from parity.dumps.compare import Names, Partners, Rules, against, compared, judged, structural
+from parity.dumps.compare import ComparedTensor, Partners, Rules, against, compared, judged, structural
 from parity.dumps.hints import CORNER, MOST, hint_of, joined, twin
-from parity.dumps.matching import Entry, How, Matching, Moments, Pair, Transform, match
+from parity.dumps.matching import How, Matching, Moments, Pair, TensorEntry, Transform, match
 from parity.dumps.tensors import Dump, DumpError, Stored
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -32,7 +32,15 @@ from parity.outcome import Outcome
 from parity.reporting.results.directory import Losses
 from parity.reporting.results.record import comparison_row, cpu_model
 from parity.reporting.results.results import FILE_NAME, as_json, write_atomically
-from parity.reporting.results.rows import BackendRow, CaseRow, ComparisonRow, OutcomeRow, Results, RunRow, Source
+from parity.reporting.results.rows import (
+    BackendRow,
+    CaseRow,
+    ComparisonRow,
+    OutcomeRow,
+    Results,
+    RunRow,
+    SourceLocation,
+)
 from parity.reporting.results.settle import settle
 from parity.reporting.results.store import BACKENDS, CASES, LARGE, RUN, STORE, Store
 from parity.reporting.text.evidence import FITS
@@ -52,7 +60,7 @@ CALL = re.compile(r"(?:.*\.)?call\d+(?=\.)")
 
 
 @dataclass(frozen=True)
-class Asking:
+class CompareOptions:
     """What the command line asks for; `mapping` is that of a file, `known` are the accepted deviations."""
 
     rules: Rules = field(default_factory=Rules)
@@ -62,7 +70,7 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class Job:
+class ComparisonJob:
     """Two dumps with their names in the report and their matching; the third judges both, if there is one.
 
     `truths` has, for each name of a side, its partner there with the transform.
@@ -99,26 +107,26 @@ def names_of(left: Path, right: Path) -> tuple[str, str]:
     return f"{left.name} (left)", f"{right.name} (right)"
 
 
-def prepared(left: Dump, right: Dump, truth: Dump | None, asking: Asking) -> Job:
+def prepared(left: Dump, right: Dump, truth: Dump | None, asking: CompareOptions) -> ComparisonJob:
     """Which tensor is which, of all sides; raises DumpError, and MatchingError for a mapping that does not fit."""
     matching = matched(left, right, asking.mapping)
     if truth is None:
-        return Job(left, right, names_of(left.path, right.path), matching)
+        return ComparisonJob(left, right, names_of(left.path, right.path), matching)
     by_name = {tensor.name: tensor for tensor in truth.tensors}
     partners = []
-    for side in (left, right):
-        mine = {tensor.name: tensor for tensor in side.tensors}
-        pairs = matched(side, truth, {}).pairs
+    for dump in (left, right):
+        mine = {tensor.name: tensor for tensor in dump.tensors}
+        pairs = matched(dump, truth, {}).pairs
         partners.append({p.left: Partners(mine[p.left], by_name[p.right], p.transform) for p in pairs})
     if not any(partners):
         raise DumpError(f"{truth.path}: none of its tensors has a partner")
-    return Job(left, right, names_of(left.path, right.path), matching, truth, (partners[0], partners[1]))
+    return ComparisonJob(left, right, names_of(left.path, right.path), matching, truth, (partners[0], partners[1]))
 
 
 def matched(left: Dump, right: Dump, mapping: Mapping[str, tuple[str, Transform]]) -> Matching:
     """The matching of two dumps, with the layouts of weights that captures know of."""
-    found = paired(left, right, mapping)
-    return replace(found, pairs=tuple(laid_out(pair, left, right) for pair in found.pairs))
+    matching = paired(left, right, mapping)
+    return replace(matching, pairs=tuple(laid_out(pair, left, right) for pair in matching.pairs))
 
 
 def laid_out(pair: Pair, left: Dump, right: Dump) -> Pair:
@@ -135,14 +143,14 @@ def paired(left: Dump, right: Dump, mapping: Mapping[str, tuple[str, Transform]]
     ours, theirs = entries(left), entries(right)
     if len(ours) == len(theirs) == 1 and not mapping:
         return Matching((only_pair(ours[0].name, theirs[0].name),), (), ())
-    found = match(ours, theirs, mapping, by_order=False)
-    if not (found.left_only and found.right_only):
-        return found
-    shared = {e.size for e in ours if e.name in set(found.left_only)}
-    shared &= {e.size for e in theirs if e.name in set(found.right_only)}
+    matching = match(ours, theirs, mapping, by_order=False)
+    if not (matching.left_only and matching.right_only):
+        return matching
+    shared = {e.size for e in ours if e.name in set(matching.left_only)}
+    shared &= {e.size for e in theirs if e.name in set(matching.right_only)}
     ours, theirs = (
-        marked(ours, left, set(found.left_only), shared),
-        marked(theirs, right, set(found.right_only), shared),
+        marked(ours, left, set(matching.left_only), shared),
+        marked(theirs, right, set(matching.right_only), shared),
     )
     return match(ours, theirs, mapping, by_order=left.ordered and right.ordered)
 
@@ -152,19 +160,19 @@ def only_pair(left: str, right: str) -> Pair:
     return Pair(left, right, How.EXACT if left == right else How.ORDER)
 
 
-def entries(dump: Dump) -> list[Entry]:
+def entries(dump: Dump) -> list[TensorEntry]:
     """The tensors as the matching knows them."""
-    return [Entry(tensor.name, tensor.shape, tensor.dtype, i) for i, tensor in enumerate(dump.tensors)]
+    return [TensorEntry(tensor.name, tensor.shape, tensor.dtype, i) for i, tensor in enumerate(dump.tensors)]
 
 
-def marked(found: Sequence[Entry], dump: Dump, names: set[str], sizes: set[int]) -> list[Entry]:
+def marked(unmarked: Sequence[TensorEntry], dump: Dump, names: set[str], sizes: set[int]) -> list[TensorEntry]:
     """The entries, with fingerprints of those with these names and sizes; raises DumpError."""
     stored = {tensor.name: tensor for tensor in dump.tensors}
     return [
         replace(entry, fingerprint=fingerprint(stored[entry.name]))
         if entry.name in names and entry.size in sizes
         else entry
-        for entry in found
+        for entry in unmarked
     ]
 
 
@@ -195,18 +203,18 @@ def read_known(path: Path, names: Sequence[str]) -> tuple[KnownDeviation, ...]:
     node = file.root.get("known") if file else None
     if file and (node is None or not node.is_list):
         problems.add(file.root, "it must have a list `known:`", key="known")
-    found = [parse_known(item, problems, names) for item in (node.items if node else ())]
+    deviations = [parse_known(item, problems, names) for item in (node.items if node else ())]
     if len(problems):
         raise ConfigError(problems.problems)
-    return tuple(entry for entry in found if entry is not None)
+    return tuple(entry for entry in deviations if entry is not None)
 
 
 @dataclass
 class Session:
     """A comparison under way: its rows go to the store of the run directory."""
 
-    job: Job
-    asking: Asking
+    job: ComparisonJob
+    asking: CompareOptions
     run_dir: Path
     command: Sequence[str]
     advance: Callable[[str, int], None] = lambda name, n_bytes: None  # noqa: ARG005
@@ -247,10 +255,10 @@ class Session:
             for i, tensor in enumerate(mine):
                 words = [f"{names[1 - index]} does not have it"]
                 if i < MAX_JOINED:
-                    sides = names[index], names[1 - index]
-                    words += [joined(tensor, theirs, sides, self.asking.rules) or twin(tensor, dump.tensors)]
-                place = Names(case_of(tensor.name), tensor.name, *names)
-                self.add([structural(place, tensor.dtype, "; ".join(filter(None, words)))])
+                    owner_first = names[index], names[1 - index]
+                    words += [joined(tensor, theirs, owner_first, self.asking.rules) or twin(tensor, dump.tensors)]
+                lonely_names = ComparedTensor(case_of(tensor.name), tensor.name, *names)
+                self.add([structural(lonely_names, tensor.dtype, "; ".join(filter(None, words)))])
 
     def lonely(self) -> tuple[list[Stored], list[Stored]]:
         """The tensors of both sides without a partner."""
@@ -263,7 +271,7 @@ class Session:
 
     def take(self, pair: Partners) -> None:
         """Compare two tensors, and both with the truth if it has them."""
-        names = Names(case_of(pair.left.name), pair.left.name, *self.job.names)
+        names = ComparedTensor(case_of(pair.left.name), pair.left.name, *self.job.names)
         try:
             both = compared(names, pair, self.asking.rules)
             mine, theirs = self.job.truths[0].get(pair.left.name), self.job.truths[1].get(pair.right.name)
@@ -271,8 +279,10 @@ class Session:
                 made = [both]
             else:
                 both = replace(both, oracle_value=mine.right_at(worst_of(both)))
-                sides = zip((mine, theirs), self.job.names, strict=True)
-                made = list(judged(both, *(against(names, side, self.asking.rules, name) for side, name in sides)))
+                with_truth = zip((mine, theirs), self.job.names, strict=True)
+                made = list(
+                    judged(both, *(against(names, partners, self.asking.rules, name) for partners, name in with_truth))
+                )
         except DumpError as error:
             unread = Comparison(
                 names.case, pair.dtypes[0], names.tensor, names.left, names.right, Verdict.NOT_COMPARED, 0.0, 0.0
@@ -292,13 +302,13 @@ class Session:
         """What the first tensors that differ look like, as diagnoses."""
         left = HINTED
         for i, (comparison, _) in enumerate(self.failing[:MAX_HINTS]):
-            side = comparison.culprit[0] if comparison.culprit else ""
-            peers = [self.suspect(other, side) for _, other in self.failing]
+            culprit = comparison.culprit[0] if comparison.culprit else ""
+            peers = [self.suspect(other, culprit) for _, other in self.failing]
             pair = peers[i]
             left -= pair.left.size if pair.left.size <= MOST else CORNER
             if left < 0:
                 break
-            names = (side, "the truth") if side else self.job.names
+            names = (culprit, "the truth") if culprit else self.job.names
             try:
                 hint = hint_of(pair, peers, names, self.asking.rules)
             except (DumpError, MemoryError):
@@ -310,23 +320,23 @@ class Session:
                     MESSAGE, f"the shapes differ; {hint.text}; {REMEDY}", comparison.case, comparison.tensor
                 )
                 continue
-            found = Diagnosis(
+            diagnosis = Diagnosis(
                 comparison.case,
                 comparison.dtype,
-                side or comparison.actual,
+                culprit or comparison.actual,
                 hint.diagnosis or "unexplained",
                 hint.text,
                 (comparison.tensor,),
                 explained=hint.diagnosis not in UNFIT,
                 evidence={} if hint.diagnosis in UNFIT else {FITS: fitted(pair)},
             )
-            self.store.add([found])
+            self.store.add([diagnosis])
 
-    def suspect(self, pair: Partners, side: str) -> Partners:
+    def suspect(self, pair: Partners, culprit: str) -> Partners:
         """Two tensors that differ: those of the side that is off and of the truth, if it is known which one is."""
-        if not side:
+        if not culprit:
             return pair
-        index = self.job.names.index(side)
+        index = self.job.names.index(culprit)
         return self.job.truths[index].get((pair.left, pair.right)[index].name, pair)
 
     def finished(self, *, interrupted: bool) -> Results:
@@ -337,8 +347,8 @@ class Session:
             for name in self.job.judged
         ]
         self.store.add(outcomes)
-        sides = zip((self.job.left, self.job.right), self.job.names, strict=True)
-        rows = [backend(dump, name) for dump, name in sides]
+        dumps = zip((self.job.left, self.job.right), self.job.names, strict=True)
+        rows = [backend(dump, name) for dump, name in dumps]
         rows[0].flags["options"] = list(itertools.islice(differing_options(self.job), MAX_OPTIONS))
         self.store.put(BACKENDS, rows)
         self.store.put(RUN, [self.run_row()])
@@ -400,11 +410,11 @@ def backend(dump: Dump, name: str) -> BackendRow:
     return BackendRow(name=name, framework=dump.path.suffix.removeprefix(".") or "folder", version="", flags=flags)
 
 
-def differing_options(job: Job) -> Iterator[str]:
+def differing_options(job: ComparisonJob) -> Iterator[str]:
     """The options in which a layer of both captures differs: `norm1: eps 1e-05, 0.001`."""
     for layer, mine in job.left.options.items():
-        found = differing(mine, job.right.options.get(layer, {}))
-        apart = [f"{key} {ours}, {theirs}" for key, (ours, theirs) in found.items()]
+        differences = differing(mine, job.right.options.get(layer, {}))
+        apart = [f"{key} {ours}, {theirs}" for key, (ours, theirs) in differences.items()]
         if apart:
             yield printable(f"{layer or 'the model'}: {'; '.join(apart)}"[:MAX_TEXT])
 
@@ -418,7 +428,7 @@ def case_of(name: str) -> str:
     return name.rpartition(".")[0] or name.rpartition("/")[0] or name
 
 
-def cases_of(job: Job) -> list[CaseRow]:
+def cases_of(job: ComparisonJob) -> list[CaseRow]:
     """The layers in order, with the pairs of them that were not found by their names."""
     left, right = ({tensor.name: tensor for tensor in dump.tensors} for dump in (job.left, job.right))
     dtypes = {pair.left: partners.dtypes[0] for pair, partners in job.partners}
@@ -429,13 +439,13 @@ def cases_of(job: Job) -> list[CaseRow]:
     cases = []
     for case, tensors in grouped((case_of(name), (name, dtype)) for name, dtype in listed).items():
         pairs = [by_left[name] for name, _ in tensors if name in by_left and by_left[name].how is not How.EXACT]
-        params = {"ordered": ordered, "pairs": {pair.left: told(pair) for pair in pairs}}
+        params = {"ordered": ordered, "pairs": {pair.left: pairing_row(pair) for pair in pairs}}
         own = list(dict.fromkeys(dtype for _, dtype in tensors))
-        cases.append(CaseRow(case, KIND, params, own, {}, Source(str(job.left.path), 1), list(job.judged)))
+        cases.append(CaseRow(case, KIND, params, own, {}, SourceLocation(str(job.left.path), 1), list(job.judged)))
     return cases
 
 
-def told(pair: Pair) -> dict[str, str]:
+def pairing_row(pair: Pair) -> dict[str, str]:
     """How a pair was found."""
     row = {"right": pair.right, "how": pair.how.value, "transform": str(pair.transform), "doubt": pair.doubt}
     return {key: value for key, value in row.items() if value}

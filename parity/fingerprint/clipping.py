@@ -57,9 +57,9 @@ def clip_probes(precision: Precision) -> Iterator[KernelProbe]:
         yield clip_probe(f"small-{exponent}", [[2.0**-exponent]], 2.0 ** -(exponent + 10))
     yield clip_probe("below", [[0.25]], 1.0)
     yield clip_probe("scope", [FIRST, SECOND], 1.0)
-    for name, place in (("first", 0), ("middle", TERMS // 2), ("last", TERMS - 1)):
+    for name, index in (("first", 0), ("middle", TERMS // 2), ("last", TERMS - 1)):
         ones = np.ones(TERMS)
-        ones[place] = big(precision)
+        ones[index] = big(precision)
         yield clip_probe(f"order-{name}", [ones], 1.0)
     octaves = np.floor(np.log2(np.maximum(np.arange(TERMS), 1)))
     rising = np.sqrt(NEARLY * big(precision) ** 2 * precision.u / 2.0**octaves)
@@ -171,11 +171,11 @@ def kept(answers: ProbeAnswers, probe: str, whole: float) -> float:
 
 def order_claim(answers: ProbeAnswers) -> KernelClaim:
     """The order in which squares are summed, from how many ones B absorbs at the first, middle and last position."""
-    shares = {place: kept(answers, f"order-{place}", TERMS - 1) for place in ("first", "middle", "last")}
+    shares = {position: kept(answers, f"order-{position}", TERMS - 1) for position in ("first", "middle", "last")}
     octaves = float((answers.probe("wide").tensors["grads.0"][1:].astype(np.longdouble) ** 2).sum())
     wide = kept(answers, "wide", octaves)
     evidence = {
-        **{f"ones kept with B {place}": round(share, 4) for place, share in shares.items()},
+        **{f"ones kept with B {position}": round(share, 4) for position, share in shares.items()},
         "kept of what a pairwise sum in any float loses": round(wide, 3),
     }
     name, reason = order_name(shares["first"], shares["middle"], shares["last"], wide, answers.dtype)

@@ -114,9 +114,9 @@ def placement_claim(answers: ProbeAnswers) -> KernelClaim:
         return KernelClaim("none", "r is 1/sqrt(v) down to the smallest variance", eps.evidence)
     if not eps.apart:
         return undecided("both forms fit equally well", eps.evidence)
-    place = "inside the root" if eps.best.inside else "outside the root"
+    placement = "inside the root" if eps.best.inside else "outside the root"
     value = "" if eps.as_asked else f", {float(eps.best.eps):.3g} instead of {EPS:g}"
-    return KernelClaim(place + value, evidence=eps.evidence)
+    return KernelClaim(placement + value, evidence=eps.evidence)
 
 
 def precision_claim(answers: ProbeAnswers) -> KernelClaim:

@@ -69,8 +69,8 @@ def bias_probe(precision: Precision) -> KernelProbe:
     """M first and -M second, in the middle or last, so that a bias of 1 survives only if it is added after both."""
     rows = np.zeros((4, TERMS))
     rows[:, 0] = precision.immense
-    for row, place in zip(rows, (1, 32, TERMS // 2, TERMS - 1), strict=True):
-        row[place] = -precision.immense
+    for row, column in zip(rows, (1, 32, TERMS // 2, TERMS - 1), strict=True):
+        row[column] = -precision.immense
     return linear_probe("bias", rows, np.ones((OUTPUTS, TERMS)), np.ones(OUTPUTS))
 
 
@@ -95,8 +95,8 @@ def fused_weight(precision: Precision) -> Float64:
     Output 0 multiplies column 0 by 1 + h; output k + 1 column STRIDES[k].
     """
     weight = np.ones((OUTPUTS, TERMS))
-    for row, place in zip(weight, (0, *STRIDES), strict=False):
-        row[place] = 1 + half_bits(precision)
+    for row, column in zip(weight, (0, *STRIDES), strict=False):
+        row[column] = 1 + half_bits(precision)
     return weight
 
 

@@ -115,7 +115,7 @@ def with_offset(precision: Precision, plain: Float64, exponent: int) -> Float64:
     return on_grid(plain, spacing) + on_grid(fractions * 2.0**exponent, spacing)[:, None]
 
 
-def upstream(op: str, shape: tuple[int, ...]) -> Float64:
+def grad_output(op: str, shape: tuple[int, ...]) -> Float64:
     """`shape` is (groups, n): pairs of neighbours that sum to 0, so that no error of a mean passes through them."""
     values = generator(0, "fingerprint", op, "dy").uniform(0.5, 2.0, size=(shape[0], shape[1] // 2))
     half = PRECISIONS["float32"].rounded(values)
@@ -150,7 +150,7 @@ def norm_probe(op: str, name: str, groups: Float64, eps: float) -> KernelProbe:
     layout = NORM_LAYOUTS[op]
     shape = layout.affine_shape(*groups.shape)
     tensors = {"x": layout.arrange(groups), "weight": np.ones(shape), "bias": np.zeros(shape)}
-    tensors["grad.y"] = layout.arrange(upstream(op, groups.shape))
+    tensors["grad.y"] = layout.arrange(grad_output(op, groups.shape))
     if op == "batch_norm":
         tensors |= {"running_mean": np.zeros(shape), "running_var": np.zeros(shape)}
     return KernelProbe(name, op, layout.params(groups.shape[1], eps), tensors)

@@ -41,7 +41,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Request:
+class FingerprintRequest:
     """The op, the backends and dtypes to probe, the options, and the run directory."""
 
     op: str
@@ -71,7 +71,7 @@ class KernelFingerprint:
 class Study:
     """A fingerprint's result; `document` is the content of fingerprint.json."""
 
-    request: Request
+    request: FingerprintRequest
     fingerprints: tuple[KernelFingerprint, ...]
     document: Row
 
@@ -91,7 +91,7 @@ def request(
     threads: int,
     timeout: float,
     no_provision: bool,
-) -> Request:
+) -> FingerprintRequest:
     """The request of the command line; raises ConfigError, or OSError if the run directory cannot be used."""
     from parity.config import load_backends
 
@@ -99,10 +99,10 @@ def request(
     specs = load_backends(named, config)
     options = EngineOptions(timeout_s=timeout, threads=threads, provision=not no_provision)
     wanted = tuple(dtype for dtype in DTYPES if not dtypes or dtype in dtypes)
-    return Request(op, specs, wanted, options, claim(out, op), ("parity", *sys.argv[1:]))
+    return FingerprintRequest(op, specs, wanted, options, claim(out, op), ("parity", *sys.argv[1:]))
 
 
-def fingerprint_and_show(request: Request, *, as_json: bool = False) -> int:
+def fingerprint_and_show(request: FingerprintRequest, *, as_json: bool = False) -> int:
     """Fingerprint with progress on stderr and the answer on stdout; the exit code. Raises OSError."""
     from rich.console import Console
 
@@ -121,7 +121,7 @@ def fingerprint_and_show(request: Request, *, as_json: bool = False) -> int:
     return study.exit_code
 
 
-def conduct(request: Request, reporter: Any) -> Study:
+def conduct(request: FingerprintRequest, reporter: Any) -> Study:
     """Run the probes, judge the answers, write the files. `reporter` is a progress reporter."""
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     experiment = request.experiment
@@ -172,7 +172,7 @@ def examine(experiment: Experiment, backend: str, answers: ProbeAnswers) -> Kern
     return KernelFingerprint(backend, answers.dtype, tuple(experiment.claims(answers)), drift)
 
 
-def theory(request: Request, measured: Sequence[Line]) -> list[Line]:
+def theory(request: FingerprintRequest, measured: Sequence[Line]) -> list[Line]:
     """The expected errors of each algorithm in each dtype, over the measured range."""
     experiment = request.experiment
     span = [x for line in measured for x, _ in line.points] or [1.0, 1e6]
@@ -186,7 +186,7 @@ def theory(request: Request, measured: Sequence[Line]) -> list[Line]:
     return lines
 
 
-def run_row(request: Request, started: datetime.datetime, seconds: float) -> Row:
+def run_row(request: FingerprintRequest, started: datetime.datetime, seconds: float) -> Row:
     """When, where and how it was run."""
     return {
         "id": request.run_dir.name,
@@ -205,7 +205,11 @@ def run_row(request: Request, started: datetime.datetime, seconds: float) -> Row
 
 
 def document(
-    request: Request, gathered: Gathered, fingerprints: Sequence[KernelFingerprint], run: Row, expected: Sequence[Line]
+    request: FingerprintRequest,
+    gathered: Gathered,
+    fingerprints: Sequence[KernelFingerprint],
+    run: Row,
+    expected: Sequence[Line],
 ) -> Row:
     """fingerprint.json; `expected` has the theory's lines, for drawing the plot again."""
     problems = [o for o in gathered.outcomes if o.outcome is not Outcome.OK]

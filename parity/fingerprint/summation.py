@@ -66,14 +66,14 @@ def meetings(n: int, sums: NDArray[Any]) -> Meetings | None:
 def order_name(met: Meetings) -> str:
     """The order in words; empty if the tree has no name."""
     n, first, neighbours = met.n, met.from_first, met.neighbours
-    places = np.arange(1, n)
+    positions = np.arange(1, n)
     if (first == n).all() and (neighbours == n).all():
         return "all terms at once"
-    if (neighbours == places + 1).all():
+    if (neighbours == positions + 1).all():
         return "sequential"
-    if (neighbours == n + 1 - places).all():
+    if (neighbours == n + 1 - positions).all():
         return "sequential from the last term"
-    if (neighbours == 2 * (places & -places)).all():
+    if (neighbours == 2 * (positions & -positions)).all():
         return "pairwise"
     return _blocks(met) or _lanes(met)
 
@@ -81,9 +81,9 @@ def order_name(met: Meetings) -> str:
 def _blocks(met: Meetings) -> str:
     """Contiguous blocks, each summed in sequence: within a block, l(i, i + 1) counts up."""
     starts = [0]
-    for place, count in enumerate(met.neighbours):
-        if count != place - starts[-1] + 2:
-            starts.append(place + 1)
+    for position, count in enumerate(met.neighbours):
+        if count != position - starts[-1] + 2:
+            starts.append(position + 1)
     sizes = np.diff([*starts, met.n])
     if len(sizes) < 2 or np.median(sizes) < 4:
         return ""

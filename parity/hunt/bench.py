@@ -43,7 +43,7 @@ class TimeUp(BaseException):
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialCase:
     """A case in one dtype, with its inputs by tensor name (`grad.<output>` for grad_outputs)."""
 
     case: CasePlan
@@ -52,14 +52,14 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Seen:
+class TrialResult:
     """What a trial showed: the error ratio of every wrong tensor, and the largest one of each backend.
 
     `nonfinite`: those that are infinite or NaN where the exact value is finite, or the reverse, or have no value or
     another shape. `outcomes` have arrays of their own. Nothing is wrong where the reference cannot take the inputs.
     """
 
-    trial: Trial
+    trial: TrialCase
     outcomes: tuple[CellOutcome, ...]
     faults: Mapping[Fault, float] = field(default_factory=dict)
     nonfinite: frozenset[Fault] = frozenset()
@@ -114,7 +114,7 @@ class Bench:
         """Calls for the diagnosis of one case."""
         return CaseQuestions(self._asking)
 
-    def seen(self, trials: Sequence[Trial]) -> list[Seen]:
+    def seen(self, trials: Sequence[TrialCase]) -> list[TrialResult]:
         """The judged trials, in their order. Raises TimeUp, and HuntError if no backend can be used."""
         with tempfile.TemporaryDirectory(dir=self._asking.folder) as folder, np.errstate(all="ignore"):
             numbered = {next(self._numbers): trial for trial in trials}
@@ -123,7 +123,7 @@ class Bench:
             judged = dict(self._judged(numbered))
         return [judged[number] for number in numbered]
 
-    def _put(self, number: int, trial: Trial, folder: Path) -> None:
+    def _put(self, number: int, trial: TrialCase, folder: Path) -> None:
         if self.n_trials >= self.most_trials:
             raise TimeUp
         self.n_trials += 1
@@ -131,7 +131,7 @@ class Bench:
         own.mkdir()
         self._pool.put(CellRequest(number, stored(trial.case, trial.inputs, own), trial.dtype))
 
-    def _judged(self, numbered: Mapping[int, Trial]) -> Iterator[tuple[int, Seen]]:
+    def _judged(self, numbered: Mapping[int, TrialCase]) -> Iterator[tuple[int, TrialResult]]:
         arrived: dict[int, list[OutcomeArrived]] = {number: [] for number in numbered}
         while arrived:
             if time.monotonic() > self.until:
@@ -154,7 +154,7 @@ class Bench:
                     each.release()
                 del arrived[event.cell.number]
 
-    def _seen(self, trial: Trial, answers: Sequence[OutcomeArrived]) -> Seen:
+    def _seen(self, trial: TrialCase, answers: Sequence[OutcomeArrived]) -> TrialResult:
         return judged(trial, [each.outcome for each in answers], whole_ratios if not self._local else Cell.ratios)
 
     def _notice(self, event: object) -> None:
@@ -164,7 +164,7 @@ class Bench:
             raise HuntError(f"{event.spec.name} cannot be used: {event.message}")
 
 
-def judge_of(trial: Trial, outcomes: Sequence[CellOutcome]) -> CaseJudge:
+def judge_of(trial: TrialCase, outcomes: Sequence[CellOutcome]) -> CaseJudge:
     """The judge of a trial, with the outcomes taken in."""
     judge = CaseJudge(trial.case, trial.inputs, consult_oracle(trial.case, trial.inputs), ORACLE)
     judge.take(trial.dtype, outcomes)
@@ -172,8 +172,8 @@ def judge_of(trial: Trial, outcomes: Sequence[CellOutcome]) -> CaseJudge:
 
 
 def judged(
-    trial: Trial, outcomes: Sequence[CellOutcome], ratios_of: Callable[[Cell, str], Mapping[str, float]]
-) -> Seen:
+    trial: TrialCase, outcomes: Sequence[CellOutcome], ratios_of: Callable[[Cell, str], Mapping[str, float]]
+) -> TrialResult:
     """What the outcomes of a trial show."""
     own = tuple(outcome.copied() for outcome in outcomes)
     try:
@@ -181,9 +181,9 @@ def judged(
         ratios = {(name, tensor): ratio for name in cell.off for tensor, ratio in ratios_of(cell, name).items()}
         nearest = {name: max((r for (n, _), r in ratios.items() if n == name), default=0.0) for name in cell.off}
         faults = {fault: ratio for fault, ratio in ratios.items() if ratio >= OFF}
-        return Seen(trial, own, faults, frozenset(f for f in faults if not is_finite(cell, *f)), nearest)
+        return TrialResult(trial, own, faults, frozenset(f for f in faults if not is_finite(cell, *f)), nearest)
     except REFUSED:
-        return Seen(trial, own)
+        return TrialResult(trial, own)
 
 
 def is_finite(cell: Cell, backend: str, tensor: str) -> bool:
@@ -200,18 +200,18 @@ def whole_ratios(cell: Cell, backend: str) -> dict[str, float]:
     They are those of tensors as a whole: in a few elements a reference may have no error by luck, and a search would
     find that. For the same reason the envelope includes those of inputs nearby.
     """
-    found = dict.fromkeys((f"input.{name}" for name in cell.outcomes[backend].changed), math.inf)
+    ratios = dict.fromkeys((f"input.{name}" for name in cell.outcomes[backend].changed), math.inf)
     observed = cell.observed(backend)
     for tensor, local in cell.ratios(backend).items():
         values, exact, envelope = observed[tensor], cell.oracle[tensor], cell.envelope_at(backend, tensor).whole
         if local < OFF or values is None or values.shape != exact.shape or exact.dtype.kind == "i":
-            found[tensor] = local
+            ratios[tensor] = local
             continue
         if flushed(values, exact, cell.dtype):
             continue
         ratio = error_ratio(values, exact, envelope)
-        found[tensor] = ratio if ratio < OFF else error_ratio(values, exact, widened(cell, tensor, envelope))
-    return found
+        ratios[tensor] = ratio if ratio < OFF else error_ratio(values, exact, widened(cell, tensor, envelope))
+    return ratios
 
 
 def flushed(values: Array, exact: Array, dtype: str) -> bool:
@@ -247,7 +247,7 @@ def underflown(cell: Cell, tensor: str) -> Array:
     flushed to zero, or kept with the few digits that are left below it. A zero that follows from a zero is one."""
     rng, tiny = generator(0, "underflow", tensor), smallest_normal(cell.dtype)
 
-    def off(values: Any, *operands: Any) -> Any:
+    def perturbed(values: Any, *operands: Any) -> Any:
         if getattr(values, "dtype", np.dtype(int)).kind != "f":
             return values
         is_zero = values == 0
@@ -256,13 +256,13 @@ def underflown(cell: Cell, tensor: str) -> Array:
             is_zero = is_zero & np.any([np.broadcast_to(np.equal(o, 0), values.shape) for o in numbers], axis=0)
         return values + np.where(is_zero, 0, tiny * rng.uniform(-1, 1, values.shape))
 
-    def moved(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *operands, **options: off(function(*operands, **options), *operands)
+    def with_error(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *operands, **options: perturbed(function(*operands, **options), *operands)
 
     case = cell.case
     program = program_of(case.definition, case.params, cell.inputs, gradients=case.gradients, labelled=False)
-    functions = {step.function: moved(step.function) for step in program.steps}
-    inputs = {name: off(values, values) for name, values in cell.inputs.items()}
+    functions = {step.function: with_error(step.function) for step in program.steps}
+    inputs = {name: perturbed(values, values) for name, values in cell.inputs.items()}
     return evaluate(
         case.definition,
         case.params,

@@ -20,7 +20,7 @@ from parity.cases.draw import Draw, Float64, Integers, LogUniform, Normal, Shape
 from parity.cases.op import Op, TensorShapes
 from parity.config.plan import CasePlan
 from parity.config.stress import resized, with_shapes
-from parity.hunt.bench import REFUSED, Trial
+from parity.hunt.bench import REFUSED, TrialCase
 from parity.starter.design import alternatives, others
 
 SIZES = (2, 3, 4, 5, 1, 8, 16, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1023, 1024, 1025)
@@ -114,14 +114,14 @@ class Base:
     def params(self) -> Mapping[str, tuple[Any, ...]]:
         """Other values of params, by name."""
         written = {"params": asdict(self.case.params)}
-        found: dict[str, tuple[Any, ...]] = {}
+        by_name: dict[str, tuple[Any, ...]] = {}
         for param in fields(self.case.params):
             values = [*alternatives(self.op, param, written)[1:], *others(self.op, param, written)]
             values = [tuple(value) if isinstance(value, list) else value for value in values]
             known = [value for i, value in enumerate(values) if value not in values[:i]]
             if known and not param.metadata.get("implied"):
-                found[param.name] = tuple(known)
-        return found
+                by_name[param.name] = tuple(known)
+        return by_name
 
 
 def domain_of(plan: TensorPlan) -> str:
@@ -167,8 +167,8 @@ class Formed:
             flat = values.reshape(-1)
             flat[1::2] = -flat[: flat.size - 1 : 2]
         if form.special and self.domain == "any":
-            places = rng.permutation(values.size)[: max(1, values.size // SHARE**2)]
-            values.flat[places] = SPECIAL[form.special](limits_of(self.dtype))
+            indices = rng.permutation(values.size)[: max(1, values.size // SHARE**2)]
+            values.flat[indices] = SPECIAL[form.special](limits_of(self.dtype))
         return np.asarray(values)
 
 
@@ -192,7 +192,7 @@ def limits_of(dtype: str) -> Any:
     return np.finfo("float32" if dtype == "bfloat16" else dtype)
 
 
-def trial_of(bases: Sequence[Base], wanted: Descriptor) -> Trial | None:
+def trial_of(bases: Sequence[Base], wanted: Descriptor) -> TrialCase | None:
     """The trial of a descriptor; sizes and params that the op refuses stay as they are.
 
     None if it is too large, or has an infinity beside other unusual tensors, which may overflow, or in an op with a
@@ -220,7 +220,7 @@ def trial_of(bases: Sequence[Base], wanted: Descriptor) -> Trial | None:
     )
     with np.errstate(all="ignore"):
         inputs = {plan.name: plan.sample(wanted.seed, base.case.op, wanted.dtype) for plan in tensors}
-    return Trial(replace(case, tensors=tensors), wanted.dtype, inputs)
+    return TrialCase(replace(case, tensors=tensors), wanted.dtype, inputs)
 
 
 def with_param(case: CasePlan, op: Op, name: str, value: Any) -> CasePlan:

@@ -19,8 +19,8 @@ from parity.engine import BackendStarted, CasePrepared, EngineOptions
 from parity.engine.inputs import prepare, slug
 from parity.exit_codes import INCOMPLETE, INTERRUPTED, MISMATCH, PASSED
 from parity.hunt import HuntError, check_installed
-from parity.hunt.bench import Bench, Trial
-from parity.hunt.search import Finding, Search
+from parity.hunt.bench import Bench, TrialCase
+from parity.hunt.search import HuntFinding, Search
 from parity.hunt.subject import Subject, subject_of
 from parity.hunt.write import (
     CONFIG,
@@ -52,7 +52,7 @@ LINE_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
-class Request:
+class HuntRequest:
     """What the command line asks for; `trials` bounds the search beside the time (0: the time alone)."""
 
     subject: str
@@ -76,12 +76,12 @@ class Request:
         }
 
 
-def resumed(folder: Path, request: Request) -> tuple[Request, Mapping[str, Any]]:
+def resumed(folder: Path, request: HuntRequest) -> tuple[HuntRequest, Mapping[str, Any]]:
     """The request of an earlier hunt, with the time and options of this one, and its state; raises HuntError."""
     state = read_state(folder)
     kept = state["request"]
     try:
-        earlier = Request(
+        earlier = HuntRequest(
             str(kept["subject"]),
             tuple(map(str, kept["backends"])),
             tuple(map(str, kept["dtypes"])),
@@ -97,7 +97,7 @@ def resumed(folder: Path, request: Request) -> tuple[Request, Mapping[str, Any]]
 
 
 @contextlib.contextmanager
-def claimed(out: Path | None, request: Request, *, resume: bool) -> Iterator[Path]:
+def claimed(out: Path | None, request: HuntRequest, *, resume: bool) -> Iterator[Path]:
     """The folder of the hunt, locked within the context; raises OSError if it cannot be used or holds other files."""
     if out is None:
         name = slug(Path(request.subject).stem)
@@ -111,7 +111,7 @@ def claimed(out: Path | None, request: Request, *, resume: bool) -> Iterator[Pat
         yield out
 
 
-def hunt_and_show(request: Request, folder: Path, state: Mapping[str, Any] | None, command: Sequence[str]) -> int:
+def hunt_and_show(request: HuntRequest, folder: Path, state: Mapping[str, Any] | None, command: Sequence[str]) -> int:
     """Hunt with progress on stderr and the answer on stdout; the exit code.
 
     Raises HuntError, ConfigError, StarterError, and OSError if the findings cannot be written.
@@ -135,10 +135,10 @@ def hunt_and_show(request: Request, folder: Path, state: Mapping[str, Any] | Non
     return INCOMPLETE if search.crashed or not search.best else PASSED
 
 
-def searched(search: Search, request: Request, subject: Subject, folder: Path, deadline: float) -> bool:
+def searched(search: Search, request: HuntRequest, subject: Subject, folder: Path, deadline: float) -> bool:
     """Search, and write what was found as it is found; whether an interrupt ended it."""
     bench = search.bench
-    kept: list[Finding] = []
+    kept: list[HuntFinding] = []
     search.until = deadline
     bench.until = deadline - min(LAST_S, SHARE * (deadline - time.monotonic()))
     bench.most_trials = bench.n_trials + request.trials if request.trials else float("inf")
@@ -169,7 +169,7 @@ def searched(search: Search, request: Request, subject: Subject, folder: Path, d
     return False
 
 
-def stored_trials(folder: Path) -> dict[str, Trial]:
+def stored_trials(folder: Path) -> dict[str, TrialCase]:
     """The cases of an earlier hunt's config by id; none if it found nothing. Raises HuntError."""
     if not (folder / CONFIG).is_file() or not read_state(folder)["findings"] + read_state(folder)["crashed"]:
         return {}
@@ -178,7 +178,7 @@ def stored_trials(folder: Path) -> dict[str, Trial]:
     except ConfigError as error:
         raise HuntError(f"the findings so far cannot be read: {error}") from error
     return {
-        case.id: Trial(
+        case.id: TrialCase(
             case, case.dtypes[0], {plan.name: plan.sample(0, case.id, *case.dtypes) for plan in case.tensors}
         )
         for case in cases
@@ -186,7 +186,7 @@ def stored_trials(folder: Path) -> dict[str, Trial]:
 
 
 def record_findings(
-    bench: Bench, findings: Sequence[Finding], folder: Path, options: EngineOptions, command: Sequence[str]
+    bench: Bench, findings: Sequence[HuntFinding], folder: Path, options: EngineOptions, command: Sequence[str]
 ) -> None:
     """Compute the cases of the config once more, and write them as a run, with the diagnoses; raises OSError."""
     plan = load_plan([folder / CONFIG])
@@ -195,15 +195,15 @@ def record_findings(
     bench.until, n_trials = math.inf, bench.n_trials
     for info in bench.infos.values():
         take_in(state, BackendStarted(info))
-    told = {name: f.diagnoses for number, f in enumerate(findings, 1) for _, name in trials_of(f, number)}
+    diagnoses = {name: f.diagnoses for number, f in enumerate(findings, 1) for _, name in trials_of(f, number)}
     for index, case in enumerate(plan.cases):
         prepared = prepare(case, index, plan.seed, state.run_dir / "tensors", bench.spare)
         take_in(state, CasePrepared(prepared, bench.ask()))
         judge = state.judges.pop(case.id)
-        for seen in bench.seen([Trial(case, dtype, prepared.arrays) for dtype in case.dtypes]):
+        for seen in bench.seen([TrialCase(case, dtype, prepared.arrays) for dtype in case.dtypes]):
             state.take_outcomes(seen.outcomes)
             judge.take(seen.trial.dtype, seen.outcomes)
-        mine = tuple(replace(d, case=case.id) for d in told[case.id] if d.dtype in case.dtypes)
+        mine = tuple(replace(d, case=case.id) for d in diagnoses[case.id] if d.dtype in case.dtypes)
         judged = judge.judged(diagnose=False)
         keep(state, judge, replace(judged, diagnoses=(*mine, *judged.diagnoses)))
     bench.n_trials = n_trials
@@ -243,8 +243,10 @@ class Progress:
     def text(self, search: Search) -> str:
         """The line."""
         left = max(0, round(self._deadline - time.monotonic()))
-        found = f"; {plural(len(search.findings), 'finding')}" if search.findings else ""
-        return f"{plural(search.bench.n_trials, 'trial')}; {nearest(search)}{found}; {left // 60}:{left % 60:02} left"
+        findings = f"; {plural(len(search.findings), 'finding')}" if search.findings else ""
+        return (
+            f"{plural(search.bench.n_trials, 'trial')}; {nearest(search)}{findings}; {left // 60}:{left % 60:02} left"
+        )
 
 
 def nearest(search: Search) -> str:
@@ -253,7 +255,7 @@ def nearest(search: Search) -> str:
     return f"largest error in error bounds: {', '.join(every)}"
 
 
-def answer(search: Search, request: Request, subject: Subject, folder: Path) -> None:
+def answer(search: Search, request: HuntRequest, subject: Subject, folder: Path) -> None:
     """Print what was found, each with its smallest case, or that nothing was, and what was tried."""
     findings = [*search.findings, *search.crashed]
     trials = f"{plural(search.bench.n_trials, 'trial')} of {', '.join(ops_of(search))}"
@@ -291,7 +293,7 @@ def ops_of(search: Search) -> list[str]:
     return list(dict.fromkeys(base.case.op for base in search.bases))
 
 
-def scripts_of(folder: Path, findings: Sequence[Finding]) -> Iterator[tuple[int, str]]:
+def scripts_of(folder: Path, findings: Sequence[HuntFinding]) -> Iterator[tuple[int, str]]:
     """How to run the script of each finding, by its number, or why it has none."""
     for number, finding in enumerate(findings, 1):
         try:

@@ -20,7 +20,7 @@ from parity.cases.dtypes import as_dtype, coarsest, held_by_all
 from parity.cases.op import TensorShapes
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
-from parity.hunt.bench import REFUSED, Fault, Seen, TimeUp, Trial
+from parity.hunt.bench import REFUSED, Fault, TimeUp, TrialCase, TrialResult
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.reduction import Small, reduced, shapes_of
 
@@ -36,14 +36,14 @@ MOST_WHOLE = 1e6
 ASIDE, ROUNDING = 2.0**-10, 1e-12
 """How far an input is changed, and how little its effect may be, to see in float64 whether there is one."""
 
-Look = Callable[[Trial], Seen]
+Look = Callable[[TrialCase], TrialResult]
 
 
 @dataclass
 class Reducer:
     """Makes one fault's case smaller; `look` runs a trial, `seen` is the first one, and `ratio` its error ratio."""
 
-    seen: Seen
+    seen: TrialResult
     fault: Fault
     ratio: float
     look: Look
@@ -60,7 +60,7 @@ class Reducer:
             return False
         self.left -= 1
         try:
-            seen = self.look(Trial(case, self.seen.trial.dtype, inputs))
+            seen = self.look(TrialCase(case, self.seen.trial.dtype, inputs))
         except TimeUp:
             self.left = 0
             return False
@@ -104,15 +104,15 @@ def differ(values: Array, others: Array) -> bool:
     return not np.allclose(values, others, rtol=ROUNDING, atol=0, equal_nan=True)
 
 
-def in_all_dtypes(seen: Seen, fault: Fault, look: Look, dtypes: tuple[str, ...]) -> Trial:
+def in_all_dtypes(seen: TrialResult, fault: Fault, look: Look, dtypes: tuple[str, ...]) -> TrialCase:
     """The trial as a case in all of `dtypes`, if it shows the fault with numbers that all of them have."""
     trial = seen.trial
     shared = rounded_to_all((trial.case, dict(trial.inputs)), dtypes)
     shows = Reducer(seen, fault, seen.faults[fault], look).shows(*shared)
-    return Trial(shared[0], trial.dtype, shared[1]) if shows else trial
+    return TrialCase(shared[0], trial.dtype, shared[1]) if shows else trial
 
 
-def reduce_case(seen: Seen, fault: Fault, ratio: float, look: Look) -> Trial:
+def reduce_case(seen: TrialResult, fault: Fault, ratio: float, look: Look) -> TrialCase:
     """The smallest case that shows `fault`, whose error ratio in the trial is `ratio`."""
     reducer = Reducer(seen, fault, ratio, look)
     small: Small = (seen.trial.case, dict(seen.trial.inputs))
@@ -126,7 +126,7 @@ def reduce_case(seen: Seen, fault: Fault, ratio: float, look: Look) -> Trial:
         small = rounder(reducer, small)
         if n_numbers(small) == before:
             break
-    return Trial(written_out(*small), seen.trial.dtype, small[1])
+    return TrialCase(written_out(*small), seen.trial.dtype, small[1])
 
 
 def stepwise(reducer: Reducer, small: Small, steps: Callable[[Small], Iterator[Small]]) -> Small:

@@ -25,7 +25,7 @@ from hypothesis.errors import Flaky
 
 from parity import judge
 from parity.config.plan import ORACLE
-from parity.hunt.bench import REFUSED, Bench, Fault, Seen, TimeUp, Trial, judge_of
+from parity.hunt.bench import REFUSED, Bench, Fault, TimeUp, TrialCase, TrialResult, judge_of
 from parity.hunt.descriptors import CLASSES, USUAL, Base, Descriptor, Form, descriptors, trial_of
 from parity.hunt.reduce import in_all_dtypes, reduce_case
 from parity.judge.bound.envelope import OFF
@@ -64,14 +64,14 @@ NO_CAUSES = frozenset(("rounding", "choice", "degenerate-gradient"))
 
 
 @dataclass(frozen=True)
-class Finding:
+class HuntFinding:
     """A fault in its smallest case, and in the one that was diagnosed: a few numbers fit several causes.
 
     Without `diagnoses` there was no time for any.
     """
 
-    trial: Trial
-    found: Trial
+    trial: TrialCase
+    original: TrialCase
     backend: str
     tensor: str
     ratio: float
@@ -97,7 +97,7 @@ class Finding:
         """The numbers of its inputs."""
         return sum(values.size for values in self.trial.inputs.values())
 
-    def repeats(self, other: Finding) -> bool:
+    def repeats(self, other: HuntFinding) -> bool:
         """Whether another finding says as much: the same causes, or without a named one, the same tensor."""
         if (self.backend, self.op) != (other.backend, other.op):
             return False
@@ -138,11 +138,11 @@ class Search:
     concluded: Callable[[], None] = lambda: None
     n_rounds: int = 0
     arms: list[Arm] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[HuntFinding] = field(default_factory=list)
     best: dict[str, float] = field(default_factory=dict)
     tried: Counter[str] = field(default_factory=Counter)
     failed: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
-    crashed: list[Finding] = field(default_factory=list)
+    crashed: list[HuntFinding] = field(default_factory=list)
     n_repeated: int = 0
     until: float = math.inf
 
@@ -153,8 +153,8 @@ class Search:
         self._diagnosing: list[float] = []
         self._followed: Counter[tuple[str, ...]] = Counter()
         self._polished: set[Any] = set()
-        self._memo: dict[Descriptor, Seen] = {}
-        self.pending: tuple[Seen, Fault] | None = None
+        self._memo: dict[Descriptor, TrialResult] = {}
+        self.pending: tuple[TrialResult, Fault] | None = None
 
     def run(self) -> None:
         """Search until time or trials are used up."""
@@ -164,7 +164,7 @@ class Search:
         except TimeUp:
             return
 
-    def run_until_found(self) -> None:
+    def run_until_finding(self) -> None:
         """Search until the first finding, too."""
         with contextlib.suppress(TimeUp):
             while not self.findings:
@@ -187,7 +187,7 @@ class Search:
         """Keep the fault that was being followed as it is."""
         if self.pending is not None:
             seen, (backend, tensor) = self.pending
-            self.findings.append(Finding(seen.trial, seen.trial, backend, tensor, seen.faults[backend, tensor]))
+            self.findings.append(HuntFinding(seen.trial, seen.trial, backend, tensor, seen.faults[backend, tensor]))
 
     def follow_pending(self) -> None:
         """Reduce and diagnose the fault that was found last."""
@@ -195,16 +195,16 @@ class Search:
             self.follow(*self.pending)
             self.pending = None
 
-    def _nearness(self, seen: tuple[Descriptor, Seen]) -> float:
+    def _nearness(self, seen: tuple[Descriptor, TrialResult]) -> float:
         """0 to 1: how near a trial came to a fault that is not known."""
-        off = {backend for backend, _ in seen[1].faults}
-        near = max((ratio for name, ratio in seen[1].nearest.items() if name not in off), default=0.0)
+        faulty = {backend for backend, _ in seen[1].faults}
+        near = max((ratio for name, ratio in seen[1].nearest.items() if name not in faulty), default=0.0)
         return min(1.0, math.log1p(near) / math.log1p(OFF)) if math.isfinite(near) else 0.0
 
-    def _explore(self, arm: Arm) -> list[tuple[Descriptor, Seen]]:
+    def _explore(self, arm: Arm) -> list[tuple[Descriptor, TrialResult]]:
         """The trials of a round; `pending` is the fault that one of them shows, in the simplest descriptor."""
         among = [number for number, base in enumerate(self.bases) if base.case.op == arm.op]
-        every: list[tuple[Descriptor, Seen]] = []
+        every: list[tuple[Descriptor, TrialResult]] = []
         left, self._memo = MOST_SHRINKING, {}
 
         @seed(self.seed * 1_000_003 + self.n_rounds)
@@ -222,8 +222,8 @@ class Search:
             nonlocal left
             if self.pending is None:
                 every.extend(self.look(batch, arm.kind))
-                found = ((s, fault) for _, s in every[-len(batch) :] if (fault := self.new_fault(s)) is not None)
-                self.pending = next(found, None)
+                new_faults = ((s, fault) for _, s in every[-len(batch) :] if (fault := self.new_fault(s)) is not None)
+                self.pending = next(new_faults, None)
             elif left <= 0:
                 raise Shrunk
             else:
@@ -252,9 +252,9 @@ class Search:
             raise
         return every
 
-    def look(self, batch: Sequence[Descriptor], kind: str) -> list[tuple[Descriptor, Seen]]:
+    def look(self, batch: Sequence[Descriptor], kind: str) -> list[tuple[Descriptor, TrialResult]]:
         """The trials of descriptors that an op can take, each run once in a round."""
-        new: dict[Descriptor, Trial] = {}
+        new: dict[Descriptor, TrialCase] = {}
         for wanted in batch:
             trial = None if wanted in self._memo or wanted in new else self._trial(wanted)
             if trial is not None:
@@ -266,13 +266,13 @@ class Search:
         self.observe(self)
         return [(wanted, self._memo[wanted]) for wanted in batch if wanted in self._memo]
 
-    def _trial(self, wanted: Descriptor) -> Trial | None:
+    def _trial(self, wanted: Descriptor) -> TrialCase | None:
         try:
             return trial_of(self.bases, wanted)
         except REFUSED:
             return None
 
-    def _note(self, seen: Seen) -> None:
+    def _note(self, seen: TrialResult) -> None:
         """The best error ratios, and what gave no result."""
         for backend, ratio in seen.nearest.items():
             worst = max([ratio, *(r for (name, _), r in seen.faults.items() if name == backend)])
@@ -282,9 +282,11 @@ class Search:
             n, message = self.failed.get(key, (0, outcome.message))
             self.failed[key] = n + 1, message
             if outcome.outcome in (Outcome.CRASH, Outcome.TIMEOUT) and not n:
-                self.crashed.append(Finding(seen.trial, seen.trial, outcome.backend, outcome.outcome.value, math.inf))
+                self.crashed.append(
+                    HuntFinding(seen.trial, seen.trial, outcome.backend, outcome.outcome.value, math.inf)
+                )
 
-    def new_fault(self, seen: Seen) -> Fault | None:
+    def new_fault(self, seen: TrialResult) -> Fault | None:
         """A fault that is worth following: outputs before gradients, the largest first."""
         op = seen.trial.case.op
         for fault in sorted(seen.faults, key=lambda f: (f[1].startswith("grad."), -seen.faults[f], f)):
@@ -295,7 +297,7 @@ class Search:
         self.n_repeated += bool(seen.faults)
         return None
 
-    def _explained(self, seen: Seen, backend: str) -> bool:
+    def _explained(self, seen: TrialResult, backend: str) -> bool:
         """Whether a cause that was found before explains everything in which a backend is wrong."""
         trial, outcomes = seen.trial, [o for o in seen.outcomes if o.backend == backend]
         with np.errstate(all="ignore"):
@@ -304,20 +306,22 @@ class Search:
             recipes = self._memory.recall(evaluator, backend)
             return recalled(evaluator, cell.observed(backend), recipes, plain=cell.fails(backend)) is not None
 
-    def _polish(self, seen: Sequence[tuple[Descriptor, Seen]]) -> list[tuple[Descriptor, Seen]]:
+    def _polish(self, seen: Sequence[tuple[Descriptor, TrialResult]]) -> list[tuple[Descriptor, TrialResult]]:
         """CMA-ES on the numbers of the descriptor that came nearest, if it is promising."""
         near = [(max(s.nearest.values(), default=0.0), d, s) for d, s in seen if not s.faults]
-        near = [item for item in near if PROMISING <= item[0] < math.inf and self._place(item[1]) not in self._polished]
+        near = [
+            item for item in near if PROMISING <= item[0] < math.inf and self._setting(item[1]) not in self._polished
+        ]
         if not near:
             return []
         _, start, _ = max(near, key=lambda item: item[0])
-        self._polished.add(self._place(start))
+        self._polished.add(self._setting(start))
         return list(self._evolved(start))
 
-    def _place(self, wanted: Descriptor) -> Any:
+    def _setting(self, wanted: Descriptor) -> Any:
         return wanted.base, wanted.dtype, wanted.sizes, wanted.params
 
-    def _evolved(self, start: Descriptor) -> Iterator[tuple[Descriptor, Seen]]:
+    def _evolved(self, start: Descriptor) -> Iterator[tuple[Descriptor, TrialResult]]:
         """CMA-ES over scale, offset and spread of the first tensor with a form."""
         with warnings.catch_warnings():
             # It warns that it cannot plot.
@@ -339,20 +343,20 @@ class Search:
             ratios = [max(tried[d].nearest.values(), default=0.0) if d in tried else 0.0 for d in batch]
             evolution.tell(asked, [-math.log1p(min(ratio, OFF)) for ratio in ratios])
 
-    def follow(self, seen: Seen, fault: Fault) -> None:
+    def follow(self, seen: TrialResult, fault: Fault) -> None:
         """Reduce a fault, diagnose it once, and keep it if it is a new one."""
         backend, tensor = fault
         op = seen.trial.case.op
         self._followed[op, backend] += 1
         self._followed.update((op, name, wrong) for name, wrong in seen.faults if name == backend)
-        found = in_all_dtypes(seen, fault, self.look_at, tuple(self.dtypes))
-        finding = self.diagnosed(Finding(found, found, backend, tensor, seen.faults[fault]))
+        original = in_all_dtypes(seen, fault, self.look_at, tuple(self.dtypes))
+        finding = self.diagnosed(HuntFinding(original, original, backend, tensor, seen.faults[fault]))
         if any(map(finding.repeats, self.findings)):
             self.n_repeated += 1
             return
-        small = reduce_case(replace(seen, trial=found), fault, finding.ratio, self.look_at)
+        small = reduce_case(replace(seen, trial=original), fault, finding.ratio, self.look_at)
         with contextlib.suppress(TimeUp):
-            again = ((trial, self.look_at(trial).faults.get(fault)) for trial in (small, found))
+            again = ((trial, self.look_at(trial).faults.get(fault)) for trial in (small, original))
             shown = next(((trial, ratio) for trial, ratio in again if ratio is not None), None)
             if shown is None and set(UNREPEATABLE).isdisjoint(d.id for d in finding.diagnoses):
                 return  # rounding that another call, with its tensors elsewhere in memory, does not repeat
@@ -361,30 +365,30 @@ class Search:
         self.findings = [other for other in self.findings if not other.repeats(finding)]
         self.findings.append(replace(finding, trial=small))
 
-    def look_at(self, trial: Trial) -> Seen:
+    def look_at(self, trial: TrialCase) -> TrialResult:
         """One trial."""
         self.observe(self)
         return self.bench.seen([trial])[0]
 
-    def diagnosed(self, finding: Finding) -> Finding:
+    def diagnosed(self, finding: HuntFinding) -> HuntFinding:
         """The finding with its diagnoses and its error ratio; as it is if there is no time left."""
-        trial, began = finding.found, time.monotonic()
+        trial, began = finding.original, time.monotonic()
         if began + TWICE * sum(self._diagnosing) / max(1, len(self._diagnosing)) > self.until:
             return finding
         try:
             seen = self.bench.seen([replace(trial, dtype=dtype) for dtype in trial.case.dtypes])
             with cut_after((self.until - time.monotonic()) / TWICE), np.errstate(all="ignore"):
-                told = self._judged(trial, seen)
+                diagnoses = self._judged(trial, seen)
         except TimeUp:
             return finding
         finally:
             self._diagnosing.append(time.monotonic() - began)
         own = next(each for each in seen if each.trial.dtype == trial.dtype)
         ratio = own.faults.get((finding.backend, finding.tensor), finding.ratio)
-        mine = tuple(d for d in told if d.backend == finding.backend and d.id not in NO_CAUSES)
+        mine = tuple(d for d in diagnoses if d.backend == finding.backend and d.id not in NO_CAUSES)
         return replace(finding, ratio=ratio, diagnoses=mine)
 
-    def _judged(self, trial: Trial, seen: Sequence[Seen]) -> Sequence[Diagnosis]:
+    def _judged(self, trial: TrialCase, seen: Sequence[TrialResult]) -> Sequence[Diagnosis]:
         """The diagnoses of a trial that was computed in all dtypes."""
         oracle = consult_oracle(trial.case, trial.inputs)
         case = CaseJudge(trial.case, trial.inputs, oracle, ORACLE, self._memory, self.bench.ask())

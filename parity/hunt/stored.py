@@ -16,9 +16,9 @@ from parity.config.plan import BackendSpec, CasePlan, WrittenAt
 from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.engine import EngineOptions
 from parity.hunt import HuntError
-from parity.hunt.bench import Bench, Seen, Trial
+from parity.hunt.bench import Bench, TrialCase, TrialResult
 from parity.hunt.reduce import in_all_dtypes, reduce_case
-from parity.hunt.search import Finding
+from parity.hunt.search import HuntFinding
 from parity.reporting.console.explain import case_called
 from parity.reporting.results.cells import CellResult, cells, ratio_of
 from parity.reporting.results.kept import KeptError, load
@@ -29,19 +29,21 @@ from parity.repro.recipe import known_params, ops_file
 
 def reduce_stored(
     run_dir: Path, name: str | None, options: EngineOptions, *, backend: str | None = None, dtype: str | None = None
-) -> tuple[Finding, BackendSpec]:
+) -> tuple[HuntFinding, BackendSpec]:
     """The smallest case that shows the largest error of a case in a run, and the backend that has it.
 
     Raises HuntError, and what reading a run raises: ResultsError, ExplainError, ReproError.
     """
     results = read_results(run_dir)
     case = case_called(name, results)
-    found = [(ratio_in(cell), cell) for cell in cells(results) if cell.id == case.id and cell.finding]
-    found = [(r, cell) for r, cell in found if r and backend in (None, cell.backend) and dtype in (None, cell.dtype)]
-    if not found:
-        whose = f" of {backend}" if backend else ""
-        raise HuntError(f"{case.id} has no finding{whose}: `parity explain {run_dir} {case.id}` shows what it has")
-    _, cell = max(found, key=lambda item: item[0])
+    candidates = [(ratio_in(cell), cell) for cell in cells(results) if cell.id == case.id and cell.finding]
+    candidates = [
+        (r, cell) for r, cell in candidates if r and backend in (None, cell.backend) and dtype in (None, cell.dtype)
+    ]
+    if not candidates:
+        of_backend = f" of {backend}" if backend else ""
+        raise HuntError(f"{case.id} has no finding{of_backend}: `parity explain {run_dir} {case.id}` shows what it has")
+    _, cell = max(candidates, key=lambda item: item[0])
     spec = spec_of(next(row for row in results.backends if row.name == cell.backend), run_dir)
     trial = stored_trial(case, cell, run_dir)
     with (
@@ -51,10 +53,10 @@ def reduce_stored(
         return smallest(bench, trial, cell), spec
 
 
-def smallest(bench: Bench, trial: Trial, cell: CellResult) -> Finding:
+def smallest(bench: Bench, trial: TrialCase, cell: CellResult) -> HuntFinding:
     """The finding in its smallest case; HuntError if the backend no longer shows it."""
 
-    def look(trial: Trial) -> Seen:
+    def look(trial: TrialCase) -> TrialResult:
         return bench.seen([trial])[0]
 
     seen = look(trial)
@@ -63,9 +65,9 @@ def smallest(bench: Bench, trial: Trial, cell: CellResult) -> Finding:
         ended = "".join(f": {o.outcome.value}: {o.message}" for o in seen.failed)
         raise HuntError(f"{cell.backend} {bench.infos[cell.backend].version} does not show it any more{ended}")
     fault = min(shown, key=lambda f: (f[1].startswith("grad."), -shown[f]))
-    found = in_all_dtypes(seen, fault, look, tuple(cell.case.dtypes))
-    small = reduce_case(replace(seen, trial=found), fault, shown[fault], look)
-    return Finding(small, small, *fault, look(small).faults.get(fault, shown[fault]), cell.diagnoses)
+    original = in_all_dtypes(seen, fault, look, tuple(cell.case.dtypes))
+    small = reduce_case(replace(seen, trial=original), fault, shown[fault], look)
+    return HuntFinding(small, small, *fault, look(small).faults.get(fault, shown[fault]), cell.diagnoses)
 
 
 def ratio_in(cell: CellResult) -> float:
@@ -74,7 +76,7 @@ def ratio_in(cell: CellResult) -> float:
     return max(ratios, default=float("inf"))
 
 
-def stored_trial(case: CaseRow, cell: CellResult, run_dir: Path) -> Trial:
+def stored_trial(case: CaseRow, cell: CellResult, run_dir: Path) -> TrialCase:
     """The case with the inputs that the run stored; raises HuntError and ReproError."""
     if case.op not in OPS or case.brought is not None:
         raise HuntError(f"{case.id} is {case.op}; only cases of parity's own ops can be reduced")
@@ -104,7 +106,7 @@ def stored_trial(case: CaseRow, cell: CellResult, run_dir: Path) -> Trial:
         WrittenAt(str(run_dir), 0),
         gradients,
     )
-    return Trial(plan, cell.dtype, inputs)
+    return TrialCase(plan, cell.dtype, inputs)
 
 
 def spec_of(row: BackendRow, run_dir: Path) -> BackendSpec:

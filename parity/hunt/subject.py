@@ -21,7 +21,7 @@ from parity.starter import StarterError
 from parity.starter.design import (
     SHAPES,
     SPARE,
-    Trial,
+    CaseEvaluator,
     Written,
     base_case,
     case_of,
@@ -59,13 +59,13 @@ def subject_of(text: str, backends: Sequence[str], dtypes: Sequence[str], adapte
     unknown = [name for name in dtypes if name not in COARSENESS]
     if unknown:
         raise HuntError(f"--dtype {unknown[0]}: no such dtype; allowed: {', '.join(COARSENESS)}")
-    subject = found_subject(text, backends, dtypes, adapter)
+    subject = named_subject(text, backends, dtypes, adapter)
     if not subject.bases:
         raise HuntError(f"{text}: there is no case of it to start from in {', '.join(dtypes)}")
     return subject
 
 
-def found_subject(text: str, backends: Sequence[str], dtypes: Sequence[str], adapter: str | None) -> Subject:
+def named_subject(text: str, backends: Sequence[str], dtypes: Sequence[str], adapter: str | None) -> Subject:
     """What the text names."""
     path = Path(text)
     if text in OPS:
@@ -127,7 +127,7 @@ def kernels(path: Path, backends: Sequence[str], dtypes: Sequence[str], adapter:
     adapter = adapter or adapter_of(source)
     bases: list[Base] = []
     with TemporaryDirectory(prefix="parity-hunt-") as folder:
-        trial = Trial(Path(folder), source.dtypes or tuple(dtypes))
+        trial = CaseEvaluator(Path(folder), source.dtypes or tuple(dtypes))
         for name in source.ops:
             case = base_case(trial, source, name, adapter)
             bases += planned([case, *of_other_ranks(OPS[name], case)], trial.dtypes)
@@ -138,9 +138,9 @@ def kernels(path: Path, backends: Sequence[str], dtypes: Sequence[str], adapter:
 def of_other_ranks(op: Op, case: Written) -> Iterator[Written]:
     """The case with other numbers of axes of its first input."""
     for shape in SHAPES.values():
-        found = fitted(op, shape, {}) if len(shape) != len(first_of(op, case)) else None
-        if found is not None:
-            yield in_order(op, with_shape(op, case, found[0], shape))
+        fit = fitted(op, shape, {}) if len(shape) != len(first_of(op, case)) else None
+        if fit is not None:
+            yield in_order(op, with_shape(op, case, fit[0], shape))
 
 
 def configured(path: Path, backends: Sequence[str], dtypes: Sequence[str]) -> Subject:

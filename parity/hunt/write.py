@@ -16,9 +16,9 @@ from msgspec import ValidationError, convert, to_builtins
 from parity.config.plan import ORACLE, BackendSpec, KnownDeviation
 from parity.engine.inputs import slug
 from parity.hunt import HuntError
-from parity.hunt.bench import Trial
+from parity.hunt.bench import TrialCase
 from parity.hunt.reduce import literal
-from parity.hunt.search import Arm, Finding, Search
+from parity.hunt.search import Arm, HuntFinding, Search
 from parity.hunt.subject import Subject
 from parity.judge.bound.envelope import OFF, Array
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -37,7 +37,7 @@ LOST = (Outcome.CRASH.value, Outcome.TIMEOUT.value)
 Written = dict[str, Any]
 
 
-def write_config(folder: Path, named: str, subject: Subject, findings: Sequence[Finding]) -> Path:
+def write_config(folder: Path, named: str, subject: Subject, findings: Sequence[HuntFinding]) -> Path:
     """The findings as a config in `folder`, the diagnosed case of each before its smallest one; raises OSError."""
     lines = []
     for number, finding in enumerate(findings, 1):
@@ -54,7 +54,7 @@ def write_config(folder: Path, named: str, subject: Subject, findings: Sequence[
     return path
 
 
-def known_entry(finding: Finding, subject: Subject) -> KnownDeviation | None:
+def known_entry(finding: HuntFinding, subject: Subject) -> KnownDeviation | None:
     """The entry of the hunted config that accepts this cause of this backend in other cases."""
     today = datetime.date.today()
     return next(
@@ -84,7 +84,7 @@ def write_cases(path: Path, head: Sequence[str], backends: Sequence[BackendSpec]
     write_atomically(path, "\n".join(lines) + "\n")
 
 
-def show_small(finding: Finding, spec: BackendSpec, path: Path | None) -> str:
+def show_small(finding: HuntFinding, spec: BackendSpec, path: Path | None) -> str:
     """A reduced case as text, and in the config `path` if there is one; raises OSError."""
     folder = Path.cwd() if path is None else path.parent
     case = "\n".join(f" {line}" for line in case_lines(written(finding.trial, case_id(finding, 1), folder)))
@@ -96,19 +96,19 @@ def show_small(finding: Finding, spec: BackendSpec, path: Path | None) -> str:
     return f"{said(finding)}\n{case}\nwritten to {path}; run it with: parity run {path}"
 
 
-def trials_of(finding: Finding, number: int) -> Iterator[tuple[Trial, str]]:
+def trials_of(finding: HuntFinding, number: int) -> Iterator[tuple[TrialCase, str]]:
     """The cases of a finding, with their ids."""
-    if finding.found is not finding.trial:
-        yield finding.found, f"{finding.op}-{number}-as-found"
+    if finding.original is not finding.trial:
+        yield finding.original, f"{finding.op}-{number}-as-found"
     yield finding.trial, case_id(finding, number)
 
 
-def case_id(finding: Finding, number: int) -> str:
+def case_id(finding: HuntFinding, number: int) -> str:
     """The id of a finding's smallest case."""
     return f"{finding.op}-{number}"
 
 
-def said(finding: Finding) -> str:
+def said(finding: HuntFinding) -> str:
     """A finding in a line."""
     if finding.tensor in LOST:
         return f"{finding.backend}: {finding.tensor} in {finding.op}, {finding.trial.dtype}"
@@ -142,7 +142,7 @@ def relative(path: Path, folder: Path) -> str:
     return text if text.startswith(("./", "../")) else f"./{text}"
 
 
-def written(trial: Trial, name: str, folder: Path) -> Written:
+def written(trial: TrialCase, name: str, folder: Path) -> Written:
     """A case of a config with the trial's numbers; raises OSError where they go into files that cannot be written."""
     case = trial.case
     params = {
@@ -158,7 +158,7 @@ def written(trial: Trial, name: str, folder: Path) -> Written:
             inputs.setdefault(item.name, []).append(number)
         else:
             inputs[tensor] = number
-    off = [
+    absent = [
         item.name for item in case.definition.inputs if item.optional and item.name not in trial.inputs and not item.off
     ]
     brought = {"reference": relative(case.brought.source.path, folder)} if case.brought is not None else {}
@@ -167,7 +167,7 @@ def written(trial: Trial, name: str, folder: Path) -> Written:
         "op": case.op,
         **brought,
         **({"params": params} if params else {}),
-        "inputs": {**inputs, **dict.fromkeys(off)},
+        "inputs": {**inputs, **dict.fromkeys(absent)},
         "dtypes": list(case.dtypes),
         **({} if case.gradients else {"gradients": False}),
     }
@@ -206,7 +206,7 @@ def write_state(folder: Path, request: Mapping[str, Any], search: Search) -> Non
     write_atomically(folder / STATE, json.dumps(spelled(state), indent=1))
 
 
-def finding_row(finding: Finding) -> Written:
+def finding_row(finding: HuntFinding) -> Written:
     """A finding without its tensors, which are in the config."""
     return {
         "backend": finding.backend,
@@ -230,7 +230,7 @@ def read_state(folder: Path) -> Mapping[str, Any]:
     return dict(state)
 
 
-def restored(search: Search, state: Mapping[str, Any], trials: Mapping[str, Trial]) -> None:
+def restored(search: Search, state: Mapping[str, Any], trials: Mapping[str, TrialCase]) -> None:
     """Set a search to a state; `trials` are the cases of the config by id. Raises HuntError."""
     try:
         search.n_rounds, search.bench.n_trials = int(state["rounds"]), int(state["trials"])
@@ -242,10 +242,10 @@ def restored(search: Search, state: Mapping[str, Any], trials: Mapping[str, Tria
         for number, row in enumerate(state["findings"] + state["crashed"], 1):
             op = next(trial.case.op for name, trial in trials.items() if name.endswith(f"-{number}"))
             small = trials[f"{op}-{number}"]
-            found = replace(trials.get(f"{op}-{number}-as-found", small), dtype=row["dtype"])
-            trial = found if f"{op}-{number}-as-found" not in trials else replace(small, dtype=row["dtype"])
-            told = tuple(convert(as_number(diagnosis), Diagnosis) for diagnosis in row["diagnoses"])
-            finding = Finding(trial, found, row["backend"], row["tensor"], as_number(row["ratio"]), told)
+            original = replace(trials.get(f"{op}-{number}-as-found", small), dtype=row["dtype"])
+            trial = original if f"{op}-{number}-as-found" not in trials else replace(small, dtype=row["dtype"])
+            diagnoses = tuple(convert(as_number(diagnosis), Diagnosis) for diagnosis in row["diagnoses"])
+            finding = HuntFinding(trial, original, row["backend"], row["tensor"], as_number(row["ratio"]), diagnoses)
             (search.crashed if row["tensor"] in LOST else search.findings).append(finding)
     except (KeyError, TypeError, ValueError, StopIteration, ValidationError) as error:
         raise HuntError(f"{STATE} and {CONFIG} do not fit together: {error!r}") from error

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec
 from parity.library.hints import hints
 from parity.library.limits import Limits
 from parity.library.measure import Judge
-from parity.library.pairs import NOT_GIVEN, Pair, Pairs, Unpaired, Walk
+from parity.library.pairs import NOT_GIVEN, Pairs, TensorPair, Unpaired, Walk
 from parity.library.report import ParityError, ParityWarning, Report
 
 MAX_EXPLAINED = 20
@@ -61,12 +61,12 @@ def tensors_of(actual: Any, expected: Any, exact: Any, names: tuple[str, str]) -
     return Walk(names).pairs(actual, expected, NOT_GIVEN if exact is None else exact)
 
 
-def explained(report: Report, judge: Judge, pairs: list[Pair | Unpaired]) -> Report:
+def explained(report: Report, judge: Judge, pairs: list[TensorPair | Unpaired]) -> Report:
     """The report with what the worst differences look like."""
     worst = {id(row) for row in report.failing[:MAX_EXPLAINED] if row.metrics is None or row.metrics.n_mismatched}
-    whole = [pair for pair in pairs if isinstance(pair, Pair)]
+    whole = [pair for pair in pairs if isinstance(pair, TensorPair)]
     rows = (
-        replace(row, hints=hints(pair, whole, judge)) if isinstance(pair, Pair) and id(row) in worst else row
+        replace(row, hints=hints(pair, whole, judge)) if isinstance(pair, TensorPair) and id(row) in worst else row
         for row, pair in zip(report.rows, pairs, strict=True)
     )
     return Report(tuple(rows), report.names)

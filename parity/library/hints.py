@@ -21,7 +21,7 @@ from parity.judge.diagnose.permutations import arrangements
 from parity.judge.diagnose.proposals import EXACT, EXTREME, NEAR, best_factor, lies_on
 from parity.library.distance import excess, widened
 from parity.library.measure import MAX_ELEMENTS, Judge
-from parity.library.pairs import Pair
+from parity.library.pairs import TensorPair
 from parity.library.report import Hint
 
 Array = NDArray[Any]
@@ -41,7 +41,7 @@ class Scene:
     expected: Array
     tolerance: Tolerance
     names: tuple[str, str]
-    peers: Sequence[Pair] = ()
+    peers: Sequence[TensorPair] = ()
 
     @property
     def same_shape(self) -> bool:
@@ -55,14 +55,16 @@ class Scene:
         limit = tolerance or self.tolerance
         sample = np.linspace(0, hypothesis.size - 1, min(N_SAMPLED, hypothesis.size)).astype(np.intp)
         near = excess(self.actual.flat[sample], hypothesis.flat[sample], limit) <= 1
-        return bool(near.all() and (excess(self.actual, hypothesis, limit) <= 1).all()) and self.tells(hypothesis)
+        return bool(near.all() and (excess(self.actual, hypothesis, limit) <= 1).all()) and self.distinguishes(
+            hypothesis
+        )
 
     def same_values(self) -> bool:
         """Whether both tensors hold the same numbers, in any order."""
         ordered = replace(self, actual=np.sort(self.actual, axis=None), expected=np.sort(self.expected, axis=None))
         return ordered.explains(ordered.expected)
 
-    def tells(self, hypothesis: Array) -> bool:
+    def distinguishes(self, hypothesis: Array) -> bool:
         """Whether a hypothesis predicts enough numbers that the tolerance can distinguish."""
         finite = hypothesis[np.isfinite(hypothesis)]
         line = np.sort(finite.real.astype(widened(finite.real).dtype), axis=None)
@@ -70,9 +72,9 @@ class Scene:
         return int(np.count_nonzero(np.diff(line) > 2 * allowed)) + 1 >= FEW_LEVELS
 
 
-def hints(pair: Pair, pairs: Sequence[Pair], judge: Judge) -> tuple[Hint, ...]:
+def hints(pair: TensorPair, pairs: Sequence[TensorPair], judge: Judge) -> tuple[Hint, ...]:
     """What a tensor that differs looks like: the first experiment that explains it, else the location of the error."""
-    actual, expected = (side.values for side in pair.both)
+    actual, expected = (tensor.values for tensor in pair.both)
     if actual.size != expected.size or not 1 < actual.size <= MAX_ELEMENTS:
         return ()
     scene = Scene(pair.path, actual, expected, judge.tolerance(pair), judge.names, pairs)
@@ -125,8 +127,11 @@ def meaning(factor: float, shape: tuple[int, ...]) -> str:
     n = round(max(abs(factor), 1 / abs(factor)))
     if n <= 2:
         return ""
-    places = {math.prod(shape): "the number of its elements", **{length: f"axis {i}" for i, length in enumerate(shape)}}
-    where = places.get(n, "")
+    meanings = {
+        math.prod(shape): "the number of its elements",
+        **{length: f"axis {i}" for i, length in enumerate(shape)},
+    }
+    where = meanings.get(n, "")
     return f" ({n} is {'the length of ' if where.startswith('axis') else ''}{where})" if where else ""
 
 
@@ -208,9 +213,9 @@ def compact(wrong: NDArray[np.bool_]) -> bool:
     """Whether several wrong elements fill most of a block, of a row, or of two."""
     axes = range(wrong.ndim)
     hit = [np.flatnonzero(wrong.any(axis=tuple(other for other in axes if other != axis))) for axis in axes]
-    whole = all(places.size <= 2 or places[-1] - places[0] == places.size - 1 for places in hit)
+    whole = all(indices.size <= 2 or indices[-1] - indices[0] == indices.size - 1 for indices in hit)
     n_wrong = int(np.count_nonzero(wrong))
-    return whole and n_wrong > 1 and 2 * n_wrong > math.prod(places.size for places in hit)
+    return whole and n_wrong > 1 and 2 * n_wrong > math.prod(indices.size for indices in hit)
 
 
 EXPERIMENTS = (zeros, scaled, taken, rearranged, coarse, localized)

@@ -16,8 +16,8 @@ from parity.judge.compare.metrics import Metrics, bfloat16_ulps
 from parity.library.arrays import WIDENED, Tensor, in_dtype_of
 from parity.library.distance import excess, measure
 from parity.library.limits import Limits
-from parity.library.pairs import Pair, Unpaired
-from parity.library.report import Agreement, ExactErrors, Place, Row
+from parity.library.pairs import TensorPair, Unpaired
+from parity.library.report import Agreement, Element, ExactErrors, Row
 
 Array = NDArray[Any]
 
@@ -38,7 +38,7 @@ class Judge:
     check_dtype: bool
     names: tuple[str, str]
 
-    def row(self, pair: Pair | Unpaired) -> Row:
+    def row(self, pair: TensorPair | Unpaired) -> Row:
         """The row of one tensor, without hints."""
         if isinstance(pair, Unpaired):
             return Row(pair.path, Agreement.STRUCTURE, message=pair.problem)
@@ -55,7 +55,7 @@ class Judge:
     def _against(self, left: str, right: str) -> str:
         return left if left == right else f"{self.names[0]} {left}, {self.names[1]} {right}"
 
-    def _measured(self, row: Row, pair: Pair) -> Row:
+    def _measured(self, row: Row, pair: TensorPair) -> Row:
         actual, expected = pair.both
         tolerance = self.tolerance(pair)
         metrics = measure(actual.values, expected.values, tolerance, equal_nan=self.equal_nan)
@@ -72,17 +72,17 @@ class Judge:
             tolerance=tolerance,
             metrics=metrics,
             excess=self._worst_excess(pair, metrics, tolerance),
-            places=() if verdict.passes else self.places(pair, metrics, tolerance),
+            worst_elements=() if verdict.passes else self.worst_elements(pair, metrics, tolerance),
             errors=errors(pair),
             suspect=suspicion(expected.values, metrics, verdict, tolerance) if verdict.passes else "",
             message=message,
         )
 
-    def tolerance(self, pair: Pair) -> Tolerance:
+    def tolerance(self, pair: TensorPair) -> Tolerance:
         """The tolerance for a tensor."""
         return self.limits.lookup(pair.path, pair.both)
 
-    def places(self, pair: Pair, metrics: Metrics, tolerance: Tolerance) -> tuple[Place, ...]:
+    def worst_elements(self, pair: TensorPair, metrics: Metrics, tolerance: Tolerance) -> tuple[Element, ...]:
         """The elements that exceed the tolerance most."""
         actual, expected = pair.both
         if metrics.worst_index is None or not metrics.n_mismatched:
@@ -91,20 +91,22 @@ class Judge:
         if 1 < metrics.n_elements <= MAX_ELEMENTS and metrics.n_mismatched > 1:
             apart = excess(actual.values, expected.values, tolerance, equal_nan=self.equal_nan).ravel()
             worst = np.argsort(-apart, kind="stable")[: min(MAX_PLACES, metrics.n_mismatched)]
-            others = [tuple(map(int, np.unravel_index(place, expected.values.shape))) for place in worst]
+            others = [tuple(map(int, np.unravel_index(flat, expected.values.shape))) for flat in worst]
             indices += [index for index in others if index != metrics.worst_index]
-        return tuple(self._place(pair, index, tolerance) for index in indices[:MAX_PLACES])
+        return tuple(self._element(pair, index, tolerance) for index in indices[:MAX_PLACES])
 
-    def _place(self, pair: Pair, index: tuple[int, ...], tolerance: Tolerance) -> Place:
-        actual, expected = (side.values[index] for side in pair.both)
+    def _element(self, pair: TensorPair, index: tuple[int, ...], tolerance: Tolerance) -> Element:
+        actual, expected = (tensor.values[index] for tensor in pair.both)
         apart = excess(np.asarray(actual), np.asarray(expected), tolerance, equal_nan=self.equal_nan)
-        return Place(index, actual, expected, float(apart), None if pair.exact is None else pair.exact.values[index])
+        return Element(index, actual, expected, float(apart), None if pair.exact is None else pair.exact.values[index])
 
-    def _worst_excess(self, pair: Pair, metrics: Metrics, tolerance: Tolerance) -> float:
+    def _worst_excess(self, pair: TensorPair, metrics: Metrics, tolerance: Tolerance) -> float:
         """The worst element's difference in tolerances; 0 if there is no element."""
         if metrics.worst_index is None:
             return 0.0
-        return math.inf if metrics.n_nonfinite_mismatched else self._place(pair, metrics.worst_index, tolerance).excess
+        return (
+            math.inf if metrics.n_nonfinite_mismatched else self._element(pair, metrics.worst_index, tolerance).excess
+        )
 
 
 def ulps(counted: int | None, actual: str, expected: str) -> int | None:
@@ -114,7 +116,7 @@ def ulps(counted: int | None, actual: str, expected: str) -> int | None:
     return bfloat16_ulps(counted) if actual == expected == "bfloat16" else None
 
 
-def in_one_dtype(pair: Pair) -> Pair:
+def in_one_dtype(pair: TensorPair) -> TensorPair:
     """A Python number takes the dtype of the tensor beside it; two of them are compared as they are."""
     actual, expected = pair.both
     if actual.weak and expected.weak:
@@ -155,34 +157,34 @@ def suspicion(expected: Array, metrics: Metrics, verdict: Agreement, tolerance: 
     return ""
 
 
-def check_exact(pair: Pair) -> None:
+def check_exact(pair: TensorPair) -> None:
     """Raise ValueError if the exact answer has another shape than `expected`, or a lower precision than either tensor.
 
     The same precision is enough: errors below a unit roundoff are not reported. A Python number is exact as written.
     """
     if pair.exact is None:
         return
-    sides, exact, where = pair.both, pair.exact, f"exact {pair.path}".strip()
-    if exact.values.shape != sides[1].values.shape:
-        raise ValueError(f"{where} has shape {shape_of(exact)}; it must have that of expected, {shape_of(sides[1])}")
-    coarser = [side.dtype for side in sides if not exact.weak and is_coarser(exact, side)]
+    both, exact, where = pair.both, pair.exact, f"exact {pair.path}".strip()
+    if exact.values.shape != both[1].values.shape:
+        raise ValueError(f"{where} has shape {shape_of(exact)}; it must have that of expected, {shape_of(both[1])}")
+    coarser = [tensor.dtype for tensor in both if not exact.weak and is_coarser(exact, tensor)]
     if coarser:
         remedy = "give the answer in a wider dtype, such as float64"
         raise ValueError(f"{where} is {exact.dtype} and cannot be the exact answer for {coarser[0]}; {remedy}")
 
 
-def is_coarser(exact: Tensor, side: Tensor) -> bool:
+def is_coarser(exact: Tensor, tensor: Tensor) -> bool:
     """Whether a dtype is less precise than another: bool than integers, integers than floats."""
-    ours, its = (RANKS[tensor.values.dtype.kind] for tensor in (exact, side))
-    return ours < its or (ours == its and unit_roundoff(exact) > unit_roundoff(side))
+    ours, its = (RANKS[tensor.values.dtype.kind] for tensor in (exact, tensor))
+    return ours < its or (ours == its and unit_roundoff(exact) > unit_roundoff(tensor))
 
 
-def errors(pair: Pair) -> ExactErrors | None:
+def errors(pair: TensorPair) -> ExactErrors | None:
     """The errors of both tensors from the exact answer."""
     if pair.exact is None:
         return None
     exact, none = pair.exact.values, Tolerance(0.0, 0.0)
-    left, right = (measure(side.values, exact, none) for side in pair.both)
+    left, right = (measure(tensor.values, exact, none) for tensor in pair.both)
     size = measure(np.zeros_like(exact), exact, none).rmse
     floor = size * max(map(unit_roundoff, pair.both))
     ratio = quotient(max(left.rmse, floor), max(right.rmse, floor))

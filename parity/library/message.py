@@ -91,7 +91,7 @@ def detail_lines(row: Row, names: tuple[str, str]) -> Iterator[str]:
     lines = [row.message] if row.message else []
     if row.metrics is not None and row.metrics.n_mismatched:
         lines += measured(row)
-    lines += place_lines(row, names)
+    lines += element_table(row, names)
     if row.errors is not None:
         lines.append(larger_error(row.errors, names))
     lines += row.notes
@@ -148,15 +148,17 @@ def above(value: float) -> str:
     return f"{math.ceil(value / unit) * unit:.3g}"
 
 
-def place_lines(row: Row, names: tuple[str, str]) -> list[str]:
+def element_table(row: Row, names: tuple[str, str]) -> list[str]:
     """The worst elements as a small table."""
-    if not row.places:
+    if not row.worst_elements:
         return []
     exact = row.errors is not None
-    lines = [["worst at" if row.places[0].index else "", *names, *(["exact"] if exact else []), "× tol"]]
-    for place in row.places:
-        values = (place.actual, place.expected, *((place.exact,) if exact else ()))
-        lines.append([str(list(place.index)) if place.index else "value", *map(spelled, values), brief(place.excess)])
+    lines = [["worst at" if row.worst_elements[0].index else "", *names, *(["exact"] if exact else []), "× tol"]]
+    for element in row.worst_elements:
+        values = (element.actual, element.expected, *((element.exact,) if exact else ()))
+        lines.append(
+            [str(list(element.index)) if element.index else "value", *map(spelled, values), brief(element.excess)]
+        )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
 

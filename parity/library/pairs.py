@@ -30,7 +30,7 @@ NOT_GIVEN = object()
 
 
 @dataclass(frozen=True)
-class Pair:
+class TensorPair:
     """One tensor, actual and expected, with its exact answer if there is one."""
 
     path: str
@@ -52,7 +52,7 @@ class Unpaired:
     problem: str
 
 
-Pairs = Iterator[Pair | Unpaired]
+Pairs = Iterator[TensorPair | Unpaired]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Walk:
             raise ValueError(f"{where} is nested more than {MAX_DEPTH} deep or contains itself; compare a part of it")
         left, right = (part_of(v, f"{n}{path}") for v, n in zip((actual, expected), self.names, strict=True))
         if isinstance(left, Tensor) and isinstance(right, Tensor):
-            yield Pair(shown(path), left, right, exact_part(exact, path, Tensor))
+            yield TensorPair(shown(path), left, right, exact_part(exact, path, Tensor))
         elif isinstance(left, Branch) and isinstance(right, Branch) and left.keyed == right.keyed:
             yield from self._branches(left, right, exact, path, depth)
         else:

@@ -44,7 +44,7 @@ class Hint:
 
 
 @dataclass(frozen=True)
-class Place:
+class Element:
     """One element: its index, its actual and expected value (NumPy scalars), and their difference in tolerances.
 
     `exact` is None where it is not known.
@@ -77,9 +77,9 @@ class Row:
 
     `path` is its location (`layers[2].weight`; empty if two tensors were compared), `shape` and `dtype` are what both
     have, or what each has. `metrics` and `tolerance` are None if nothing could be measured (`message` says why).
-    `excess` is the worst element's difference in tolerances, 1 being the limit. `places` are the elements that exceed
-    the tolerance most, the worst first. `suspect` says why a pass proves little: zeros would have passed too, no
-    element is finite, or there are no elements. `notes` say how the values were read.
+    `excess` is the worst element's difference in tolerances, 1 being the limit. `worst_elements` exceed the tolerance
+    most, the worst first. `suspect` says why a pass proves little: zeros would have passed too, no element is finite,
+    or there are no elements. `notes` say how the values were read.
     """
 
     path: str
@@ -89,7 +89,7 @@ class Row:
     tolerance: Tolerance | None = None
     metrics: Metrics | None = None
     excess: float = math.inf
-    places: tuple[Place, ...] = ()
+    worst_elements: tuple[Element, ...] = ()
     errors: ExactErrors | None = None
     suspect: str = ""
     message: str = ""

@@ -29,10 +29,10 @@ def save_failing(directory: Path, test: str, report: Report, actual: Any, expect
         (i, pair) for i, (pair, row) in enumerate(zip(pairs, report.rows, strict=True)) if not row.verdict.passes
     ]
     for i, pair in failing[:MAX_SAVED]:
-        for side in ("actual", "expected", "exact"):
-            tensor: Tensor | None = getattr(pair, side, None)
+        for name in ("actual", "expected", "exact"):
+            tensor: Tensor | None = getattr(pair, name, None)
             if tensor is not None:
-                np.save(folder / f"{i:03}-{slug(pair.path or 'tensor')}.{side}.npy", tensor.values, allow_pickle=False)
+                np.save(folder / f"{i:03}-{slug(pair.path or 'tensor')}.{name}.npy", tensor.values, allow_pickle=False)
     return folder
 
 

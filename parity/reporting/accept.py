@@ -37,7 +37,7 @@ class AcceptError(Exception):
 
 
 @dataclass(frozen=True)
-class Request:
+class AcceptRequest:
     """What is to be accepted, None for all: findings where there is a `reason`, unsupported cells, entries to drop."""
 
     reason: str | None
@@ -94,7 +94,7 @@ class Acceptance:
     notes: tuple[str, ...] = field(default=())
 
 
-def acceptance(run_dir: Path, request: Request, today: datetime.date) -> Acceptance:
+def acceptance(run_dir: Path, request: AcceptRequest, today: datetime.date) -> Acceptance:
     """What to write so that the run would pass as far as asked; raises AcceptError, ExplainError and ResultsError."""
     results = read_results(run_dir)
     request = checked(request, results)
@@ -118,7 +118,7 @@ def acceptance(run_dir: Path, request: Request, today: datetime.date) -> Accepta
     return Acceptance(tuple(changes), (*cut, *notes(run, known, request, level)))
 
 
-def checked(request: Request, results: Results) -> Request:
+def checked(request: AcceptRequest, results: Results) -> AcceptRequest:
     """The request with the case's id; raises AcceptError where the run has no such name."""
     names = {
         "backend": (request.backend, results.backend_names),
@@ -170,7 +170,7 @@ def asked(row: CaseRow) -> object:
     return question(structs.replace(row, dtypes=[]))
 
 
-def stale(request: Request, entries: Iterable[KnownDeviation], rows: Iterable[KnownRow]) -> list[KnownDeviation]:
+def stale(request: AcceptRequest, entries: Iterable[KnownDeviation], rows: Iterable[KnownRow]) -> list[KnownDeviation]:
     """The entries of which the run says that nothing they speak of deviates."""
     states = (State.STALE.value, State.EXPIRED.value)
     gone = {keys(row) for row in rows if row.state in states and not row.n_matched}
@@ -188,7 +188,7 @@ def keys(known: KnownDeviation | KnownRow) -> tuple[str | None, ...]:
     return known.case, known.backend, known.dtype, known.tensor, known.diagnosis, until, str(outcome)
 
 
-def renewed(run: Run, request: Request) -> list[tuple[KnownDeviation, KnownDeviation]]:
+def renewed(run: Run, request: AcceptRequest) -> list[tuple[KnownDeviation, KnownDeviation]]:
     """Entries that are outgrown or out of date, each with what takes its place."""
     old = [e for e in outgrown(run, request.chosen) if (request.unsupported if e.unsupported else request.reason)]
     new = [replace(e, reason=request.reason or e.reason, until=request.until) for e in old]
@@ -204,7 +204,7 @@ def owned(documents: Sequence[Document], plan: Plan) -> dict[Path, set[str]]:
     return cases
 
 
-def new_entries(run: Run, request: Request, level: frozenset[str], cases: set[str]) -> Iterator[KnownDeviation]:
+def new_entries(run: Run, request: AcceptRequest, level: frozenset[str], cases: set[str]) -> Iterator[KnownDeviation]:
     """The entries that the cases of one config lack, with reason and date."""
 
     def chosen(case: str, dtype: str, backend: str, cause: str | None) -> bool:
@@ -249,7 +249,7 @@ def file_changes(
         yield FileChange(path, before, after, edit)
 
 
-def notes(run: Run, known: Iterable[KnownDeviation], request: Request, level: frozenset[str]) -> Iterator[str]:
+def notes(run: Run, known: Iterable[KnownDeviation], request: AcceptRequest, level: frozenset[str]) -> Iterator[str]:
     """What would still fail a run under these entries, and how it can be accepted."""
     held = run.held(known)
     left = {(c.case, c.dtype, c.tensor) for c in held.comparisons if c.known is None and c.verdict.value in level}

@@ -60,9 +60,9 @@ class Annotation:
 
     def command(self, workspace: Path | None) -> str:
         """The workflow command, in one line."""
-        place = f"file={escaped(inside(self.file, workspace))},line={self.line}," if self.file else ""
+        location = f"file={escaped(inside(self.file, workspace))},line={self.line}," if self.file else ""
         title = escaped(bounded([printable(self.title)], TITLE_LIMIT))
-        return f"::{self.level} {place}title={title}::{data(bounded([printable(self.message)], MESSAGE_LIMIT))}"
+        return f"::{self.level} {location}title={title}::{data(bounded([printable(self.message)], MESSAGE_LIMIT))}"
 
 
 def annotations(results: Results, *, limit: int = MAX_ANNOTATIONS, workspace: Path | None = None) -> list[str]:
@@ -70,15 +70,15 @@ def annotations(results: Results, *, limit: int = MAX_ANNOTATIONS, workspace: Pa
 
     The last one says how many more there are. Paths are relative to `workspace` where they are inside.
     """
-    found = [*known_annotations(results), *case_annotations(results)]
-    if not found and results.summary.exit_code != exit_codes.PASSED:
-        found = [Annotation("error", "", 1, "parity", answer(results).plain)]
-    if len(found) > limit:
+    notes = [*known_annotations(results), *case_annotations(results)]
+    if not notes and results.summary.exit_code != exit_codes.PASSED:
+        notes = [Annotation("error", "", 1, "parity", answer(results).plain)]
+    if len(notes) > limit:
         shown = max(limit - 1, 0)
-        more = f"{len(found) - shown} more are not annotated; see the job's summary and the report"
-        level = "error" if any(note.level == "error" for note in found[shown:]) else "warning"
-        found = [*found[:shown], Annotation(level, "", 1, "parity", more)]
-    return [note.command(workspace) for note in found[:limit]]
+        more = f"{len(notes) - shown} more are not annotated; see the job's summary and the report"
+        level = "error" if any(note.level == "error" for note in notes[shown:]) else "warning"
+        notes = [*notes[:shown], Annotation(level, "", 1, "parity", more)]
+    return [note.command(workspace) for note in notes[:limit]]
 
 
 def known_annotations(results: Results) -> Iterator[Annotation]:
@@ -89,20 +89,22 @@ def known_annotations(results: Results) -> Iterator[Annotation]:
 
 def case_annotations(results: Results) -> Iterator[Annotation]:
     """An annotation for each case that fails the run or lacks a result: its worst finding, else its worst cell."""
-    found = narrowed(findings(results), lambda d: d.row.case)
+    case_findings = narrowed(findings(results), lambda d: d.row.case)
     by_case = grouped((cell.id, cell) for cell in cells(results) if cell.status in LEVELS)
     for case_id, group in by_case.items():
         worst = group[0]
         explain, *_ = commands(worst.case, run_dir_of(results))
         message = (
-            f"{finding_text(found[case_id])}; {explain}" if case_id in found else f"{cells_text(group)}; {explain}"
+            f"{finding_text(case_findings[case_id])}; {explain}"
+            if case_id in case_findings
+            else f"{cells_text(group)}; {explain}"
         )
         yield Annotation(LEVELS[worst.status], *config_location(worst.case.source), f"parity: {case_id}", message)
 
 
-def finding_text(found: Sequence[Finding]) -> str:
+def finding_text(case_findings: Sequence[Finding]) -> str:
     """The first finding of a case, with its formula, and how many more there are."""
-    first, *others = found
+    first, *others = case_findings
     parts = [first.line().plain, first.formula(), f"and {plural(len(others), 'more finding')}" if others else ""]
     return "; ".join(filter(None, parts))
 

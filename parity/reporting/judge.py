@@ -41,10 +41,10 @@ class JudgeError(Exception):
 
 
 @dataclass(frozen=True)
-class Change:
+class VerdictChange:
     """A comparison with another verdict than before."""
 
-    place: tuple[str, str, str, str, str]
+    key: tuple[str, str, str, str, str]
     before: str
     now: str
 
@@ -59,7 +59,7 @@ class Rejudged:
     """A run under other tolerances: what reports show of it, what changed, and how many tensors could not be judged."""
 
     results: Results
-    changes: Sequence[Change]
+    changes: Sequence[VerdictChange]
     n_lost: int
 
 
@@ -94,7 +94,7 @@ def judged(run_dir: Path, rules: Sequence[ToleranceRule], fail_on: str | None) -
             if now != before:
                 doubtful = culprit != "[]" if now in PASSING else suspect
                 store.change(CHANGE, now, bool(doubtful), *limits, number)
-                changes.append(Change((case, dtype, tensor, actual, expected), before, now))
+                changes.append(VerdictChange((case, dtype, tensor, actual, expected), before, now))
         if n and n_lost == n:
             raise JudgeError(
                 f"{run_dir}: the run has no tolerance frontiers (an earlier release wrote it, or its "

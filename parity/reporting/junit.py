@@ -66,7 +66,7 @@ class TestCase:
 
 
 @dataclass
-class Budget:
+class TextBudget:
     """How many bytes of text may still be written."""
 
     left: int
@@ -108,12 +108,17 @@ def cases_of(results: Results) -> Iterator[TestCase]:
 
 def cell_cases(results: Results) -> Iterator[TestCase]:
     """A test case for each cell."""
-    rows, run_dir, classes, budget = case_rows(results), run_dir_of(results), class_names(results), Budget(TOTAL_LIMIT)
-    found = cell_findings(results)
+    rows, run_dir, classes, budget = (
+        case_rows(results),
+        run_dir_of(results),
+        class_names(results),
+        TextBudget(TOTAL_LIMIT),
+    )
+    by_cell = cell_findings(results)
     for cell in cells(results):
         kind, type_, message = element_of(cell, results)
         file, line = config_location(cell.case.source)
-        more = list(details(cell, rows[cell.id], found.get((cell.id, cell.dtype, cell.backend), ())))
+        more = list(details(cell, rows[cell.id], by_cell.get((cell.id, cell.dtype, cell.backend), ())))
         body = (printable(f"{file}:{line}: {cell.id}"), headline(cell), *([""] if more else []), *more, "")
         lines = (*body, *commands(cell.case, run_dir)) if cell.status is not Status.PASSED else ()
         yield TestCase(
@@ -154,13 +159,13 @@ def known_cases(results: Results) -> Iterator[TestCase]:
 
 def class_names(results: Results) -> dict[str, str]:
     """The last part of each backend's class name: no dot, which would make a package, and no two alike."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for row in results.backends:
         name = printable(row.name).replace(".", "_")
-        while name in found.values():
+        while name in names.values():
             name += "_"
-        found[row.name] = name
-    return found
+        names[row.name] = name
+    return names
 
 
 def suite_element(name: str, group: Sequence[TestCase], results: Results, files: Iterable[str]) -> Xml.Element:

@@ -111,16 +111,16 @@ def head(results: Results) -> Iterator[str]:
 
 def causes(results: Results) -> Iterator[str]:
     """The worst findings, each with its place, formula and values as a list below it."""
-    found = findings(results)
-    for finding in found[:MAX_CAUSES]:
+    all_findings = findings(results)
+    for finding in all_findings[:MAX_CAUSES]:
         yield f"- {line(finding.sentence().plain)}"
-        yield from (f"  - {line(text)}" for text in (finding.place(), finding.history()) if text)
+        yield from (f"  - {line(text)}" for text in (finding.scope(), finding.history()) if text)
         yield from (
             f"  - {code(bounded([text], CODE_LIMIT))}" for text in (finding.formula(), finding.values()) if text
         )
         yield from (f"  - {line(text)}" for text in (finding.advice(),) if text)
-    if len(found) > MAX_CAUSES:
-        yield f"- and {plural(len(found) - MAX_CAUSES, 'more finding')}"
+    if len(all_findings) > MAX_CAUSES:
+        yield f"- and {plural(len(all_findings) - MAX_CAUSES, 'more finding')}"
 
 
 def remarks(results: Results) -> Iterator[str]:
@@ -170,7 +170,7 @@ def row(cell: CellResult) -> str:
 
 def by_case(results: Results, all_cells: Sequence[CellResult]) -> Section:
     """A fold for each case that fails the run, in the order of its worst cell."""
-    rows, run_dir, found = case_rows(results), run_dir_of(results), cell_findings(results)
+    rows, run_dir, by_cell = case_rows(results), run_dir_of(results), cell_findings(results)
     pieces = []
     for case_id, group in grouped((cell.id, cell) for cell in urgent(all_cells)).items():
         texts = (
@@ -178,7 +178,7 @@ def by_case(results: Results, all_cells: Sequence[CellResult]) -> Section:
             for cell in group
             for text in (
                 headline(cell),
-                *details(cell, rows[case_id], found.get((cell.id, cell.dtype, cell.backend), ())),
+                *details(cell, rows[case_id], by_cell.get((cell.id, cell.dtype, cell.backend), ())),
                 "",
             )
         )

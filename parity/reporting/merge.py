@@ -78,8 +78,8 @@ SHARD = re.compile(r"--shard[= ]([1-9]\d*)/([1-9]\d*)")
 def missing_shards(commands: Iterable[Sequence[str]]) -> list[str]:
     """The shards that no command ran, though another ran one of as many: `3/4`."""
     seen: dict[int, set[int]] = {}
-    for found in filter(None, (SHARD.search(" ".join(command)) for command in commands)):
-        seen.setdefault(int(found[2]), set()).add(int(found[1]))
+    for match in filter(None, (SHARD.search(" ".join(command)) for command in commands)):
+        seen.setdefault(int(match[2]), set()).add(int(match[1]))
     return [f"{i}/{n}" for n, there in sorted(seen.items()) for i in range(1, n + 1) if i not in there]
 
 
@@ -166,8 +166,8 @@ class Merged:
         """The row of a training with its file in the directory of all."""
         if row.norms is None:
             return row
-        place = f"training/{list(self.cases).index(row.case):04d}-{slug(row.case)}"
-        new = str(Path(place, *Path(row.norms).parts[2:]))
+        folder = f"training/{list(self.cases).index(row.case):04d}-{slug(row.case)}"
+        new = str(Path(folder, *Path(row.norms).parts[2:]))
         self.copy(run_dir, row.norms, new)
         return structs.replace(row, norms=new)
 
@@ -198,11 +198,11 @@ class Merged:
 
 def cells_of(store: Store, case: str, dtype: str | None = None) -> Iterator[tuple[str, Rows]]:
     """The dtypes of a case that have outcomes, with their rows."""
-    found: dict[str, Rows] = {}
+    rows_by_dtype: dict[str, Rows] = {}
     for table in BY_CELL:
         for row in store.rows(table, "case_id = ? AND (? IS NULL OR dtype = ?)", case, dtype, dtype):
-            found.setdefault(row.dtype, {t.name: [] for t in BY_CELL})[table.name].append(row)
-    yield from ((name, rows) for name, rows in found.items() if rows[OUTCOMES.name])
+            rows_by_dtype.setdefault(row.dtype, {t.name: [] for t in BY_CELL})[table.name].append(row)
+    yield from ((name, rows) for name, rows in rows_by_dtype.items() if rows[OUTCOMES.name])
 
 
 def comparable(rows: Rows) -> list[str]:
@@ -239,8 +239,18 @@ def added(*seconds: float | None) -> float | None:
 
 def spoken_of(row: KnownRow) -> tuple[Any, ...]:
     """What an entry of `known` says, apart from what became of it."""
-    place = row.source and (row.source.file, row.source.line)
-    return row.case, row.backend, row.dtype, row.tensor, row.diagnosis, row.outcome, row.until, row.error_ratio, place
+    location = row.source and (row.source.file, row.source.line)
+    return (
+        row.case,
+        row.backend,
+        row.dtype,
+        row.tensor,
+        row.diagnosis,
+        row.outcome,
+        row.until,
+        row.error_ratio,
+        location,
+    )
 
 
 def link(source: Any, target: Any) -> None:

@@ -44,10 +44,10 @@ def ask(run_dir: Path, sql: str, show: Any) -> None:
         store.db.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in ALLOWED else sqlite3.SQLITE_DENY)
         store.db.set_progress_handler(lambda: 0, STEPS)
         try:
-            found = store.db.execute(sql)
-            if found.description is None:
+            cursor = store.db.execute(sql)
+            if cursor.description is None:
                 raise QueryError("a query must be a SELECT")
-            show(Answer(tuple(column[0] for column in found.description), iter(found)))
+            show(Answer(tuple(column[0] for column in cursor.description), iter(cursor)))
         except (sqlite3.Error, sqlite3.Warning) as error:
             if str(error) == "interrupted":
                 raise KeyboardInterrupt from error

@@ -33,7 +33,7 @@ COSINES, DISTANCES = (0.99, 0.9), (1e-3, 1.0)
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredPair:
     """What a comparison keeps of two tensors."""
 
     dtype: str
@@ -57,13 +57,13 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorComparisons:
     """A backend's tensor: against the baseline, against the oracle, and the baseline's against the oracle."""
 
-    place: tuple[str, str, str]
-    pair: Measured
-    own: Measured
-    reference: Measured | None
+    key: tuple[str, str, str]
+    pair: MeasuredPair
+    own: MeasuredPair
+    reference: MeasuredPair | None
 
     @property
     def is_wrong(self) -> bool:
@@ -75,18 +75,18 @@ class Tensor:
 class Rule:
     """A rule: whether it lets a tensor pass, and whether it needs the baseline's error from the exact values."""
 
-    passes: Callable[[Tensor], bool]
+    passes: Callable[[TensorComparisons], bool]
     needs_reference: bool = False
 
 
-def assert_close(tensor: Tensor) -> bool:
+def assert_close(tensor: TensorComparisons) -> bool:
     """torch.testing.assert_close(backend, baseline), with its defaults by dtype; parity's are the same but for
     gradients."""
     tolerance = DEFAULT_TOLERANCES.lookup(tensor.pair.dtype, "y")
     return tensor.pair.close(tolerance.rtol, tolerance.atol)
 
 
-def dynamo(tensor: Tensor) -> bool:
+def dynamo(tensor: TensorComparisons) -> bool:
     """torch._dynamo.utils.same(baseline, backend, oracle), at its default tolerance and without cosine."""
     if tensor.pair.close(DYNAMO_TOL, DYNAMO_TOL):
         return True
@@ -97,7 +97,7 @@ def dynamo(tensor: Tensor) -> bool:
     return own.rmse <= (3.0 if is_loose else 2.0) * reference.rmse + DYNAMO_TOL / 10
 
 
-def flash_attention(tensor: Tensor) -> bool:
+def flash_attention(tensor: TensorComparisons) -> bool:
     """FlashAttention's tests: the largest error at most twice the baseline's."""
     own, reference = tensor.own.max_abs_diff, tensor.reference
     if own is None or reference is None or reference.max_abs_diff is None:
@@ -105,7 +105,7 @@ def flash_attention(tensor: Tensor) -> bool:
     return own <= FLASH * reference.max_abs_diff
 
 
-def msprobe(tensor: Tensor) -> bool:
+def msprobe(tensor: TensorComparisons) -> bool:
     """msprobe's check_accuracy on backend and baseline."""
     cosine, distance = tensor.pair.cosine, tensor.pair.max_abs_diff
     if cosine is None or distance is None:
@@ -126,7 +126,7 @@ RULES: Mapping[str, Rule] = {
 class Disagreement:
     """A tensor of which the rule and the error bound say different things."""
 
-    place: tuple[str, str, str]
+    key: tuple[str, str, str]
     backend: str
     rejected: bool
     error_ratio: float | None
@@ -145,7 +145,7 @@ class RuleAnswer:
 def asked(run_dir: Path, name: str) -> RuleAnswer:
     """The answer of a rule to a run; raises JudgeError, and ResultsError if the run cannot be read."""
     rule, counts = RULES[name], {(a, b): 0 for a in (False, True) for b in (False, True)}
-    found, n_unasked = [], 0
+    disagreements, n_unasked = [], 0
     with stored(run_dir) as store:
         for tensor in tensors(store):
             if tensor is None or (rule.needs_reference and tensor.reference is None):
@@ -154,18 +154,18 @@ def asked(run_dir: Path, name: str) -> RuleAnswer:
             rejected = tensor.pair.verdict in UNLIKE or tensor.own.verdict in UNLIKE or not rule.passes(tensor)
             counts[rejected, tensor.is_wrong] += 1
             if rejected != tensor.is_wrong:
-                found.append(Disagreement(tensor.place, tensor.own.actual, rejected, tensor.own.error_ratio))
+                disagreements.append(Disagreement(tensor.key, tensor.own.actual, rejected, tensor.own.error_ratio))
     if not any(counts.values()):
         needs = ", which needs a baseline other than the oracle" if rule.needs_reference else ""
         raise JudgeError(f"{run_dir}: no tensor was compared that could be shown to {name}{needs}")
-    return RuleAnswer(counts, found, n_unasked)
+    return RuleAnswer(counts, disagreements, n_unasked)
 
 
 UNLIKE = (Verdict.STRUCTURE.value, Verdict.NONFINITE.value)
 """Verdicts that every rule rejects."""
 
 
-def tensors(store: Store) -> Iterator[Tensor | None]:
+def tensors(store: Store) -> Iterator[TensorComparisons | None]:
     """The tensors of every backend but the baseline; None for one that was not compared."""
     baseline = store.one(RUN).baseline
     baselines = {
@@ -174,9 +174,9 @@ def tensors(store: Store) -> Iterator[Tensor | None]:
         if not report_of(op).resumes_by_dtype  # a training is judged by its envelope
     }
     names = [row.name for row in store.rows(BACKENDS)]
-    for place, group in groupby(store.db.execute(ROWS), key=lambda row: row[:3]):
-        rows = {(row[3], row[4]): Measured(*row[1:]) for row in group}
-        base = baselines.get(place[0])
+    for key, group in groupby(store.db.execute(ROWS), key=lambda row: row[:3]):
+        rows = {(row[3], row[4]): MeasuredPair(*row[1:]) for row in group}
+        base = baselines.get(key[0])
         for name in names if base else ():
             own, pair = rows.get((name, ORACLE)), rows.get((name, base))
             if name == base or own is None:
@@ -184,4 +184,4 @@ def tensors(store: Store) -> Iterator[Tensor | None]:
             if pair is None or not {own.verdict, pair.verdict}.isdisjoint({Verdict.NOT_COMPARED.value}):
                 yield None
             else:
-                yield Tensor(place, pair, own, rows.get((base, ORACLE)))
+                yield TensorComparisons(key, pair, own, rows.get((base, ORACLE)))

@@ -13,7 +13,18 @@ from parity.reporting.text import safe
 from parity.reporting.text.evidence import evidence_text, residual_text
 from parity.repro.recipe import ScriptRecipe
 from parity.repro.templates import template
-from parity.repro.words import ANOTHER, convention, few, reasons, recorded, sides, subject, title, user_file, versions
+from parity.repro.words import (
+    ANOTHER,
+    convention,
+    few,
+    reasons,
+    recorded,
+    recorded_names,
+    subject,
+    title,
+    user_file,
+    versions,
+)
 
 RATIO = f"The error ratio is the error over that of a careful implementation in this dtype; the error bound is {OFF:g}."
 MAX_OPS = 20_000
@@ -70,7 +81,7 @@ def issue(recipe: ScriptRecipe, results: Results, script: str, name: str, archiv
         shapes=", ".join(f"{name} {list(recipe.data[f'inputs/{name}'].shape)}" for name in recipe.inputs),
         reasons=list(reasons(recipe)),
         entry=convention(recipe),
-        meant=Markdown("; ".join(f"{code(side)} is {prose(text)}" for side, text in sides(recipe, results))),
+        meant=Markdown("; ".join(f"{code(label)} is {prose(text)}" for label, text in recorded_names(recipe, results))),
         name=name,
         archive=archive,
         draws=Markdown(", ".join(draws)),

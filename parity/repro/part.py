@@ -50,10 +50,10 @@ def worst_part(errors: Array, envelope: Envelope) -> tuple[Part, float]:
         return (), 0.0
     squares = np.square(np.divide(errors, envelope.scale, out=np.zeros(errors.shape), where=errors > 0))
     kinds = [*envelope.inflation, ()]
-    found = [(np.sqrt(group_means(squares, axes)), axes) for axes in kinds]
+    means = [(np.sqrt(group_means(squares, axes)), axes) for axes in kinds]
     ratios = [
-        float(sizes.max(initial=0.0) / level) for (sizes, _), level in zip(found, envelope.levels[1:], strict=True)
+        float(sizes.max(initial=0.0) / level) for (sizes, _), level in zip(means, envelope.levels[1:], strict=True)
     ]
-    sizes, axes = found[int(np.argmax(ratios))]
+    sizes, axes = means[int(np.argmax(ratios))]
     index = np.unravel_index(int(sizes.argmax()), sizes.shape)
     return tuple(None if axis in axes else int(i) for axis, i in enumerate(index)), max(ratios)

@@ -23,7 +23,7 @@ from parity.config.plan import ORACLE
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Envelope, error_ratio
 from parity.judge.compare.verdict import Verdict
 from parity.reporting.results.cells import CellResult, ratio_of
-from parity.reporting.results.kept import KeptError, kept_path, load, side_folders
+from parity.reporting.results.kept import KeptError, backend_folders, kept_path, load
 from parity.reporting.results.results import as_number
 from parity.reporting.results.rows import BackendRow, BroughtRow, ComparisonRow, Results
 from parity.reporting.text.reasons import CaseRows
@@ -80,7 +80,7 @@ class ArrayLayout:
 class Check:
     """A comparison that a script repeats: one tensor is computed, the other one was recorded.
 
-    `live` is the one of `row` that is computed, `actual` or `expected`; `side` is the other one's name in the data.
+    `live` is the one of `row` that is computed, `actual` or `expected`; `label` is the other one's name in the data.
     `accuracy` is set if the backend exceeds the error bound, on the last comparison of the tensor: a tolerance that
     hides the error, or that no careful implementation meets, cannot show whether it is fixed. `shown` has the shape and
     dtype of the live tensor, `expected` those of the other; None if there is no such tensor.
@@ -88,7 +88,7 @@ class Check:
 
     row: ComparisonRow
     live: str
-    side: str
+    label: str
     shown: ArrayLayout | None
     expected: ArrayLayout | None
     accuracy: Accuracy | None = None
@@ -150,7 +150,7 @@ class ScriptRecipe:
         return "strided_leaf" if self.placements else "leaf"
 
     @property
-    def upstream(self) -> list[str]:
+    def grad_outputs(self) -> list[str]:
         """The outputs with a grad_output; none of a framework that is forward only."""
         given = [name for name in self.op.grad_outputs if f"inputs/grad.{name}" in self.data]
         return given if adapter_class(self.framework).differentiable else []
@@ -158,7 +158,7 @@ class ScriptRecipe:
     @property
     def differentiable(self) -> list[str]:
         """The inputs whose gradients are computed."""
-        return [name for name in self.op.differentiable if name in self.inputs] if self.upstream else []
+        return [name for name in self.op.differentiable if name in self.inputs] if self.grad_outputs else []
 
     @property
     def passed(self) -> list[str]:
@@ -213,12 +213,12 @@ def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) ->
             f"{name_of(cell)}: {printable(cell.backend)} computed it with parity's own reference; "
             "there is no call of a framework to show"
         )
-    sides = side_labels(results)
+    labels = backend_labels(results)
     try:
         data = dict(inputs(cell, op, run_dir))
         given = {after("inputs/", name): values for name, values in data.items()}
         careful = Careful(cell.id, op, params, cell.dtype, given) if brought is None else None
-        checks = tuple(checks_of(cell, run_dir, sides, data, careful)) if cell.finding else ()
+        checks = tuple(checks_of(cell, run_dir, labels, data, careful)) if cell.finding else ()
     except KeptError as error:
         raise ReproError(f"{name_of(cell)}: {printable(str(error))}; run it again to store its tensors") from error
     if not checks and cell.outcome not in SHOWN_OUTCOMES:
@@ -234,7 +234,7 @@ def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) ->
         checks=checks,
         threads=threads_of(results),
         patience_s=patience_of(results),
-        label=sides[cell.backend],
+        label=labels[cell.backend],
         ops=ops,
         own=own,
     )
@@ -323,9 +323,9 @@ def threads_of(results: Results) -> int:
     return threads if type(threads) is int and 0 < threads <= MAX_THREADS else 1
 
 
-def side_labels(results: Results) -> dict[str, str]:
+def backend_labels(results: Results) -> dict[str, str]:
     """The names of the recorded backends in a script."""
-    folders = side_folders(backend.name for backend in results.backends)
+    folders = backend_folders(backend.name for backend in results.backends)
     labels = {name: f"{folder}_" if folder in (EXACT, "inputs") else folder for name, folder in folders.items()}
     return labels | {ORACLE: EXACT}
 
@@ -349,28 +349,28 @@ def real(values: Array, name: str) -> Array:
 
 
 def checks_of(
-    cell: CellResult, run_dir: Path, sides: Mapping[str, str], data: dict[str, Array], careful: Careful | None
+    cell: CellResult, run_dir: Path, labels: Mapping[str, str], data: dict[str, Array], careful: Careful | None
 ) -> Iterator[Check]:
     """The comparisons of a cell's tensors; what they need is added to `data`."""
-    folders = side_folders(side for side in sides if side != ORACLE)
+    folders = backend_folders(name for name in labels if name != ORACLE)
     for row in wanted_rows(cell):
         live = "actual" if row.actual == cell.backend else "expected"
         other = row.expected if live == "actual" else row.actual
         tensor, structural = row.tensor, row.verdict == Verdict.STRUCTURE.value
         stored = {
-            side: kept(run_dir, kept_path(cell.case, cell.dtype, side, tensor, folders), optional)
-            for side, optional in ((cell.backend, True), (ORACLE, structural), (other, structural))
+            name: kept(run_dir, kept_path(cell.case, cell.dtype, name, tensor, folders), optional)
+            for name, optional in ((cell.backend, True), (ORACLE, structural), (other, structural))
         }
         if stored[other] is None and not lacks(row, other):
             continue  # NumPy has no such dtype, so there is nothing to compare with
-        for side in (ORACLE, other):
-            values = stored[side]
+        for name in (ORACLE, other):
+            values = stored[name]
             if values is not None:
-                data[f"{sides[side]}/{tensor}"] = values
+                data[f"{labels[name]}/{tensor}"] = values
         yield Check(
             row,
             live,
-            sides[other],
+            labels[other],
             layout(stored[cell.backend], cell.dtype),
             layout(stored[other], cell.dtype, exact=other == ORACLE),
             accuracy(cell, row, stored[cell.backend], stored[ORACLE], careful) if decides(cell, row) else None,
@@ -385,9 +385,9 @@ def decides(cell: CellResult, row: ComparisonRow) -> bool:
     return row is rows[-1] and by_size and known
 
 
-def lacks(row: ComparisonRow, side: str) -> bool:
+def lacks(row: ComparisonRow, backend: str) -> bool:
     """Whether one of a comparison has no such tensor, as its message says."""
-    return row.message.startswith(f"{side} has no ")
+    return row.message.startswith(f"{backend} has no ")
 
 
 def wanted_rows(cell: CellResult) -> list[ComparisonRow]:
@@ -446,5 +446,5 @@ def accuracy(
     errors = np.abs(np.subtract(live, exact, dtype=np.float64))[index]
     errors = errors[np.isfinite(errors)]
     # So that the script's ratio is the judge's, which knows the envelope of every element.
-    rms, largest = (float(found / local) for found in (np.sqrt(np.mean(np.square(errors))), errors.max()))
+    rms, largest = (float(error / local) for error in (np.sqrt(np.mean(np.square(errors))), errors.max()))
     return Accuracy(rms, largest, local, OFF if local >= OFF else OFF - 1, part)

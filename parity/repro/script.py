@@ -50,7 +50,7 @@ def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops:
         leaves=list(leaves(recipe)),
         differentiable=Code(", ".join(map(variable, recipe.differentiable))),
         gradient_names=[f"grad.{name}" for name in recipe.differentiable],
-        upstream_keys=[f"inputs/grad.{name}" for name in recipe.upstream],
+        grad_output_keys=[f"inputs/grad.{name}" for name in recipe.grad_outputs],
         call=functools.partial(call, recipe),
         moded=has_mode(recipe.adapter),
         checked=checked,
@@ -86,7 +86,7 @@ def methods(recipe: ScriptRecipe) -> list[str]:
         *(["shared"] if recipe.aliases else []),
         *(["in_mode"] if has_mode(recipe.adapter) else []),
     ]
-    names += ["gradients"] if recipe.upstream and not needs_backward(recipe) else []
+    names += ["gradients"] if recipe.grad_outputs and not needs_backward(recipe) else []
     return names + ([recipe.op.name] if not recipe.own and has_method(recipe.framework, recipe.op.name) else [])
 
 
@@ -189,4 +189,4 @@ def check_call(check: Check) -> Code:
     tensor, row = literal(check.row.tensor), check.row
     swapped = ", swapped=True" if check.live == "expected" else ""
     limits = f"rtol={literal(row.rtol)}, atol={literal(row.atol)}"
-    return Code(f"check({tensor}, {literal(check.side)}, {limits}{swapped})")
+    return Code(f"check({tensor}, {literal(check.label)}, {limits}{swapped})")

@@ -59,7 +59,7 @@ class ModuleSource:
         for part in sorted(edits, key=lambda part: (part.lineno, part.col_offset), reverse=True):
             line, was = lines[part.lineno - first], ast.unparse(part).encode()
             if line[part.col_offset : part.end_col_offset] != was:
-                raise SourceError(f"{self.place(part)}: {was.decode()} is not found in the source as one piece")
+                raise SourceError(f"{self.location(part)}: {was.decode()} is not found in the source as one piece")
             lines[part.lineno - first] = line[: part.col_offset] + edits[part].encode() + line[part.end_col_offset :]
         return Code(textwrap.dedent(b"".join(lines).decode()).strip("\n"))
 
@@ -70,7 +70,7 @@ class ModuleSource:
             first -= 1
         return first
 
-    def place(self, node: ast.expr) -> str:
+    def location(self, node: ast.expr) -> str:
         """The file and line of a node."""
         return f"{self.name}:{node.lineno}"
 
@@ -200,16 +200,16 @@ class Extraction:
     def attribute(self, name: str, node: ast.Attribute, source: ModuleSource) -> str:
         """What stands for `self.name`."""
         if name not in self.stored:
-            self.need_method(name, source.place(node))
+            self.need_method(name, source.location(node))
         return self.stored.get(name, name)
 
-    def need_method(self, name: str, place: str) -> None:
+    def need_method(self, name: str, location: str) -> None:
         """Make a function of a method."""
         for cls in self.bases:
             if name in methods_of(cls):
                 self.define(methods_of(cls)[name], source_of(cls.__module__))
                 return
-        raise SourceError(f"{place}: there is no method {name}, and the constructor keeps nothing of that name")
+        raise SourceError(f"{location}: there is no method {name}, and the constructor keeps nothing of that name")
 
     def need_global(self, name: str, source: ModuleSource) -> None:
         """Add a name of a module."""

@@ -11,7 +11,7 @@ from parity.config.nodes import printable
 from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.compare.verdict import Verdict
 from parity.reporting.results.cells import CellResult
-from parity.reporting.results.rows import ComparisonRow, Results, Source
+from parity.reporting.results.rows import ComparisonRow, Results, SourceLocation
 from parity.reporting.text.evidence import HARMLESS
 from parity.reporting.text.words import few as first_few
 from parity.reporting.text.words import listed, plural
@@ -101,23 +101,23 @@ def versions(recipe: ScriptRecipe, results: Results) -> str:
     return ", ".join([*parts, *(str(host[name]) for name in ("os", "cpu") if host.get(name))])
 
 
-def place(source: Source) -> str:
+def location(source: SourceLocation) -> str:
     """File and line of the case; for an absolute path only the name, since a script may be published."""
     path = PurePath(source.file)
     return f"{path.name if path.is_absolute() else path}:{source.line}"
 
 
-def sides(recipe: ScriptRecipe, results: Results) -> Iterator[tuple[str, str]]:
+def recorded_names(recipe: ScriptRecipe, results: Results) -> Iterator[tuple[str, str]]:
     """What the recorded names mean."""
     versions = {row.name: f"{row.framework} {row.version}" for row in results.backends}
-    named = {check.side: getattr(check.row, check.other) for check in recipe.checks if check.side != "exact"}
+    named = {check.label: getattr(check.row, check.other) for check in recipe.checks if check.label != "exact"}
     if recipe.checks:
         formula = (
             "the textbook formula" if recipe.cell.case.brought is None else "the reference at the end of this file"
         )
         yield "exact", f"{formula} in extended precision on the same inputs, rounded to float64"
-    for side, backend in named.items():
-        yield side, f"the result of {versions.get(backend, backend)} in the same run"
+    for label, backend in named.items():
+        yield label, f"the result of {versions.get(backend, backend)} in the same run"
 
 
 def reasons(recipe: ScriptRecipe) -> Iterator[tuple[str, str]]:
@@ -148,10 +148,10 @@ def header(recipe: ScriptRecipe, results: Results, name: str, files: list[str]) 
         else "0 once the call works, another one until then"
     )
     parts = [
-        ("case", f"{recipe.cell.id} ({place(source)})"),
+        ("case", f"{recipe.cell.id} ({location(source)})"),
         ("seen with", versions(recipe, results)),
     ]
-    parts += [*reasons(recipe), *(("cause", text) for text in causes(recipe.cell)), *sides(recipe, results)]
+    parts += [*reasons(recipe), *(("cause", text) for text in causes(recipe.cell)), *recorded_names(recipe, results)]
     parts += [("run", f"python {name} (needs {recipe.framework} and numpy{beside})"), ("exit code", exits)]
     width = 2 + max(len(printable(label)) for label, _ in parts)
     lines = [line for label, text in parts for line in paragraph(printable(label), text, width)]
@@ -174,17 +174,17 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
         yield printable(f"{tensor}: {row.message}")
         return
     if check.structural:
-        yield f"{tensor}: {label} has {live or ABSENT}, {check.side} has {check.expected or ABSENT}"
+        yield f"{tensor}: {label} has {live or ABSENT}, {check.label} has {check.expected or ABSENT}"
         return
     shape, n = (list(live.shape), math.prod(live.shape)) if live else ("?", "?")
     outside = "?" if row.n_mismatched is None else row.n_mismatched
     yield (
-        f"{tensor} {shape} against {check.side}: {outside} of {n} elements exceed "
+        f"{tensor} {shape} against {check.label}: {outside} of {n} elements exceed "
         f"rtol={row.rtol} atol={row.atol}; {odd_or_largest(row)}"
     )
     values = {
         label: getattr(row, f"{check.live}_value"),
-        check.side: getattr(row, f"{check.other}_value"),
+        check.label: getattr(row, f"{check.other}_value"),
         "exact": row.oracle_value,
     }
     yield f"    worst at {row.worst_index}: {', '.join(f'{name} {value}' for name, value in values.items())}"

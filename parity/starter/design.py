@@ -31,7 +31,7 @@ from parity.judge.bound.envelope import OFF, Array, error_ratio, size
 from parity.judge.case import CLEAR, Cell
 from parity.judge.compare.cell import consult_oracle
 from parity.starter import StarterError
-from parity.starter.source import REQUIRED, Function, Source, check_signature
+from parity.starter.source import REQUIRED, Function, UserFile, check_signature
 
 SHAPES: Mapping[int, Shape] = {2: (16, 33), 3: (3, 7, 6), 4: (4, 6, 9, 7), 5: (2, 4, 5, 3, 4)}
 """A first shape by number of axes: small, all axes different, and odd, so that blocks of a kernel are partly filled."""
@@ -96,8 +96,8 @@ class Tried:
     @cached_property
     def mistakes(self) -> Mistakes:
         """The mistakes for which the case would fail."""
-        found = audit_case(self.plan, self.inputs).mistakes
-        return frozenset((mistake.id, repr(dict(mistake.parameters))) for mistake in found if mistake.fails_in)
+        mistakes = audit_case(self.plan, self.inputs).mistakes
+        return frozenset((mistake.id, repr(dict(mistake.parameters))) for mistake in mistakes if mistake.fails_in)
 
     def differs(self, params: Any) -> bool:
         """Whether a kernel with other params fails: beyond the tolerance and the error bound, or with an exception."""
@@ -122,7 +122,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Trial:
+class CaseEvaluator:
     """The environment for trying cases: folder, adapter and dtypes."""
 
     folder: Path
@@ -151,7 +151,7 @@ class Trial:
         tried = self.tried(case)
         return tried.mistakes if tried is not None else frozenset()
 
-    def tells(self, case: Written, param: str, usual: Any) -> bool:
+    def reveals_ignored(self, case: Written, param: str, usual: Any) -> bool:
         """Whether a kernel fails a case that has the `usual` value of a param, whatever the case says."""
         tried = self.tried(case)
         if tried is None or getattr(tried.plan.params, param) == usual:
@@ -181,13 +181,13 @@ def is_close(cell: Cell, name: str) -> bool:
     return not unknown and (name in cell.zero_gradients or envelope.rms <= CLOSE * size(cell.oracle[name]).rms)
 
 
-def design(source: Source, adapter: str, announce: Callable[[str], None]) -> tuple[list[Designed], list[str]]:
+def design(source: UserFile, adapter: str, announce: Callable[[str], None]) -> tuple[list[Designed], list[str]]:
     """The cases for a file's ops, and the problems of functions that parity cannot call.
 
     Raises StarterError if there is no other function.
     """
     with TemporaryDirectory(prefix="parity-init-") as folder:
-        trial = Trial(Path(folder), source.dtypes or ("float32", "float64"))
+        trial = CaseEvaluator(Path(folder), source.dtypes or ("float32", "float64"))
         bases: dict[str, Written] = {}
         refused = []
         for name in source.ops:
@@ -204,7 +204,7 @@ def design(source: Source, adapter: str, announce: Callable[[str], None]) -> tup
     return cases, refused
 
 
-def base_case(trial: Trial, source: Source, name: str, adapter: str) -> Written:
+def base_case(trial: CaseEvaluator, source: UserFile, name: str, adapter: str) -> Written:
     """The simplest case that an op's definition accepts, with the defaults of the function's signature."""
     op, function = OPS[name], source.ops[name]
     own = own_params(trial, op, function)
@@ -222,11 +222,11 @@ def base_case(trial: Trial, source: Source, name: str, adapter: str) -> Written:
 def example(op: Op) -> tuple[Written, Any, TensorShapes]:
     """The simplest case that an op accepts, its params, and its shapes; StarterError if there is none."""
     shape = first_shape(op, {})
-    found = fitted(op, shape, {})
-    if found is None:
+    fit = fitted(op, shape, {})
+    if fit is None:
         raise StarterError(f"found no inputs for {op.name}")
-    params = op.params(**{name: as_tuple(value) for name, value in found[0].items()})
-    return in_order(op, case_of(op, found[0], stated(op, shape))), params, found[1]
+    params = op.params(**{name: as_tuple(value) for name, value in fit[0].items()})
+    return in_order(op, case_of(op, fit[0], stated(op, shape))), params, fit[1]
 
 
 def case_of(op: Op, params: Written, inputs: Written) -> Written:
@@ -246,7 +246,7 @@ def stated(op: Op, shape: Shape) -> Written:
     return {first.name: [plain, {"shape": list(shape[-1:])}] if first.listed else plain}
 
 
-def own_params(trial: Trial, op: Op, function: Function) -> Written:
+def own_params(trial: CaseEvaluator, op: Op, function: Function) -> Written:
     """The params whose default in the signature differs from the op's."""
     known = {f.name: f for f in fields(op.params) if f.name in function.parameters}
     values = {name: function.parameters[name] for name in known}
@@ -255,10 +255,10 @@ def own_params(trial: Trial, op: Op, function: Function) -> Written:
     return {name: value for name, value in plain.items() if accepted(trial, op, {name: value})}
 
 
-def accepted(trial: Trial, op: Op, params: Written) -> bool:
+def accepted(trial: CaseEvaluator, op: Op, params: Written) -> bool:
     """Whether an op accepts this value of a param with any shape."""
-    found = fitted(op, first_shape(op, params), params)
-    return found is not None and trial.plan(case_of(op, found[0], stated(op, first_shape(op, params)))) is not None
+    fit = fitted(op, first_shape(op, params), params)
+    return fit is not None and trial.plan(case_of(op, fit[0], stated(op, first_shape(op, params)))) is not None
 
 
 def first_shape(op: Op, own: Written) -> Shape:
@@ -287,8 +287,8 @@ def replaced_axis(shape: Shape, axis: int, length: int) -> Shape:
 
 def per_channel(op: Op, shape: Shape, own: Written) -> bool:
     """Whether another input has an element for each channel of an image."""
-    found = fitted(op, shape, own)
-    return found is not None and (shape[1],) in found[1].inputs.values()
+    fit = fitted(op, shape, own)
+    return fit is not None and (shape[1],) in fit[1].inputs.values()
 
 
 def fitted(op: Op, shape: Shape, own: Written) -> tuple[Written, TensorShapes] | None:
@@ -335,11 +335,11 @@ def choices(op: Op, param: Field[Any], shape: Shape) -> tuple[Any, ...]:
     return (*COUNTS, *lists) if int in parts else lists
 
 
-def cases_of(trial: Trial, function: Function, base: Written) -> Iterator[Designed]:
+def cases_of(trial: CaseEvaluator, function: Function, base: Written) -> Iterator[Designed]:
     """The base case with a sweep, then settings that reveal more, then other sizes."""
     op = OPS[base["op"]]
     kept = worthwhile(trial, base, list(axes(op, function, base)))
-    kept.sort(key=lambda found: not found[0].graded)
+    kept.sort(key=lambda item: not item[0].graded)
     for number, (axis, gained) in enumerate(kept):
         # The first sweep includes the base case, the others do not repeat it.
         rest = axis if number == 0 else replace(axis, levels=axis.levels[1:])
@@ -351,7 +351,7 @@ def cases_of(trial: Trial, function: Function, base: Written) -> Iterator[Design
 
 
 def ignored(
-    trial: Trial, op: Op, params: Sequence[Field[Any]], base: Written, kept: Sequence[Axis]
+    trial: CaseEvaluator, op: Op, params: Sequence[Field[Any]], base: Written, kept: Sequence[Axis]
 ) -> Iterator[Designed]:
     """Cases that a kernel fails which has the base case's value of a param whatever it is given.
 
@@ -361,12 +361,13 @@ def ignored(
     if tried is None:
         return
     usual, swept_to = tried.plan.params, [(axis.path.split("."), axis.levels[-1]) for axis in kept]
-    told = {
+    revealed = {
         path[1]
         for path, value in swept_to
-        if path[0] == "params" and trial.tells(with_value(base, path, value), path[1], getattr(usual, path[1]))
+        if path[0] == "params"
+        and trial.reveals_ignored(with_value(base, path, value), path[1], getattr(usual, path[1]))
     }
-    left = [f for f in params if f.name not in told]
+    left = [f for f in params if f.name not in revealed]
     joined: Sequence[Field[Any]] = params
     while left:
         rounds = (together(trial, op, joined, left, start, usual) for start in starts(op, params, base))
@@ -379,7 +380,7 @@ def ignored(
 
 
 def together(
-    trial: Trial, op: Op, params: Sequence[Field[Any]], left: Sequence[Field[Any]], case: Written, usual: Any
+    trial: CaseEvaluator, op: Op, params: Sequence[Field[Any]], left: Sequence[Field[Any]], case: Written, usual: Any
 ) -> tuple[Written, tuple[str, ...]]:
     """The case with other values of as many params as show, and their names.
 
@@ -389,7 +390,7 @@ def together(
     for param in params:
         for tried in settings(trial, op, param, case):
             wanted = (*names, param.name)
-            if all(trial.tells(tried, name, getattr(usual, name)) for name in wanted) and (
+            if all(trial.reveals_ignored(tried, name, getattr(usual, name)) for name in wanted) and (
                 param in left or trial.shows(tried) >= trial.shows(case)
             ):
                 case, names = tried, wanted
@@ -406,7 +407,7 @@ def starts(op: Op, params: Sequence[Field[Any]], base: Written) -> Iterator[Writ
         yield from (with_value(base, axis.path.split("."), level) for level in axis.levels[1:])
 
 
-def settings(trial: Trial, op: Op, param: Field[Any], case: Written) -> Iterator[Written]:
+def settings(trial: CaseEvaluator, op: Op, param: Field[Any], case: Written) -> Iterator[Written]:
     """The case with other values of a param: first alone, then with what makes it fit.
 
     A count that does not divide another one comes with twice of that, or of itself as the channels; an integer that
@@ -435,14 +436,16 @@ def with_channels(op: Op, case: Written, count: Any) -> Iterator[Written]:
         yield {**case, "inputs": {**case["inputs"], **stated(op, replaced_axis(shape, 1, count))}}
 
 
-def outside(trial: Trial, op: Op, params: Sequence[Field[Any]], base: Written, tried: Tried) -> Iterator[Designed]:
+def outside(
+    trial: CaseEvaluator, op: Op, params: Sequence[Field[Any]], base: Written, tried: Tried
+) -> Iterator[Designed]:
     """The base case with integers outside an input's range, which its definition takes where a param names them."""
     for param in params:
         value = getattr(tried.plan.params, param.name)
         for tensor in tried.plan.tensors if is_count(value) else ():
             if isinstance(tensor.draw, Integers) and not tensor.draw.low <= value < tensor.draw.high:
                 case = holding(base, param.name, tensor, value)
-                if trial.tells(case, param.name, value - 1):
+                if trial.reveals_ignored(case, param.name, value - 1):
                     yield Designed(in_order(op, case), f"shows a kernel that ignores {param.name}")
 
 
@@ -477,7 +480,7 @@ def in_order(op: Op, case: Written) -> Written:
     return {key: case[key] for key in KEYS if key in case and case[key] != {}}
 
 
-def worthwhile(trial: Trial, base: Written, candidates: Sequence[Axis]) -> list[tuple[Axis, Mistakes]]:
+def worthwhile(trial: CaseEvaluator, base: Written, candidates: Sequence[Axis]) -> list[tuple[Axis, Mistakes]]:
     """The axes that reveal more than the base case and the axes before them, each with what it adds.
 
     The next axis is the one that adds most; among equals, the one that reveals most at its worst level.
@@ -578,7 +581,7 @@ def without(tree: Written, path: Sequence[str]) -> Written:
     return {key: left if key == head else value for key, value in tree.items() if key != head or left}
 
 
-def sizes(trial: Trial, op: Op, base: Written) -> Iterator[Designed]:
+def sizes(trial: CaseEvaluator, op: Op, base: Written) -> Iterator[Designed]:
     """The base case in other sizes; those that differ only in a shape are one sweep.
 
     A larger case reveals what the base case does; a smaller one that reveals nothing is left out.
@@ -588,10 +591,10 @@ def sizes(trial: Trial, op: Op, base: Written) -> Iterator[Designed]:
     by_params: dict[str, list[Shape]] = {}
     deeper = (2, *shape)
     for edge in (*EDGES[len(shape)], *([deeper] if len(deeper) <= IMAGE_AXES else [])):
-        found = fitted(op, edge, params) or fitted(op, edge, {n: v for n, v in params.items() if n not in free})
-        case = found and in_order(op, with_shape(op, base, found[0], edge))
-        if found and case and trial.tried(case) and (prod(edge) > prod(shape) or trial.shows(case)):
-            by_params.setdefault(json.dumps(found[0]), []).append(edge)
+        fit = fitted(op, edge, params) or fitted(op, edge, {n: v for n, v in params.items() if n not in free})
+        case = fit and in_order(op, with_shape(op, base, fit[0], edge))
+        if fit and case and trial.tried(case) and (prod(edge) > prod(shape) or trial.shows(case)):
+            by_params.setdefault(json.dumps(fit[0]), []).append(edge)
     for text, edges in by_params.items():
         axis = Axis(f"inputs.{first.name}{'.0' * first.listed}.shape", tuple(map(list, edges)))
         case = in_order(op, with_shape(op, base, json.loads(text), edges[0]))

@@ -36,7 +36,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Source:
+class UserFile:
     """A user's file: its functions by name, its literal constants, and the frameworks that it imports."""
 
     path: Path
@@ -68,16 +68,16 @@ class Source:
         return own and self.constants.get("DIFFERENTIABLE", True) is not False
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> UserFile:
     """The definitions of the file; raises StarterError with the place if it is not Python."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except OSError as error:
         raise StarterError(f"cannot read {path}: {error.strerror or error}") from error
     except SyntaxError as error:
-        place = f"{path}:{error.lineno}:{error.offset}" if error.lineno else f"{path}"
+        location = f"{path}:{error.lineno}:{error.offset}" if error.lineno else f"{path}"
         shown = f"\n  {error.text.rstrip()}" if error.text else ""
-        raise StarterError(f"{place}: {error.msg}{shown}") from error
+        raise StarterError(f"{location}: {error.msg}{shown}") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise StarterError(f"{path} cannot be read as Python: {error}") from error
     functions: dict[str, Function] = {}
@@ -87,7 +87,7 @@ def read_source(path: Path) -> Source:
         constants |= dict(literals(node))
     modules = list(imported(tree))
     frameworks = tuple(name for name in ADAPTERS if name in modules)
-    return Source(path, {name: f for name, f in functions.items() if name not in constants}, constants, frameworks)
+    return UserFile(path, {name: f for name, f in functions.items() if name not in constants}, constants, frameworks)
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -155,12 +155,12 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def adapter_of(source: Source) -> str:
+def adapter_of(source: UserFile) -> str:
     """The adapter that the file imports, a framework before NumPy; raises StarterError if that is not unique."""
-    found = [name for name in source.frameworks if name != "numpy"] or list(source.frameworks)
-    if len(found) == 1:
-        return found[0]
-    said = f"imports {' and '.join(found)}" if found else f"imports none of {', '.join(ADAPTERS)}"
+    adapters = [name for name in source.frameworks if name != "numpy"] or list(source.frameworks)
+    if len(adapters) == 1:
+        return adapters[0]
+    said = f"imports {' and '.join(adapters)}" if adapters else f"imports none of {', '.join(ADAPTERS)}"
     raise StarterError(
         f"{source.path} {said}: name the framework whose tensors its functions take, for example --adapter torch"
     )
@@ -172,7 +172,7 @@ def signature(op: Op, params: Any) -> str:
     return f"def {op.name}({', '.join([*names, *call_params(params)])})"
 
 
-def check_signature(source: Source, op: Op, params: Any, inputs: set[str]) -> None:
+def check_signature(source: UserFile, op: Op, params: Any, inputs: set[str]) -> None:
     """Raise StarterError if the function cannot be called with the op's tensors `inputs` and its required params."""
     mine = source.ops[op.name]
     offered = {item.name.replace(".", "_") for item in op.inputs} | set(call_params(params))

@@ -16,7 +16,7 @@ from parity.cases import OPS
 from parity.config.plan import ORACLE, BackendSpec
 from parity.starter import StarterError
 from parity.starter.design import Designed, Written, design
-from parity.starter.source import Source, adapter_of, read_source
+from parity.starter.source import UserFile, adapter_of, read_source
 
 EXAMPLE = """\
   def layer_norm(x, weight, bias, normalized_shape, eps):
@@ -56,7 +56,7 @@ def starter(path: Path, config: Path, adapter: str | None, announce: Callable[[s
     return Starter(config_text(source, config, adapter, peer, cases), summary, notes)
 
 
-def without_ops(source: Source) -> str:
+def without_ops(source: UserFile) -> str:
     """The message for a file that defines no op."""
     near = [f"  {name} (line {source.functions[name].line}): did you mean {op}?" for name, op in source.nearly.items()]
     lines = [
@@ -85,7 +85,7 @@ def framework_itself(adapter: str, ops: list[str]) -> bool:
     return True
 
 
-def config_text(source: Source, config: Path, adapter: str, peer: bool, cases: list[Designed]) -> str:
+def config_text(source: UserFile, config: Path, adapter: str, peer: bool, cases: list[Designed]) -> str:
     """The YAML."""
     # A run resolves the path from the config's folder.
     ops = os.path.relpath(source.path, config.parent)

@@ -25,7 +25,7 @@ from parity.engine.logs import RunLog
 from parity.engine.starting import replaceable
 from parity.engine.workers import Workers
 from parity.outcome import CellOutcome, Outcome
-from parity.reporting.results.kept import side_folders
+from parity.reporting.results.kept import backend_folders
 from parity.reporting.results.rows import TrainingRow
 from parity.training.config.models import CLIPS, LOSSES, OPTIMIZERS
 from parity.training.cost import LONGDOUBLE, cost
@@ -143,7 +143,7 @@ class LockstepRun:
         pass_on: Callable[..., None],
         rows: Sequence[TrainingRow],
     ) -> None:
-        self._folder_names = side_folders(spec.name for spec in plan.backends)
+        self._folder_names = backend_folders(spec.name for spec in plan.backends)
         plan = plan.of(case)
         self.plan, self.case, self.dtype, self.folder = plan, case, dtype, folder
         participants, self.ensemble = roles(case, dtype, plan, ensemble_of(case, dtype, plan, workers.n_computing))

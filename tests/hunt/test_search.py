@@ -14,7 +14,7 @@ from parity.cases.draw import TensorPlan, Uniform
 from parity.config.plan import CasePlan, WrittenAt
 from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.engine import EngineOptions
-from parity.hunt.bench import Bench, TimeUp, Trial, judged, whole_ratios
+from parity.hunt.bench import Bench, TimeUp, TrialCase, judged, whole_ratios
 from parity.hunt.reduce import reduce_case
 from parity.hunt.search import Search, cut_after
 from parity.hunt.subject import subject_of
@@ -41,7 +41,7 @@ def searched(bench, subject, op, *, diagnose=False, trials=MOST_TRIALS):
     bench.most_trials = bench.n_trials + trials
     bases = [base for base in subject.bases if base.case.op == op]
     search = Search(bench, bases, DTYPES, until=float("inf") if diagnose else 0.0)
-    search.run_until_found()
+    search.run_until_finding()
     return search
 
 
@@ -72,7 +72,7 @@ def shown(op, inputs, **values):
     outputs = {name: Output("float32", np.shape(v), np.array(v, np.float32)) for name, v in values.items()}
     outcome = CellOutcome(op, "float32", "mine", Outcome.OK, outputs=outputs)
     with np.errstate(all="ignore"):
-        return judged(Trial(case, "float32", inputs), [outcome], whole_ratios).faults
+        return judged(TrialCase(case, "float32", inputs), [outcome], whole_ratios).faults
 
 
 def divided_by_one_less(trial):
@@ -98,7 +98,7 @@ def test_a_smaller_case_fails_in_the_same_way():
         "c", "layer_norm", params, ("float32",), tensors, DEFAULT_TOLERANCES, WrittenAt("", 0), gradients=False
     )
     with np.errstate(all="ignore"):
-        seen = divided_by_one_less(Trial(case, "float32", inputs))
+        seen = divided_by_one_less(TrialCase(case, "float32", inputs))
         fault = ("mine", "y")
         small = reduce_case(seen, fault, seen.faults[fault], divided_by_one_less)
     assert {name: values.shape for name, values in small.inputs.items()} == {"x": (2,), "weight": (2,)}

@@ -98,8 +98,8 @@ def test_a_changed_element_is_found_at_its_path_and_index(tree, data):
     report = parity.compare(changed, tree)
     (row,) = report.failing
     assert row.path == path
-    assert row.places[0].index == np.unravel_index(place, leaf.shape)
-    assert row.places[0].actual == leaf.flat[place]
+    assert row.worst_elements[0].index == np.unravel_index(place, leaf.shape)
+    assert row.worst_elements[0].actual == leaf.flat[place]
     assert row.metrics is not None
     assert (row.metrics.n_mismatched, row.metrics.max_abs_diff) == (1, 1.0)
 
@@ -273,7 +273,7 @@ def test_every_dtype_agrees_with_itself_and_not_with_another(dtype):
     moved = values.copy()
     moved[3, 2] *= 1 + 1e-2
     row = only(parity.compare(moved, values))
-    assert (row.verdict.value, row.places[0].index) == ("outside", (3, 2))
+    assert (row.verdict.value, row.worst_elements[0].index) == ("outside", (3, 2))
 
 
 def test_byte_order_is_no_difference():
@@ -282,7 +282,7 @@ def test_byte_order_is_no_difference():
 
 def test_integers_are_exact_beyond_float64_and_shown_as_they_are():
     report = parity.compare(np.array([2**53 + 1]), np.array([2**53]))
-    assert only(report).places[0].actual == 2**53 + 1
+    assert only(report).worst_elements[0].actual == 2**53 + 1
     assert "9007199254740993  9007199254740992" in str(report)
     assert verdict(np.array([5]), np.array([6]), atol=1) == "close"
 
@@ -679,7 +679,7 @@ def test_inputs_are_left_as_they_are():
 def test_a_large_tensor_is_measured_and_shows_its_worst_element(monkeypatch):
     monkeypatch.setattr("parity.library.measure.MAX_ELEMENTS", 10)
     row = only(parity.compare(W * 2, W))
-    assert len(row.places) == 1
+    assert len(row.worst_elements) == 1
 
 
 def test_the_message_of_one_tensor_is_whole():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parity.reporting.diff.compare import ChangeKind, compare
-from parity.reporting.diff.sides import DiffError, mapping, releases
+from parity.reporting.diff.compared_run import DiffError, mapping, releases
 from parity.reporting.results.results import read_results
 from tests.reporting.test_diff import both_releases, fails, outcome, passes, renamed_backends, run
 

@@ -31,7 +31,7 @@ def test_a_cause_is_one_finding_in_all_backends_cases_and_dtypes(tmp_path):
     causes = [diagnosis(case=row["case"], dtype=row["dtype"], backend=row["actual"]) for row in rows[:-1]]
     [finding] = findings(run_of(tmp_path, rows, causes, cases))
     assert finding.sentence().plain == "paddle and oneflow: the variance is E[x^2] - E[x]^2 (variance-naive)"
-    assert finding.place() == "in y of group_norm, float32 and float64, from offset=100 on (4 tensors)"
+    assert finding.scope() == "in y of group_norm, float32 and float64, from offset=100 on (4 tensors)"
     assert finding.values() == "gn-offset=100 float32 y [0, 1, 2, 3]: paddle 162.93, exact 0.53, torch 0.530001"
 
 
@@ -140,7 +140,7 @@ def test_another_structure_is_one_finding_whatever_was_diagnosed(tmp_path):
 def test_a_condition_speaks_of_the_cases_that_were_run(tmp_path):
     cases = [case_row("gn-offset=0"), case_row("gn-offset=100")]
     [finding] = findings(run_of(tmp_path, [unstable(case="gn-offset=0")], [], cases))
-    assert finding.place() == "in y of group_norm, float32 (1 tensor)"
+    assert finding.scope() == "in y of group_norm, float32 (1 tensor)"
 
 
 def test_a_part_of_an_edit_is_not_told_by_another_edits_formula(tmp_path):

@@ -441,7 +441,7 @@ def test_one_cause_in_several_ops_is_one_finding_of_the_page(tmp_path):
     assert len(group.xpath("div")) == 2
     assert len(group.xpath("details/div")) == 1
     for one in findings(results):
-        assert one.place() in group.text_content()
+        assert one.scope() in group.text_content()
         assert one.values() in group.text_content()
 
 

@@ -11,8 +11,8 @@ from parity.reporting.plots.tensors import (
     MAX_ROWS,
     N_LEVELS,
     NOT_FINITE,
-    Axis,
     Errors,
+    LogBins,
     PictureError,
     axis_for,
     errors,
@@ -74,7 +74,7 @@ def test_a_histogram_counts_every_element_once():
 
 
 def test_a_bar_stands_where_its_errors_are():
-    found = histogram(of([2e-6, 2e-6, 2e-2]), 1e-6, Axis(-2, 6))
+    found = histogram(of([2e-6, 2e-6, 2e-2]), 1e-6, LogBins(-2, 6))
     assert {i: n for i, n in enumerate(found.counts) if n} == {9: 2, 25: 1}
 
 

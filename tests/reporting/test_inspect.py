@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parity.reporting.console.inspect import InspectError, parsed, ticks
-from parity.reporting.plots.tensors import Axis
+from parity.reporting.plots.tensors import LogBins
 from tests.conftest import FAKES, call, run_in, user_config
 
 OPS = """def layer_norm(x, weight, bias, normalized_shape, eps):
@@ -160,7 +160,7 @@ def test_what_is_no_slice_is_refused(text):
 
 
 def test_decades_are_written_where_there_is_room():
-    assert ticks(Axis(-1, 3)) == "    1       100"
-    line = ticks(Axis(-6, 16))
+    assert ticks(LogBins(-1, 3)) == "    1       100"
+    line = ticks(LogBins(-6, 16))
     assert line.split() == ["0.0001", "1", "10000", "1e+08", "1e+12", "1e+16"]
     assert [line.index(label) for label in ("0.0001", "  1 ", "1e+16")] == [4, 10, 44]

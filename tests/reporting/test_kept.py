@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from parity.reporting.results.kept import KeptError, kept_path, load, side_folders
+from parity.reporting.results.kept import KeptError, backend_folders, kept_path, load
 
 
 def header(shape: str) -> bytes:
@@ -53,7 +53,7 @@ def test_a_tensor_is_mapped(tmp_path):
 
 
 def test_no_two_sides_share_a_folder():
-    folders = side_folders(["oracle_", "a/b", "a b", "oracle"])
+    folders = backend_folders(["oracle_", "a/b", "a b", "oracle"])
     assert len(set(folders.values())) == len(folders)
     with pytest.raises(KeptError, match="the run has no zzz"):
         kept_path({"id": "one", "inputs": {"x": {"file": "tensors/0000-x/x.npy"}}}, "float32", "zzz", "y", folders)

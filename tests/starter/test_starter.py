@@ -12,8 +12,8 @@ from parity.adapters import ADAPTERS
 from parity.cases import FAMILIES, OPS
 from parity.config import load_plan
 from parity.starter import StarterError
-from parity.starter.design import Trial, base_case, design
-from parity.starter.source import REQUIRED, Function, Source, adapter_of, read_source
+from parity.starter.design import CaseEvaluator, base_case, design
+from parity.starter.source import REQUIRED, Function, UserFile, adapter_of, read_source
 from parity.starter.write import starter
 
 LAYER_NORM = "def layer_norm(x, weight, bias, normalized_shape, eps=1e-5):\n    return x\n"
@@ -125,7 +125,7 @@ def test_a_strange_name_is_a_path_all_the_same(tmp_path):
 
 def source_with(name):
     """A file whose function accepts whatever the op has."""
-    return Source(Path("x.py"), {name: Function(1, {}, anything=True)}, {}, ("torch",))
+    return UserFile(Path("x.py"), {name: Function(1, {}, anything=True)}, {}, ("torch",))
 
 
 @cache
@@ -136,13 +136,13 @@ def designed_for(name):
 
 @pytest.mark.parametrize("name", OPS)
 def test_every_op_has_a_case_that_its_definition_accepts(name, tmp_path):
-    trial = Trial(tmp_path, ("float32", "float64"))
+    trial = CaseEvaluator(tmp_path, ("float32", "float64"))
     assert trial.plan(base_case(trial, source_with(name), name, "torch")) is not None
 
 
 @pytest.mark.parametrize("name", [family.OPS[0].name for family in FAMILIES])
 def test_an_op_of_every_family_has_a_few_cases_that_its_definition_accepts(name, tmp_path):
-    trial = Trial(tmp_path, ("float32", "float64"))
+    trial = CaseEvaluator(tmp_path, ("float32", "float64"))
     cases = [designed.case for designed in designed_for(name)]
     assert len(cases) >= 2
     assert len(cases) <= 8
@@ -150,7 +150,7 @@ def test_an_op_of_every_family_has_a_few_cases_that_its_definition_accepts(name,
 
 
 def mistakes_shown(name, tmp_path):
-    trial = Trial(tmp_path, ("float32", "float64"))
+    trial = CaseEvaluator(tmp_path, ("float32", "float64"))
     base = {identity for identity, _ in trial.shows(base_case(trial, source_with(name), name, "torch"))}
     designed = designed_for(name)
     return (
@@ -254,12 +254,12 @@ def test_a_param_that_names_an_integer_comes_with_that_integer(tmp_path):
 
 
 def test_a_param_is_told_by_a_case_only_if_it_changes_the_result(tmp_path):
-    trial = Trial(tmp_path, ("float64",))
+    trial = CaseEvaluator(tmp_path, ("float64",))
     plain = {"op": "sgd", "params": {"dampening": 0.1}, "inputs": {"param": {"shape": [4, 3]}}}
-    assert not trial.tells(plain, "dampening", 0.0)
-    assert trial.tells({**plain, "params": {"dampening": 0.1, "momentum": 0.1}}, "dampening", 0.0)
+    assert not trial.reveals_ignored(plain, "dampening", 0.0)
+    assert trial.reveals_ignored({**plain, "params": {"dampening": 0.1, "momentum": 0.1}}, "dampening", 0.0)
 
 
 def test_inputs_without_a_finite_exact_result_are_not_used(tmp_path):
-    trial = Trial(tmp_path, ("float64",))
+    trial = CaseEvaluator(tmp_path, ("float64",))
     assert trial.plan({"op": "rmsprop", "params": {"centered": True}, "inputs": {"param": {"shape": [16, 33]}}}) is None

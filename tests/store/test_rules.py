@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from benchmarks.faults import measure
 from benchmarks.judge.measure import dynamo_same
 from parity.judge.compare.metrics import compare
-from parity.reporting.results.rows import Ratios
+from parity.reporting.results.rows import ErrorRatios
 from parity.reporting.results.store import store_of
 from parity.reporting.rules import RULES, tensors
 from tests.conftest import call, run_in, user_config
@@ -30,7 +30,7 @@ def results_with(dtype, values):
         m = compare(values[actual], values[expected], 1e-6, 1e-6)
         given = {"n_elements": m.n_elements, "max_abs_diff": m.max_abs_diff, "rmse": m.rmse, "cosine": m.cosine}
         verdict = "nonfinite" if m.n_nonfinite_mismatched else "close"
-        rows.append(replace(row, case=case.id, dtype=dtype, actual=actual, expected=expected, verdict=verdict, culprit=[], known=None, error_ratio=Ratios(None, None), frontier=list(m.frontier), **given))  # fmt: skip
+        rows.append(replace(row, case=case.id, dtype=dtype, actual=actual, expected=expected, verdict=verdict, culprit=[], known=None, error_ratio=ErrorRatios(None, None), frontier=list(m.frontier), **given))  # fmt: skip
     return replace(results, comparisons=rows, diagnoses=[], cases=[case])
 
 

@@ -395,7 +395,7 @@ def test_junit_has_one_case_for_each_cell(tmp_path):
 
 def test_a_diff_of_a_run_with_itself_is_the_same(tmp_path):
     found = compare(trained(tmp_path / "a"), trained(tmp_path / "b"))
-    assert found.partings == ()
+    assert found.divergences == ()
     assert found.exit_code == 0
 
 
@@ -414,7 +414,7 @@ def test_a_diff_of_a_run_with_itself_is_the_same(tmp_path):
 def test_a_diff_tells_what_became_of_a_parting(tmp_path, before, after, said):
     a, b = (trained(tmp_path / name, [training("torch"), row]) for name, row in (("a", before), ("b", after)))
     line = f"training perceptron float32 paddle: {said}"
-    assert compare(a, b).partings == (line,)
+    assert compare(a, b).divergences == (line,)
     files = [tmp_path / "diff.md", tmp_path / "diff.html"]
     done = CliRunner().invoke(
         main, ["diff", str(a), str(b), "--markdown", str(files[0]), "--html", str(files[1]), "--json"]
@@ -426,8 +426,8 @@ def test_a_diff_tells_what_became_of_a_parting(tmp_path, before, after, said):
 
 def test_a_diff_with_a_run_that_has_no_such_training(tmp_path):
     a, b = trained(tmp_path / "a"), trained(tmp_path / "b", [])
-    assert compare(a, b).partings == ()
-    assert compare(b, a).partings == ()
+    assert compare(a, b).divergences == ()
+    assert compare(b, a).divergences == ()
 
 
 # The page

@@ -167,14 +167,14 @@ def brief(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Iterat
     yield Text.assemble(("\naligned? ", "bold"), printable(aligned(rows.comparisons)))
     yield from rows.report.screen(case, {row.dtype for row in rows.comparisons}, results)
     different = [row for row in rows.comparisons if row.verdict in FINDINGS or row.hides]
-    found = [replace(finding, cases=(case,)) for finding in by_cause(results, different)]
-    for i, finding in enumerate(found[:MAX_FINDINGS], 1):
+    case_findings = [replace(finding, cases=(case,)) for finding in by_cause(results, different)]
+    for i, finding in enumerate(case_findings[:MAX_FINDINGS], 1):
         yield Text()
         yield from finding_lines(finding, i, width)
         if (diagnosis := finding.worst.diagnosis) is not None:
             yield Text(printable(f"   {diagnosis.dtype}: {residual_text(diagnosis)}"))
-    if len(found) > MAX_FINDINGS:
-        yield Text(f"and {plural(len(found) - MAX_FINDINGS, 'more finding')} (-v shows them)", style="dim")
+    if len(case_findings) > MAX_FINDINGS:
+        yield Text(f"and {plural(len(case_findings) - MAX_FINDINGS, 'more finding')} (-v shows them)", style="dim")
     lines = [line for group in tensor_lines(results).values() for line in group if line.worst.case == case.id]
     failed = [line for line in lines if line.verdict in FAILING and line.worst in rows.comparisons]
     if failed:
@@ -187,8 +187,8 @@ def brief(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Iterat
 
 def do_next(rows: CaseRows, run_dir: Path) -> Iterator[Text]:
     """The tolerance that rounding needs, and the next commands."""
-    found = [row for row in failing(rows.comparisons) if row.known is None]
-    rounding = [row for row in found if row.verdict == Verdict.ROUNDING.value]
+    failures = [row for row in failing(rows.comparisons) if row.known is None]
+    rounding = [row for row in failures if row.verdict == Verdict.ROUNDING.value]
     if rounding:
         yield Text("\ntensors that exceed rtol/atol by rounding alone pass with")
         yield Text(f"  {printable(tolerance_entry(rounding))}")
@@ -196,7 +196,7 @@ def do_next(rows: CaseRows, run_dir: Path) -> Iterator[Text]:
     yield Text(f"\nparity explain {printable(arguments)} -v", style="bold").append(
         "  every number and the evidence", style="dim"
     )
-    if any(row.verdict in FINDINGS for row in found):
+    if any(row.verdict in FINDINGS for row in failures):
         if not rows.report.no_script:
             yield Text(f"parity repro {printable(arguments)}", style="bold").append(
                 "  a script without parity", style="dim"
@@ -280,7 +280,7 @@ def tensor_parts(dtype: str, tensor: str, group: Sequence[ComparisonRow], rows: 
         yield Text(f"  ... and {plural(len(group) - MAX_PAIRS, 'more comparison')} of this tensor")
     ratios = rows.ratios(dtype, tensor)
     if ratios:
-        shown = " · ".join(f"{printable(side)} {number(ratio)}" for side, ratio in ratios.items())
+        shown = " · ".join(f"{printable(name)} {number(ratio)}" for name, ratio in ratios.items())
         yield Text(f"  error over that of a careful {printable(dtype)} implementation: {shown}")
     for said in dict.fromkeys(rows.report.reason(row, rows) for row in group if row.verdict == worst.verdict):
         yield Padding(Text(f"why: {printable(said)}"), (0, 0, 0, 2), expand=False)
@@ -311,15 +311,15 @@ def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
 
 def next_steps(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
     """The next steps, ready to paste."""
-    found = [row for row in failing(rows.comparisons) if row.known is None]
-    if not found:
+    failures = [row for row in failing(rows.comparisons) if row.known is None]
+    if not failures:
         return
     yield Text("\nwhat to do", style="bold")
-    rounding = [row for row in found if row.verdict == Verdict.ROUNDING.value]
+    rounding = [row for row in failures if row.verdict == Verdict.ROUNDING.value]
     if rounding:
         yield Text("  rounding: set the tolerance that this case needs, or run with --fail-on degraded:")
         yield Text(f"    {printable(tolerance_entry(rounding))}")
-    for said in rows.report.advice([row for row in found if row.verdict in FINDINGS]):
+    for said in rows.report.advice([row for row in failures if row.verdict in FINDINGS]):
         yield Padding(Text(said), (0, 0, 0, 2), expand=False)
     entries = list(known_entries(rows))
     if entries:
@@ -337,8 +337,8 @@ def stored(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
     yield Text(f"  inputs: {printable(str(folder))}/*.npy")
     for dtype in dict.fromkeys(row.dtype for row in failing(rows.comparisons)):
         if (folder / dtype).is_dir():
-            sides = sorted(path.name for path in (folder / dtype).iterdir())
-            yield Text(f"  outputs in {dtype}: {printable(str(folder / dtype))}/{printable(braced(sides))}/*.npy")
+            folders = sorted(path.name for path in (folder / dtype).iterdir())
+            yield Text(f"  outputs in {dtype}: {printable(str(folder / dtype))}/{printable(braced(folders))}/*.npy")
 
 
 def braced(names: Sequence[str]) -> str:

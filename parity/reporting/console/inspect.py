@@ -22,8 +22,8 @@ from parity.judge.bound.envelope import OFF
 from parity.reporting.console.explain import case_called, choices, hint
 from parity.reporting.plots.tensors import (
     N_LEVELS,
-    Axis,
     Errors,
+    LogBins,
     PictureError,
     axis_for,
     errors,
@@ -31,7 +31,7 @@ from parity.reporting.plots.tensors import (
     mismatch_map,
     thinned,
 )
-from parity.reporting.results.kept import kept_path, load, side_folders
+from parity.reporting.results.kept import backend_folders, kept_path, load
 from parity.reporting.results.results import read_results
 from parity.reporting.results.rows import CaseRow, ComparisonRow, Results
 from parity.reporting.text.reasons import worst_first
@@ -56,7 +56,7 @@ class InspectError(Exception):
 
 
 @dataclass(frozen=True)
-class Tensor:
+class StoredTensor:
     """A stored tensor: `values` of every backend and, under `oracle`, the exact ones; of an input only its own.
 
     `unit` is the envelope, the largest error of a careful implementation; None where it was not kept.
@@ -83,28 +83,30 @@ def inspect(
     *,
     dtype: str | None = None,
     backends: Sequence[str] = (),
-    place: str | None = None,
+    slice_text: str | None = None,
 ) -> None:
     """Print a tensor of a stored run; raises InspectError, ExplainError, KeptError and ResultsError."""
-    index = None if place is None else parsed(place)
+    index = None if slice_text is None else parsed(slice_text)
     results = read_results(run_dir)
-    found = stored(results, case_called(case, results), tensor, run_dir, dtype, backends)
+    stored_tensor = stored(results, case_called(case, results), tensor, run_dir, dtype, backends)
     # A slice that does not fit is reported before anything is printed.
-    parts = list(error_parts(found) if index is None else sliced(found, index, place or "", console.width))
-    for part in (heading(found), summary(found), *parts):
+    parts = list(
+        error_parts(stored_tensor) if index is None else sliced(stored_tensor, index, slice_text or "", console.width)
+    )
+    for part in (heading(stored_tensor), summary(stored_tensor), *parts):
         console.print(part, soft_wrap=index is not None and isinstance(part, Text))
 
 
 def stored(
     results: Results, case: CaseRow, tensor: str, run_dir: Path, dtype: str | None, backends: Sequence[str]
-) -> Tensor:
+) -> StoredTensor:
     """The tensor of that name: an output, else an input; `inputs.x` is an input only."""
     check("backend", backends, results.backend_names, case)
     check("dtype", [] if dtype is None else [dtype], case.dtypes, case)
     rows = [row for row in results.comparisons if (row.case, row.tensor) == (case.id, tensor)]
     name = tensor.removeprefix(INPUT)
     if not rows and name in case.inputs:
-        return Tensor(case, "", f"{INPUT}{name}", {"input": input_values(case, name, run_dir)})
+        return StoredTensor(case, "", f"{INPUT}{name}", {"input": input_values(case, name, run_dir)})
     if not rows:
         there = dict.fromkeys(row.tensor for row in results.comparisons if row.case == case.id)
         names = [*there, *(f"{INPUT}{name}" for name in case.inputs)]
@@ -138,7 +140,7 @@ def output(
     run_dir: Path,
     dtype: str | None,
     backends: Sequence[str],
-) -> Tensor:
+) -> StoredTensor:
     """A compared tensor, in the requested dtype, else in the stored dtype with the worst verdict."""
     tensor = rows[0].tensor
     if not case.files:
@@ -150,7 +152,7 @@ def output(
         if values.keys() - {ORACLE}:
             own = [row for row in rows if row.dtype == candidate]
             units = [row.envelope.max for row in own if row.envelope is not None and row.envelope.max > 0]
-            return Tensor(case, candidate, tensor, values, own, max(units, default=None))
+            return StoredTensor(case, candidate, tensor, values, own, max(units, default=None))
     raise InspectError(
         f"{printable(tensor)} of {printable(case.id)} was not stored: only tensors that differ, or hide an error, are\n"
         "to store it, run the case again with --rtol 0 --atol 0"
@@ -161,23 +163,23 @@ def kept(
     results: Results, case: CaseRow, dtype: str, tensor: str, run_dir: Path, backends: Sequence[str]
 ) -> Iterator[tuple[str, Array]]:
     """The stored values of a tensor, exact ones first; an unreadable file is an error, a missing one is not."""
-    folders = side_folders(results.backend_names)
-    for side in (ORACLE, *(backends or results.backend_names)):
-        path = kept_path(case, dtype, side, tensor, folders)
+    folders = backend_folders(results.backend_names)
+    for backend in (ORACLE, *(backends or results.backend_names)):
+        path = kept_path(case, dtype, backend, tensor, folders)
         if (run_dir / path).exists():
-            yield side, load(run_dir, path)
+            yield backend, load(run_dir, path)
 
 
-def heading(found: Tensor) -> Text:
+def heading(tensor: StoredTensor) -> Text:
     """The heading: the tensor, and the unit of its errors."""
     words = " ".join(
-        filter(None, (found.case.id, found.dtype, found.name, shape_text(next(iter(found.values.values())))))
+        filter(None, (tensor.case.id, tensor.dtype, tensor.name, shape_text(next(iter(tensor.values.values())))))
     )
     text = Text.assemble((printable(words), "bold"))
-    if found.rows:
-        worst = found.rows[0]
+    if tensor.rows:
+        worst = tensor.rows[0]
         text.append(f"\n{worst.verdict}; rtol {number(worst.rtol)} atol {number(worst.atol)}")
-        text.append("" if found.unit is None else f"; envelope {number(found.unit)}")
+        text.append("" if tensor.unit is None else f"; envelope {number(tensor.unit)}")
     return text.append("\n")
 
 
@@ -186,10 +188,10 @@ def shape_text(values: Array) -> str:
     return "×".join(map(str, values.shape)) or "scalar"
 
 
-def summary(found: Tensor) -> Table:
+def summary(tensor: StoredTensor) -> Table:
     """A line for each backend: range and largest error; shape, dtype and NaN if they are unexpected."""
     heads = ("", "shape", "dtype", "min", "max", "mean", "std", "NaN/Inf", "largest error", "÷ envelope")
-    rows = [[printable(name), *described(found, name), *error_texts(found, name)] for name in found.values]
+    rows = [[printable(name), *described(tensor, name), *error_texts(tensor, name)] for name in tensor.values]
     table = Table(box=None, pad_edge=False, header_style="dim")
     used = columns_used(rows)
     for i in used:
@@ -199,11 +201,11 @@ def summary(found: Tensor) -> Table:
     return table
 
 
-def described(found: Tensor, name: str) -> list[str]:
+def described(tensor: StoredTensor, name: str) -> list[str]:
     """Shape and dtype if they differ from the heading's, statistics of finite values, count of the others."""
-    values, first = found.values[name], next(iter(found.values.values()))
+    values, first = tensor.values[name], next(iter(tensor.values.values()))
     shape = "" if values.shape == first.shape else shape_text(values)
-    dtype = "" if name == ORACLE or values.dtype == found.dtype else str(values.dtype)
+    dtype = "" if name == ORACLE or values.dtype == tensor.dtype else str(values.dtype)
     if values.dtype.kind not in "biuf":
         return [shape, dtype, *["?"] * 4, ""]
     finite = np.asarray(values)[np.isfinite(values)]
@@ -214,41 +216,41 @@ def described(found: Tensor, name: str) -> list[str]:
     return [shape, dtype, *(number(float(value), 3) for value in measures), str(values.size - finite.size or "")]
 
 
-def error_texts(found: Tensor, name: str) -> list[str]:
+def error_texts(tensor: StoredTensor, name: str) -> list[str]:
     """The largest error of a backend, and its ratio to the envelope; empty for exact values and inputs."""
-    error = error_of(found, name) if found.exact is not None and name != ORACLE else ""
+    error = error_of(tensor, name) if tensor.exact is not None and name != ORACLE else ""
     if isinstance(error, str):
         return ["-" if error else "", ""]
     largest = float(error.values.max())
-    return [number(largest), factor(largest / found.unit) if found.unit else ""]
+    return [number(largest), factor(largest / tensor.unit) if tensor.unit else ""]
 
 
-def error_of(found: Tensor, backend: str) -> Errors | str:
+def error_of(tensor: StoredTensor, backend: str) -> Errors | str:
     """|backend - exact|, or why it cannot be computed."""
     try:
-        return errors(found.values[backend], found.values[ORACLE])
+        return errors(tensor.values[backend], tensor.values[ORACLE])
     except PictureError as error:
         return str(error)
 
 
-def error_parts(found: Tensor) -> Iterator[RenderableType]:
+def error_parts(tensor: StoredTensor) -> Iterator[RenderableType]:
     """The histogram of the errors, and the locations of the worst backend's errors."""
-    if found.exact is None:
+    if tensor.exact is None:
         return
-    every = {name: error_of(found, name) for name in found.values if name != ORACLE}
+    every = {name: error_of(tensor, name) for name in tensor.values if name != ORACLE}
     for name, error in every.items():
         if isinstance(error, str):
             yield Text(printable(f"{name} cannot be compared: {error}"))
     many = {name: error for name, error in every.items() if isinstance(error, Errors)}
     if not many:
         return
-    yield from histogram_lines(many, found.unit or 1.0, measured=found.unit is not None)
+    yield from histogram_lines(many, tensor.unit or 1.0, measured=tensor.unit is not None)
     name = max(many, key=lambda name: float(many[name].values.max()))
     if float(many[name].values.max()) > 0:
         yield Text.assemble("\n", (f"where {printable(name)} differs most", "bold"))
-        yield from places(found, name, many[name])
+        yield from worst_elements(tensor, name, many[name])
         yield from axes(many[name])
-        yield from picture(many[name], found.unit or 1.0)
+        yield from picture(many[name], tensor.unit or 1.0)
 
 
 def histogram_lines(many: Mapping[str, Errors], unit: float, *, measured: bool) -> Iterator[Text]:
@@ -269,12 +271,12 @@ def histogram_lines(many: Mapping[str, Errors], unit: float, *, measured: bool) 
     yield Text(" " * width + ticks(axis), style="dim")
 
 
-def upper_end(axis: Axis, bar: int) -> float:
+def upper_end(axis: LogBins, bar: int) -> float:
     """The largest error in a bar, in units."""
     return float(10 ** (axis.low + (bar + 1) * (axis.high - axis.low) / axis.n))
 
 
-def ticks(axis: Axis) -> str:
+def ticks(axis: LogBins) -> str:
     """The labels below a histogram: decades at even distances, including 1."""
     wide = axis.n // (axis.high - axis.low)
     labels = {decade: f"{10.0**decade:g}" for decade in range(axis.low, axis.high + 1)}
@@ -285,17 +287,17 @@ def ticks(axis: Axis) -> str:
     return line
 
 
-def places(found: Tensor, name: str, one: Errors) -> Iterator[Text]:
+def worst_elements(tensor: StoredTensor, name: str, one: Errors) -> Iterator[Text]:
     """The worst elements."""
     steps = [piece.step or 1 for piece in thinned(one.shape)]
     order = np.argsort(one.values, axis=None)[::-1][:MAX_PLACES]
-    digits = digits_of(found.dtype)
+    digits = digits_of(tensor.dtype)
     for flat in order.tolist():
         size = float(one.values.flat[flat])
         if size > 0:
-            place = np.unravel_index(flat, one.values.shape)
-            index = tuple(int(i) * step for i, step in zip(place, steps, strict=True))
-            own, exact = (number(float(found.values[side][index]), digits) for side in (name, ORACLE))
+            position = np.unravel_index(flat, one.values.shape)
+            index = tuple(int(i) * step for i, step in zip(position, steps, strict=True))
+            own, exact = (number(float(tensor.values[backend][index]), digits) for backend in (name, ORACLE))
             yield Text(f"  {list(index)}: {own}, exact {exact}, error {number(size)}")
     if one.sampled:
         yield Text(f"  of {one.values.size:,} of its {one.n_elements:,} elements, evenly spaced", style="dim")
@@ -326,15 +328,15 @@ def parsed(text: str) -> Index:
     """An index as numpy writes it, `0,:5`; integers, slices and one `...` only. Raises InspectError."""
     index: list[int | slice | EllipsisType] = []
     for piece in (part.strip() for part in text.split(",")):
-        found = PIECE.fullmatch(piece)
+        match = PIECE.fullmatch(piece)
         if piece == "...":
             index.append(...)
-        elif found is None:
+        elif match is None:
             raise InspectError(
                 f'"{printable(text)}" is not a slice such as 0,:5 or ...,::2 (integers, slices and one ...)'
             )
-        elif found["index"]:
-            index.append(int(found["index"]))
+        elif match["index"]:
+            index.append(int(match["index"]))
         else:
             ends = [int(end) if end else None for end in piece.split(":")]
             index.append(slice(*ends))
@@ -345,14 +347,14 @@ def parsed(text: str) -> Index:
     return tuple(index)
 
 
-def sliced(found: Tensor, index: Index, text: str, width: int) -> Iterator[Text]:
+def sliced(tensor: StoredTensor, index: Index, text: str, width: int) -> Iterator[Text]:
     """A slice of the values of each backend."""
-    digits = digits_of(found.dtype)
-    for name, values in found.values.items():
+    digits = digits_of(tensor.dtype)
+    for name, values in tensor.values.items():
         try:
             part = np.asarray(values[index])
         except IndexError as error:
-            where = f"{printable(found.name)}, {shape_text(values)}"
+            where = f"{printable(tensor.name)}, {shape_text(values)}"
             raise InspectError(f"[{printable(text)}] is outside {where}: {error}") from error
         yield Text.assemble("\n", (printable(f"{name}[{text}]"), "bold"))
         yield Text(np.array2string(part, precision=digits, threshold=MAX_SHOWN, max_line_width=width - 2))

@@ -11,7 +11,7 @@ from parity.config.nodes import Problems, printable
 from parity.config.tolerance_grammar import parse_options
 from parity.config.tolerances import ToleranceRule
 from parity.reporting.console.run import STYLES, stdout_console
-from parity.reporting.judge import NOT_KEPT, Change, Rejudged
+from parity.reporting.judge import NOT_KEPT, Rejudged, VerdictChange
 from parity.reporting.rules import RuleAnswer
 from parity.reporting.text.answer import answer
 from parity.reporting.text.words import factor, plural
@@ -30,34 +30,34 @@ def rules_of(rtol: Iterable[str], atol: Iterable[str]) -> list[ToleranceRule]:
     return rules
 
 
-def show_judged(found: Rejudged, *, verbose: bool) -> None:
+def show_judged(rejudged: Rejudged, *, verbose: bool) -> None:
     """Print the answer and the changes on stdout."""
     console = stdout_console()
-    console.print(answer(found.results), soft_wrap=True)
-    for line in lines(found, verbose=verbose):
+    console.print(answer(rejudged.results), soft_wrap=True)
+    for line in lines(rejudged, verbose=verbose):
         console.print(line, soft_wrap=True)
 
 
-def lines(found: Rejudged, *, verbose: bool) -> Iterator[Text]:
+def lines(rejudged: Rejudged, *, verbose: bool) -> Iterator[Text]:
     """What changed, a line for each tensor and backend, or that nothing did."""
     for title, fails in (("now failing", True), ("now passing", False)):
-        changes = [change for change in found.changes if change.fails is fails]
+        changes = [change for change in rejudged.changes if change.fails is fails]
         if changes:
             yield Text.assemble((f"{title}: ", "bold"), plural(len(changes), "comparison"))
         shown = changes if verbose else changes[:MAX_CHANGES]
-        yield from map(told, shown)
+        yield from map(change_text, shown)
         if len(shown) < len(changes):
             yield Text(f"  and {len(changes) - len(shown)} more (-v lists them)", style="dim")
-    if not found.changes:
+    if not rejudged.changes:
         yield Text("no verdict changes", style="dim")
-    if found.n_lost:
-        yield Text(f"{plural(found.n_lost, 'comparison')}: {NOT_KEPT}")
+    if rejudged.n_lost:
+        yield Text(f"{plural(rejudged.n_lost, 'comparison')}: {NOT_KEPT}")
 
 
-def show_rule(name: str, found: RuleAnswer) -> None:
+def show_rule(name: str, rule_answer: RuleAnswer) -> None:
     """Print what a rule says, and where it disagrees with the error bound."""
     console = stdout_console()
-    n = found.counts
+    n = rule_answer.counts
     rejected, n_all = n[True, True] + n[True, False], sum(n.values())
     head = ("FAIL", "bold red") if rejected else ("PASS", "bold green")
     of = plural(n_all, "tensor")
@@ -65,14 +65,16 @@ def show_rule(name: str, found: RuleAnswer) -> None:
     for (both, bound), text in TOLD.items():
         if n[both, bound]:
             console.print(Text(f"  {n[both, bound]} {text}"))
-    for item in found.disagreements[:MAX_CHANGES]:
+    for item in rule_answer.disagreements[:MAX_CHANGES]:
         ratio = "" if item.error_ratio is None else f", error ratio {factor(item.error_ratio)}"
         what = "rejected, though within the bound" if item.rejected else "passed, though beyond the bound"
-        console.print(Text(printable(f"  {' '.join(item.place)} {item.backend}: {what}{ratio}")), soft_wrap=True)
-    if len(found.disagreements) > MAX_CHANGES:
-        console.print(Text(f"  and {len(found.disagreements) - MAX_CHANGES} more", style="dim"))
-    if found.n_unasked:
-        console.print(Text(f"{plural(found.n_unasked, 'tensor')} could not be asked about: nothing to compare with"))
+        console.print(Text(printable(f"  {' '.join(item.key)} {item.backend}: {what}{ratio}")), soft_wrap=True)
+    if len(rule_answer.disagreements) > MAX_CHANGES:
+        console.print(Text(f"  and {len(rule_answer.disagreements) - MAX_CHANGES} more", style="dim"))
+    if rule_answer.n_unasked:
+        console.print(
+            Text(f"{plural(rule_answer.n_unasked, 'tensor')} could not be asked about: nothing to compare with")
+        )
 
 
 def wrong(counts: Mapping[tuple[bool, bool], int]) -> Iterator[int]:
@@ -88,9 +90,9 @@ TOLD = {
 }
 
 
-def told(change: Change) -> Text:
+def change_text(change: VerdictChange) -> Text:
     """`  rand-100-offset=100 float32 y, torch against oracle: close -> rounding`."""
-    *place, actual, expected = map(printable, change.place)
+    *key, actual, expected = map(printable, change.key)
     return Text.assemble(
-        f"  {' '.join(place)}, {actual} against {expected}: {change.before} -> ", (change.now, STYLES[change.now])
+        f"  {' '.join(key)}, {actual} against {expected}: {change.before} -> ", (change.now, STYLES[change.now])
     )

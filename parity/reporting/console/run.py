@@ -67,14 +67,14 @@ def render_rest(results: Results, console: Console, *, verbosity: int) -> None:
         console.print(text, soft_wrap=True)
     if results.left_out:
         console.print(Text(left_out(results), style="dim"), soft_wrap=True)
-    found = findings(results)
-    shown = found if verbosity > 0 else found[:MAX_CAUSES]
+    all_findings = findings(results)
+    shown = all_findings if verbosity > 0 else all_findings[:MAX_CAUSES]
     for i, finding in enumerate(shown, 1):
         console.print()
         for line in finding_lines(finding, i, console.width):
             console.print(line, soft_wrap=True)
-    if len(found) > len(shown):
-        console.print(f"\nand {plural(len(found) - len(shown), 'more finding')} (-v shows them)", style="dim")
+    if len(all_findings) > len(shown):
+        console.print(f"\nand {plural(len(all_findings) - len(shown), 'more finding')} (-v shows them)", style="dim")
     notes = [
         *remarks(results, verbose=verbosity > 0),
         *warnings(results),
@@ -111,7 +111,7 @@ def finding_lines(finding: Finding, n: int, width: int) -> Iterator[Text]:
     number = f"{n}. "
     yield Text.assemble((number, "bold"), finding.sentence())
     for text, style in (
-        (finding.place(), ""),
+        (finding.scope(), ""),
         (finding.history(), ""),
         (finding.formula(), "bold"),
         (finding.values(), ""),
@@ -308,11 +308,11 @@ def error_text(line: TensorLine, backend: str) -> Text:
 
 def reasons(results: Results) -> Mapping[tuple[str, str, str, str], str]:
     """The first cause found for each case, dtype, tensor and backend."""
-    found: dict[tuple[str, str, str, str], str] = {}
+    causes: dict[tuple[str, str, str, str], str] = {}
     for row in results.diagnoses:
         for tensor in row.tensors:
-            found.setdefault((row.case, row.dtype, tensor, row.backend), called(row))
-    return found
+            causes.setdefault((row.case, row.dtype, tensor, row.backend), called(row))
+    return causes
 
 
 def who(line: TensorLine, backends: Sequence[str], why: Mapping[tuple[str, str, str, str], str]) -> str:

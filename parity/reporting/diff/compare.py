@@ -10,8 +10,8 @@ from pathlib import Path
 
 from parity import exit_codes
 from parity.judge.bound.envelope import OFF
-from parity.reporting.diff.notes import LedgerChange, case_notes, ledger_changes, run_notes, tolerance_note
-from parity.reporting.diff.sides import ComparedRun, Pair, TensorState, compared_runs
+from parity.reporting.diff.compared_run import ComparedRun, Pair, TensorState, compared_runs
+from parity.reporting.diff.notes import KnownChange, case_notes, known_changes, run_notes, tolerance_note
 from parity.reporting.kinds import reports_of
 from parity.reporting.results.cells import Status
 from parity.reporting.results.results import read_results
@@ -92,7 +92,7 @@ class Diff:
     """Two runs compared, with the changes in the order of `ChangeKind` and the worst first.
 
     Every cell of either run is in exactly one place: it has changes, or it counts in `same` (compared in both),
-    `never` (compared in neither) or `only_b` (by its status). `partings` are notes on trainings whose
+    `never` (compared in neither) or `only_b` (by its status). `divergences` are notes on trainings whose
     first divergence changed. `not_alike` maps cases whose inputs or params changed to the changes.
     """
 
@@ -101,9 +101,9 @@ class Diff:
     level: str
     factor: float
     changes: tuple[Change, ...]
-    ledger: tuple[LedgerChange, ...] = ()
+    known_changes: tuple[KnownChange, ...] = ()
     run_notes: tuple[str, ...] = ()
-    partings: tuple[str, ...] = ()
+    divergences: tuple[str, ...] = ()
     not_alike: dict[str, tuple[str, ...]] = field(default_factory=dict)
     same: int = 0
     never: int = 0
@@ -137,7 +137,7 @@ class Diff:
 
 
 @dataclass(frozen=True)
-class Rule:
+class DiffRule:
     """How two states are compared: the level of `--fail-on` and the smallest factor between different errors."""
 
     level: str
@@ -155,7 +155,7 @@ class Rule:
             return PASSES_NOW.get(a.status)
         if b.status is Status.KNOWN and a.status is not Status.KNOWN:
             return ChangeKind.ACCEPTED
-        if (a.status is Status.PASSED or (b.off and not a.off)) and not self.worse(a, b):
+        if (a.status is Status.PASSED or (b.is_wrong and not a.is_wrong)) and not self.worse(a, b):
             return ChangeKind.TOLERATED
         if a.status is Status.FAILED and b.status is Status.SUSPECT and a.limits != b.limits:
             return ChangeKind.TOLERATED
@@ -171,7 +171,7 @@ class Rule:
 
     def gates(self, state: TensorState) -> bool:
         """Whether being worse counts: if it fails, or if only a tolerance hides it and the level is in `STRICT`."""
-        hidden = state.status is Status.SUSPECT and state.off and self.level in STRICT
+        hidden = state.status is Status.SUSPECT and state.is_wrong and self.level in STRICT
         return hidden or state.status is Status.FAILED
 
     def worse(self, a: TensorState, b: TensorState) -> bool:
@@ -210,7 +210,7 @@ PASSES_NOW = {
 
 def differs(state: TensorState) -> bool:
     """Whether it differed without failing the run: below the level or hidden by the tolerance, not accepted."""
-    return state.status is Status.BELOW or (state.status is Status.SUSPECT and state.off)
+    return state.status is Status.BELOW or (state.status is Status.SUSPECT and state.is_wrong)
 
 
 def exceeds(after: float, before: float, factor: float) -> bool:
@@ -231,10 +231,10 @@ def compare(
     stored = results[1].run.fail_on
     level = level or (stored if stored in exit_codes.FAILING else exit_codes.DEFAULT_FAIL_ON)
     a, b = compared_runs((run_a, run_b), results, maps, level)
-    return compared(a, b, Rule(level, factor))
+    return compared(a, b, DiffRule(level, factor))
 
 
-def compared(a: ComparedRun, b: ComparedRun, rule: Rule) -> Diff:
+def compared(a: ComparedRun, b: ComparedRun, rule: DiffRule) -> Diff:
     """Compare two runs, cell by cell."""
     not_alike = case_notes(a, b)
     changes: list[Change] = []
@@ -256,9 +256,9 @@ def compared(a: ComparedRun, b: ComparedRun, rule: Rule) -> Diff:
         level=rule.level,
         factor=rule.factor,
         changes=tuple(sorted(changes, key=urgency)),
-        ledger=tuple(ledger_changes(a, b)),
+        known_changes=tuple(known_changes(a, b)),
         run_notes=tuple(run_notes(a, b)),
-        partings=tuple(note for report in reports_of(a.results) for note in report.diff_notes(a, b)),
+        divergences=tuple(note for report in reports_of(a.results) for note in report.diff_notes(a, b)),
         not_alike=not_alike,
         same=same,
         never=never,
@@ -266,7 +266,9 @@ def compared(a: ComparedRun, b: ComparedRun, rule: Rule) -> Diff:
     )
 
 
-def cell_changes(key: CellKey, a: ComparedRun, b: ComparedRun, rule: Rule, notes: tuple[str, ...]) -> Iterator[Change]:
+def cell_changes(
+    key: CellKey, a: ComparedRun, b: ComparedRun, rule: DiffRule, notes: tuple[str, ...]
+) -> Iterator[Change]:
     """The changes of a cell, one for each kind."""
     before, after = a.tensor_states(key), b.tensor_states(key)
     by_kind: dict[ChangeKind, list[TensorChange]] = {}
@@ -292,7 +294,7 @@ def cell_changes(key: CellKey, a: ComparedRun, b: ComparedRun, rule: Rule, notes
 def if_new(key: CellKey, change: TensorChange, a: ComparedRun) -> tuple[ChangeKind, TensorChange]:
     """A difference with no backend at fault is not new if the two differed in A because the other was wrong."""
     ranks = [a.pairs.get(pair, 0) for pair in between(key, change, change.after)]
-    if change.after.off or min(ranks, default=0) < rank(change.after):
+    if change.after.is_wrong or min(ranks, default=0) < rank(change.after):
         return ChangeKind.NEW, change
     return ChangeKind.BETTER, because(change, "it differed in A, too, because the other backend was wrong")
 
@@ -319,12 +321,12 @@ def because(change: TensorChange, reason: str) -> TensorChange:
     return replace(change, after=replace(change.after, reason=reason))
 
 
-def gap(side: ComparedRun, key: CellKey, name: str) -> TensorState:
+def gap(run: ComparedRun, key: CellKey, name: str) -> TensorState:
     """The state of a tensor that a run lacks, with the reason; `name` is "A" or "B"."""
     case, dtype, backend = key
-    row = side.cases.get(case)
-    cell = side.cells.get(key)
-    if backend not in side.backends:
+    row = run.cases.get(case)
+    cell = run.cells.get(key)
+    if backend not in run.backends:
         reason = f"the backend is not in {name}"
     elif row is None:
         reason = f"the case is not in {name}"
@@ -333,7 +335,7 @@ def gap(side: ComparedRun, key: CellKey, name: str) -> TensorState:
     elif cell.outcome == "ok" and cell.rows:
         reason = f"{name} has no such tensor"
     else:
-        return side.absent(cell, Status.NOT_RUN)
+        return run.absent(cell, Status.NOT_RUN)
     return TensorState(Status.NOT_RUN, "not-compared", reason=reason)
 
 

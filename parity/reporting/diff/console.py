@@ -69,10 +69,10 @@ def section(kind: ChangeKind, changes: Sequence[Change], console: Console, limit
     title = (count_text(kind, len(changes)), ROW_STYLES.get(kind, "bold"))
     console.print(Text.assemble(title, f": {MEANINGS[kind]}"), soft_wrap=True)
     if kind in GROUPED:
-        found = groups(changes)
-        for group in found[:limit]:
+        all_groups = groups(changes)
+        for group in all_groups[:limit]:
             console.print(Text(f"  {printable(group.text)}"), soft_wrap=True)
-        more(len(found), limit, console)
+        more(len(all_groups), limit, console)
         return
     if console.width < TABLE_WIDTH or any(len(columns(change)[NOTE]) > MAX_NOTE for change in changes[:limit]):
         for change in changes[:limit]:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from parity.reporting.diff.compare import Change, ChangeKind, Diff, TensorChange
-from parity.reporting.diff.sides import ComparedRun, TensorState
+from parity.reporting.diff.compared_run import ComparedRun, TensorState
 from parity.reporting.results.results import spelled
 
 FORMAT = 1
@@ -16,16 +16,16 @@ def document(diff: Diff) -> dict[str, Any]:
     """The JSON document of a diff."""
     return {
         "format": FORMAT,
-        "a": side_row(diff.a),
-        "b": side_row(diff.b),
+        "a": run_row(diff.a),
+        "b": run_row(diff.b),
         "fail_on": diff.level,
         "factor": diff.factor,
         "exit_code": diff.exit_code,
         "counts": {**diff.counts, "same": diff.same, "never_compared": diff.never, "only_b": diff.only_b},
-        "partings": list(diff.partings),
+        "partings": list(diff.divergences),
         "differences": list(diff.run_notes),
         "cases_not_alike": {case: list(notes) for case, notes in diff.not_alike.items()},
-        "ledger": [vars(change) | {"fails": change.fails} for change in diff.ledger],
+        "ledger": [vars(change) | {"fails": change.fails} for change in diff.known_changes],
         **{kind.value: [change_row(change) for change in diff.of(kind)] for kind in ChangeKind},
     }
 
@@ -35,14 +35,14 @@ def as_json(diff: Diff) -> str:
     return json.dumps(spelled(document(diff)), indent=1, allow_nan=False)
 
 
-def side_row(side: ComparedRun) -> dict[str, Any]:
+def run_row(compared: ComparedRun) -> dict[str, Any]:
     """A run, and its compared backends with their common names."""
-    run = side.results.run
+    run = compared.results.run
     return {
-        "run_dir": str(side.run_dir),
+        "run_dir": str(compared.run_dir),
         **{key: getattr(run, key) for key in ("id", "started", "parity", "seed")},
-        "interrupted": side.interrupted,
-        "backends": [{"name": row.name, "as": name, "version": row.version} for name, row in side.backends.items()],
+        "interrupted": compared.interrupted,
+        "backends": [{"name": row.name, "as": name, "version": row.version} for name, row in compared.backends.items()],
     }
 
 
@@ -71,7 +71,7 @@ def state_row(state: TensorState) -> dict[str, Any]:
         "verdict": state.verdict,
         "excess": state.excess if state.compared else None,
         "error_ratio": state.ratio,
-        "off": state.off,
+        "off": state.is_wrong,
         "causes": list(state.causes),
         "known": list(state.known),
         "tolerances": [{"rtol": rtol, "atol": atol} for rtol, atol in state.limits],

@@ -82,12 +82,12 @@ def cases_named(diff: Diff) -> list[str]:
 
 def case_commands(diff: Diff, names: Sequence[str]) -> Iterator[list[str]]:
     """The commands that show each case, in B if B has it; a script only for a finding."""
-    stored = {name: (side, case) for side in (diff.a, diff.b) for name, case in side.cases.items()}
-    found = {side.run_dir: {cell.id for cell in side.cells.values() if cell.finding} for side in (diff.a, diff.b)}
+    stored = {name: (run, case) for run in (diff.a, diff.b) for name, case in run.cases.items()}
+    with_finding = {run.run_dir: {cell.id for cell in run.cells.values() if cell.finding} for run in (diff.a, diff.b)}
     for name in names:
-        side, case = stored[name]
-        explain, *repro = commands(case, str(side.run_dir))
-        yield [explain, *repro] if name in found[side.run_dir] else [explain]
+        run, case = stored[name]
+        explain, *repro = commands(case, str(run.run_dir))
+        yield [explain, *repro] if name in with_finding[run.run_dir] else [explain]
 
 
 def arrowed(text: str) -> str:

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Iterator, Sequence
 
 from parity.reporting.diff.compare import Change, ChangeKind, Diff
-from parity.reporting.diff.sides import shortened
+from parity.reporting.diff.compared_run import shortened
 from parity.reporting.diff.text import (
     ARROW,
     GROUPED,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parity.reporting.diff.sides import ComparedRun, TensorState, shortened
+from parity.reporting.diff.compared_run import ComparedRun, TensorState, shortened
 from parity.reporting.results.rows import FAILING_STATES, CaseRow, KnownRow
 from parity.reporting.text.evidence import plain
 from parity.reporting.text.words import listed, number
@@ -25,7 +25,7 @@ CONSTANT = ("constant(", *LITERAL)
 
 
 @dataclass(frozen=True)
-class LedgerChange:
+class KnownChange:
     """A `known` entry whose state changed; None if a run has no such entry."""
 
     before: str | None
@@ -140,20 +140,20 @@ def tolerance_note(a: TensorState, b: TensorState) -> str:
     return f"tolerance {old} -> {new}"
 
 
-def ledger_changes(a: ComparedRun, b: ComparedRun) -> Iterator[LedgerChange]:
+def known_changes(a: ComparedRun, b: ComparedRun) -> Iterator[KnownChange]:
     """Entries that fail only in B, then those that were added, removed or changed otherwise."""
-    before, after = ledger_rows(a), ledger_rows(b)
+    before, after = known_rows(a), known_rows(b)
     changes = []
     for key in dict.fromkeys([*after, *before]):
         old, new = before.get(key), after.get(key)
         was, now = (None if row is None else row.state for row in (old, new))
         if was != now:
             message = next(row.message for row in (new, old) if row is not None)
-            changes.append(LedgerChange(was, now, shortened(message, MAX_ENTRY)))
+            changes.append(KnownChange(was, now, shortened(message, MAX_ENTRY)))
     yield from sorted(changes, key=lambda change: not change.fails)
 
 
-def ledger_rows(run: ComparedRun) -> dict[tuple[str, ...], KnownRow]:
+def known_rows(run: ComparedRun) -> dict[tuple[str, ...], KnownRow]:
     """A run's entries by content; equal ones are numbered."""
     rows: dict[tuple[str, ...], KnownRow] = {}
     seen: Counter[tuple[str, ...]] = Counter()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from parity import exit_codes
 from parity.reporting.diff.compare import Change, ChangeKind, Diff, total_cells
-from parity.reporting.diff.sides import ComparedRun, TensorState, shortened
+from parity.reporting.diff.compared_run import ComparedRun, TensorState, shortened
 from parity.reporting.results.cells import LABELS, Status
 from parity.reporting.text.words import factor, few, grouped, listed, plural
 
@@ -99,7 +99,7 @@ def headline(diff: Diff) -> tuple[str, str]:
 def changed_text(diff: Diff) -> str:
     """`2 new findings, 1 worse; 540 cells unchanged`."""
     counted = ", ".join(count_text(kind, n) for kind, n in diff.counts.items() if n)
-    return f"{counted}{'; ' if counted else ''}{same_text(diff)}{only_b_text(diff)}{ledger_text(diff)}"
+    return f"{counted}{'; ' if counted else ''}{same_text(diff)}{only_b_text(diff)}{known_text(diff)}"
 
 
 def count_text(kind: str, n: int) -> str:
@@ -121,9 +121,9 @@ def only_b_text(diff: Diff) -> str:
     return f"; {sum(diff.only_b.values())} more only in B ({parts})"
 
 
-def ledger_text(diff: Diff) -> str:
+def known_text(diff: Diff) -> str:
     """`; 1 known entry is now out of date`, or nothing."""
-    n = sum(change.fails for change in diff.ledger)
+    n = sum(change.fails for change in diff.known_changes)
     return f"; {plural(n, 'known entry is', 'known entries are')} now out of date" if n else ""
 
 
@@ -132,21 +132,21 @@ def runs_text(diff: Diff) -> str:
     return f"A {run_text(diff.a)} {ARROW} B {run_text(diff.b)}"
 
 
-def run_text(side: ComparedRun) -> str:
+def run_text(run: ComparedRun) -> str:
     """`reports/a (2026-11-21T06:26:20)`."""
-    started = shortened(side.results.run.started)[:19]
-    return f"{side.run_dir} ({started})" if started else str(side.run_dir)
+    started = shortened(run.results.run.started)[:19]
+    return f"{run.run_dir} ({started})" if started else str(run.run_dir)
 
 
 def differences(diff: Diff) -> Iterator[str]:
     """Other differences: first divergences of trainings, the runs, the cases, known deviations."""
-    yield from diff.partings
+    yield from diff.divergences
     yield from diff.run_notes
     if diff.not_alike:
         n = len(diff.not_alike)
         kinds = few(dict.fromkeys(note for notes in diff.not_alike.values() for note in notes), MAX_SHOWN, "; ")
         yield f"{plural(n, 'case')} changed, so {'its' if n == 1 else 'their'} numbers are not comparable: {kinds}"
-    for change in diff.ledger:
+    for change in diff.known_changes:
         yield f"known: {change.before or 'no entry'} {ARROW} {change.after or 'no entry'}: {change.message}"
 
 

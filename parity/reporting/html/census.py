@@ -30,7 +30,7 @@ GAPS: Mapping[Status, str] = {Status.UNSUPPORTED: "", Status.ERROR: "no result",
 
 
 @dataclass(frozen=True)
-class Entry:
+class CensusEntry:
     """All results of an op on one backend: its cells, and its findings with the worst first."""
 
     op: str
@@ -43,7 +43,7 @@ class Entry:
     def marks(self) -> list[tuple[str, Status]]:
         """The worst status by dtype, from the narrowest dtype on, of the cases that it can compute, if any."""
         by_dtype = grouped((cell.dtype, status_of(cell)) for cell in self.cells)
-        having = {dtype: [s for s in found if s not in GAPS] or found for dtype, found in by_dtype.items()}
+        having = {dtype: [s for s in statuses if s not in GAPS] or statuses for dtype, statuses in by_dtype.items()}
         return [(dtype, min(having[dtype], key=urgency)) for dtype in sorted(having, key=COARSENESS.index)]
 
     @property
@@ -68,10 +68,10 @@ class Entry:
     def gaps(self) -> list[str]:
         """What the backend says of the dtypes that it lacks."""
         without = [cell for cell in self.cells if status_of(cell) in GAPS]
-        told = grouped(
+        by_text = grouped(
             (text, c) for c in without for text in ([c.message] if c.message else c.reasons or [LABELS[c.status]])
         )
-        return [f"{', '.join(dict.fromkeys(c.dtype for c in having))}: {text}" for text, having in told.items()]
+        return [f"{', '.join(dict.fromkeys(c.dtype for c in having))}: {text}" for text, having in by_text.items()]
 
 
 def status_of(cell: CellResult) -> Status:
@@ -84,15 +84,17 @@ def urgency(status: Status) -> int:
     return list(Status).index(status)
 
 
-def census(results: Results) -> list[dict[str, Entry]]:
+def census(results: Results) -> list[dict[str, CensusEntry]]:
     """The entries of every op by backend."""
     differing = [row for row in results.comparisons if row.fails or row.hides]
-    found = by_cause(results, differing)
+    findings = by_cause(results, differing)
     made, anchors = grouped(((cell.op, cell.backend), cell) for cell in cells(results)), set[str]()
     ops = dict.fromkeys(case.op for case in results.cases)
     return [
         {
-            name: Entry(op, name, unique(f"{op}.{name}", anchors), made[op, name], findings_of(found, op, name))
+            name: CensusEntry(
+                op, name, unique(f"{op}.{name}", anchors), made[op, name], findings_of(findings, op, name)
+            )
             for name in results.backend_names
             if (op, name) in made
         }
@@ -100,10 +102,10 @@ def census(results: Results) -> list[dict[str, Entry]]:
     ]
 
 
-def findings_of(found: Sequence[Finding], op: str, backend: str) -> list[Finding]:
+def findings_of(findings: Sequence[Finding], op: str, backend: str) -> list[Finding]:
     """The findings of an op that belong to a backend, with its differences only."""
     mine = []
-    for finding in found:
+    for finding in findings:
         own = tuple(d for d in finding.differences if d.backend == backend)
         if finding.op == op and own:
             mine.append(replace(finding, differences=own))
@@ -140,24 +142,24 @@ def to_script(results: Results) -> list[CellResult]:
 
 
 @dataclass(frozen=True)
-class Section:
+class CensusSection:
     """The ops of a config file: its name, their entries, and the findings of each entry in lines."""
 
     name: str
-    rows: Sequence[Mapping[str, Entry]]
-    told: Sequence[tuple[Entry, Sequence[Mapping[str, Markup | str]]]]
+    rows: Sequence[Mapping[str, CensusEntry]]
+    findings: Sequence[tuple[CensusEntry, Sequence[Mapping[str, Markup | str]]]]
 
 
-def sections(results: Results, scripts: Collection[str]) -> list[Section]:
+def sections(results: Results, scripts: Collection[str]) -> list[CensusSection]:
     """The sections of a run."""
     names = {(cell.id, cell.dtype, cell.backend): cell.anchor for cell in cells(results)}
     files = {case.op: Path(case.source.file).stem for case in results.cases}
-    found = []
+    by_file = []
     for name, rows in grouped((files[next(iter(row.values())).op], row) for row in census(results)).items():
         entries = [entry for row in rows for entry in row.values()]
-        lines = [(entry, [told(f, names, scripts) for f in entry.findings]) for entry in entries]
-        found.append(Section(name, rows, lines))
-    return found
+        lines = [(entry, [finding_row(f, names, scripts) for f in entry.findings]) for entry in entries]
+        by_file.append(CensusSection(name, rows, lines))
+    return by_file
 
 
 def census_page(runs: Sequence[Results], scripts: Collection[str] = ()) -> str:
@@ -166,8 +168,8 @@ def census_page(runs: Sequence[Results], scripts: Collection[str] = ()) -> str:
     style = source("census.css") + "".join(
         f"main:has(#only-{i}:checked) tr.op:not(.differs-{i}) {{ display: none }}\n" for i in range(len(backends))
     )
-    found = [section for results in runs for section in sections(results, scripts)]
-    entries = [entry for section in found for row in section.rows for entry in row.values()]
+    all_sections = [section for results in runs for section in sections(results, scripts)]
+    entries = [entry for section in all_sections for row in section.rows for entry in row.values()]
     counted = Counter(status_of(cell) for entry in entries for cell in entry.cells)
     return str(
         rendered(
@@ -175,8 +177,8 @@ def census_page(runs: Sequence[Results], scripts: Collection[str] = ()) -> str:
             style=Markup(style),  # noqa: S704 - a file of this package
             style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
             backends=list(backends.values()),
-            sections=found,
-            size=f"{plural(sum(len(section.rows) for section in found), 'op')}, "
+            sections=all_sections,
+            size=f"{plural(sum(len(section.rows) for section in all_sections), 'op')}, "
             f"{plural(sum(len(results.cases) for results in runs), 'case')}, "
             f"{plural(counted.total(), 'cell')}",
             counts={status.value: counted[status] for status in Status},
@@ -184,7 +186,7 @@ def census_page(runs: Sequence[Results], scripts: Collection[str] = ()) -> str:
     )
 
 
-def told(
+def finding_row(
     finding: Finding, names: Mapping[tuple[str, str, str], str], scripts: Collection[str]
 ) -> Mapping[str, Markup | str]:
     """A finding in lines, with its script if there is one."""

@@ -26,7 +26,7 @@ MOST_NAMES = 255
 COLUMNS = ("dtype", "backend", "status", "verdict")
 
 
-class Names(dict[str, int]):
+class Numbering(dict[str, int]):
     """Numbers for names, in the order of their first use."""
 
     def __missing__(self, name: str) -> int:
@@ -35,7 +35,7 @@ class Names(dict[str, int]):
 
 def every_cell(store: Store) -> dict[str, Any] | None:
     """The cells as base64, with how many they are; None if they have more backends or dtypes than a byte can name."""
-    names = {column: Names() for column in (*COLUMNS, "op")}
+    names = {column: Numbering() for column in (*COLUMNS, "op")}
     names["status"].update({status: rank for rank, status in enumerate(URGENCY)})
     cases, ops = bytearray(), bytearray()
     n_cases, last = 0, None

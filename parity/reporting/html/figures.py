@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from parity.judge.bound.envelope import OFF
 from parity.reporting.plots.svg import Scale, power, svg, tick, words
-from parity.reporting.plots.tensors import N_LEVELS, NOT_FINITE, Axis, Histogram, Map, runs
+from parity.reporting.plots.tensors import N_LEVELS, NOT_FINITE, Histogram, LogBins, Map, runs
 from parity.reporting.results.cells import TENSOR_LABELS, Status
 from parity.reporting.text.words import cut, factor
 
@@ -39,7 +39,9 @@ def status_bar(numbers: Mapping[Status, int]) -> Markup:
     return Markup(f"{head}{''.join(parts)}</svg>")  # noqa: S704
 
 
-def histograms(rows: Mapping[str, tuple[Histogram, float | None]], axis: Axis, own: str, *, measured: bool) -> Markup:
+def histograms(
+    rows: Mapping[str, tuple[Histogram, float | None]], axis: LogBins, own: str, *, measured: bool
+) -> Markup:
     """A band for each backend over one axis: how many elements have which error, in units of the envelope.
 
     `rows` holds a histogram and the error ratio by backend; `own` is the one that the finding is about. Where the unit
@@ -67,15 +69,15 @@ def histograms(rows: Mapping[str, tuple[Histogram, float | None]], axis: Axis, o
 
 def marks(scale: Scale, bottom: int) -> list[str]:
     """The error bound, OFF, and the envelope itself, 1."""
-    one, off = float(scale.at(0)), float(scale.at(math.log10(OFF)))
+    one, bound = float(scale.at(0)), float(scale.at(math.log10(OFF)))
     return [
-        f'<rect class="off" x="{off:.1f}" width="{NAME_WIDTH + PLOT_WIDTH - off:.1f}" height="{bottom}"/>',
-        f'<path class="one" d="M{one:.1f} 0v{bottom}"/><path class="eight" d="M{off:.1f} 0v{bottom}"/>',
-        words(off + 3, 8, "error bound", "eight"),
+        f'<rect class="off" x="{bound:.1f}" width="{NAME_WIDTH + PLOT_WIDTH - bound:.1f}" height="{bottom}"/>',
+        f'<path class="one" d="M{one:.1f} 0v{bottom}"/><path class="eight" d="M{bound:.1f} 0v{bottom}"/>',
+        words(bound + 3, 8, "error bound", "eight"),
     ]
 
 
-def bars(counted: Histogram, axis: Axis, base: int, style: str) -> str:
+def bars(counted: Histogram, axis: LogBins, base: int, style: str) -> str:
     """All bars of a band, as lines as wide as a bar; heights grow with the square root, so that one element shows."""
     most = max(counted.counts, default=0) or 1
     heights = ((i, max(round(BAR_HEIGHT * math.sqrt(n / most)), 1)) for i, n in enumerate(counted.counts) if n)
@@ -94,7 +96,7 @@ def extra_text(counted: Histogram, ratio: float | None) -> str:
     return "" if ratio is None else f"ratio {factor(ratio)}"
 
 
-def spoken(counted: Histogram, ratio: float | None, axis: Axis, measured: bool) -> str:
+def spoken(counted: Histogram, ratio: float | None, axis: LogBins, measured: bool) -> str:
     """A histogram in words."""
     if counted.n_exact == counted.total:
         return "exact"
@@ -107,30 +109,30 @@ def spoken(counted: Histogram, ratio: float | None, axis: Axis, measured: bool) 
     return ", ".join([*said, *([] if ratio is None else [f"ratio {factor(ratio)}"])])
 
 
-def mismatch(found: Map, unit: float, *, measured: bool) -> Markup:
+def mismatch(error_map: Map, unit: float, *, measured: bool) -> Markup:
     """Where the errors sit: a block is the darker, the larger the largest error in it."""
-    n_rows, n_columns = found.levels.shape
-    side = min(MAP_WIDTH / n_columns, MAX_BLOCK)
-    high = STRIP if n_rows == 1 else side
-    width, height = n_columns * side, n_rows * high
+    n_rows, n_columns = error_map.levels.shape
+    block = min(MAP_WIDTH / n_columns, MAX_BLOCK)
+    high = STRIP if n_rows == 1 else block
+    width, height = n_columns * block, n_rows * high
     paths: dict[int, str] = {}
-    for level, row, column, length in runs(found.levels):
+    for level, row, column, length in runs(error_map.levels):
         if level:
             paths[level] = paths.get(level, "") + f"M{column} {row}h{length}"
     drawn = "".join(f'<path class="l{level}" d="{d}"/>' for level, d in sorted(paths.items()))
     ground = f'<rect class="ground" x=".5" y=".5" width="{width:g}" height="{height:g}"/>'
-    blocks = f'<g class="blocks" transform="translate(.5 {high / 2 + 0.5:g}) scale({side:g} {high:g})">{drawn}</g>'
-    shades = legend(height + 9, found, unit, paths, measured=measured)
+    blocks = f'<g class="blocks" transform="translate(.5 {high / 2 + 0.5:g}) scale({block:g} {high:g})">{drawn}</g>'
+    shades = legend(height + 9, error_map, unit, paths, measured=measured)
     total = max(width, MAP_WIDTH) + 1
-    said = map_text(found, unit, paths, measured=measured)
+    said = map_text(error_map, unit, paths, measured=measured)
     foot = 42 if NOT_FINITE in paths else 26
     return svg(total, height + foot, said, [ground, blocks, *shades], "map")
 
 
-def legend(y: float, found: Map, unit: float, used: Mapping[int, str], *, measured: bool) -> list[str]:
+def legend(y: float, error_map: Map, unit: float, used: Mapping[int, str], *, measured: bool) -> list[str]:
     """The legend: the shades with the errors at both ends."""
     keys = [f'<path class="l{level}" d="M{KEY * (level - 1)} {y + 5:g}h{KEY}"/>' for level in range(1, N_LEVELS + 1)]
-    low, high = factor(found.low / unit), factor(found.high / unit)
+    low, high = factor(error_map.low / unit), factor(error_map.high / unit)
     said = f"{low} to {high}" + (" envelopes" if measured else "")
     texts = [words(KEY * N_LEVELS + 6, y + 9, said, "dim")]
     if NOT_FINITE in used:
@@ -139,13 +141,13 @@ def legend(y: float, found: Map, unit: float, used: Mapping[int, str], *, measur
     return [f'<g class="key">{"".join(keys)}</g>', *texts]
 
 
-def map_text(found: Map, unit: float, used: Mapping[int, str], *, measured: bool) -> str:
+def map_text(error_map: Map, unit: float, used: Mapping[int, str], *, measured: bool) -> str:
     """A map in words."""
-    n_rows, n_columns = found.levels.shape
-    worst = [int(i) for i in divmod(int(found.levels.argmax()), n_columns)]
+    n_rows, n_columns = error_map.levels.shape
+    worst = [int(i) for i in divmod(int(error_map.levels.argmax()), n_columns)]
     unit_text = " envelopes" if measured else ""
-    text = f"Where the errors sit, {n_rows} by {n_columns} blocks: from {factor(found.low / unit)} to "
-    text += f"{factor(found.high / unit)}{unit_text}, a largest one in row {worst[0] + 1}, column {worst[1] + 1}"
+    text = f"Where the errors sit, {n_rows} by {n_columns} blocks: from {factor(error_map.low / unit)} to "
+    text += f"{factor(error_map.high / unit)}{unit_text}, a largest one in row {worst[0] + 1}, column {worst[1] + 1}"
     return text + (", some finite in one of the two only" if NOT_FINITE in used else "")
 
 

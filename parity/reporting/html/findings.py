@@ -79,8 +79,8 @@ class FindingRenderer:
         tensors = dict.fromkeys(row.tensor for row in rows)
         alike = grouped(((worst[tensor].verdict, worst[tensor].suspect), tensor) for tensor in tensors)
         for first, *others in alike.values():
-            sides = self.ratios(cell, first).items() if first not in pictured else ()
-            known = " · ".join(f"{side} {factor(ratio)}" for side, ratio in sides)
+            ratios = self.ratios(cell, first).items() if first not in pictured else ()
+            known = " · ".join(f"{backend} {factor(ratio)}" for backend, ratio in ratios)
             same = [with_ratio(name, self.ratios(cell, name).get(cell.backend)) for name in others[:MAX_ALIKE]]
             same += [f"{len(others) - MAX_ALIKE} more"] if len(others) > MAX_ALIKE else []
             yield first, cell.report.reason(worst[first], self.tensor_rows(cell, first)), known, listed(same)

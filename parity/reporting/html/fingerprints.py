@@ -104,12 +104,12 @@ def section(folder: Path) -> dict[str, Any]:
 
 def drawable(lines: Iterable[Line]) -> Iterator[Line]:
     """The first lines with points that have a place in the plot, and these points."""
-    kept = (Line(line.name, line.dtype, tuple(point for point in line.points if has_place(*point))) for line in lines)
+    kept = (Line(line.name, line.dtype, tuple(point for point in line.points if is_drawable(*point))) for line in lines)
     usable = [line for line in kept if line.points]
     yield from (Line(line.name, line.dtype, line.points[:MAX_POINTS]) for line in usable[:MAX_LINES])
 
 
-def has_place(x: float, y: float) -> bool:
+def is_drawable(x: float, y: float) -> bool:
     """Whether a point is of a usable size."""
     return 1 / DRAWABLE < x < DRAWABLE and (y == 0 or (not math.isnan(y) and 1 / DRAWABLE < y < DRAWABLE))
 

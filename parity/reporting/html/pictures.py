@@ -20,7 +20,7 @@ from parity.reporting.plots.tensors import (
     mismatch_map,
 )
 from parity.reporting.results.cells import CellResult
-from parity.reporting.results.kept import KeptError, kept_path, load, side_folders
+from parity.reporting.results.kept import KeptError, backend_folders, kept_path, load
 from parity.reporting.results.rows import CaseRow, Results
 
 MAX_BACKENDS = 6
@@ -46,8 +46,8 @@ class Gallery:
     def __init__(self, results: Results, run_dir: Path) -> None:
         self.run_dir = run_dir
         self.backends = results.backend_names
-        self.folders = side_folders(self.backends)
-        self._found: dict[tuple[str, str, str, str], Errors | str] = {}
+        self.folders = backend_folders(self.backends)
+        self._cache: dict[tuple[str, str, str, str], Errors | str] = {}
 
     def picture(self, cell: CellResult, tensor: str, ratios: Mapping[str, float], unit: float | None) -> Picture:
         """What is shown of a tensor of a cell; `unit` is the envelope, None where it is not known."""
@@ -55,9 +55,9 @@ class Gallery:
         if isinstance(own, str):
             return Picture(tensor, note=f"No picture: {own}.")
         others = [name for name in self.backends if name != cell.backend][: MAX_BACKENDS - 1]
-        sides = [name for name in self.backends if name == cell.backend or name in others]
-        found = {name: self.errors(cell.case, cell.dtype, name, tensor) for name in sides}
-        many = {name: one for name, one in found.items() if isinstance(one, Errors)}
+        names = [name for name in self.backends if name == cell.backend or name in others]
+        by_backend = {name: self.errors(cell.case, cell.dtype, name, tensor) for name in names}
+        many = {name: one for name, one in by_backend.items() if isinstance(one, Errors)}
         size, measured = unit or 1.0, unit is not None
         axis = axis_for(list(many.values()), size)
         counted = {name: (histogram(one, size, axis), ratios.get(name)) for name, one in many.items()}
@@ -74,25 +74,25 @@ class Gallery:
     def errors(self, case: CaseRow, dtype: str, backend: str, tensor: str) -> Errors | str:
         """|actual − oracle| of a tensor of one backend, or why it cannot be had."""
         key = (case.id, dtype, backend, tensor)
-        if key not in self._found:
-            self._found[key] = self.read(case, dtype, backend, tensor)
-        return self._found[key]
+        if key not in self._cache:
+            self._cache[key] = self.read(case, dtype, backend, tensor)
+        return self._cache[key]
 
     def read(self, case: CaseRow, dtype: str, backend: str, tensor: str) -> Errors | str:
         """The same, from the files."""
         try:
-            sides = (kept_path(case, dtype, side, tensor, self.folders) for side in (backend, ORACLE))
-            return errors(*(load(self.run_dir, path) for path in sides))
+            paths = (kept_path(case, dtype, name, tensor, self.folders) for name in (backend, ORACLE))
+            return errors(*(load(self.run_dir, path) for path in paths))
         except (KeptError, PictureError) as error:
             return str(error)
 
 
-def notes(found: Errors, *, measured: bool) -> str:
+def notes(errors: Errors, *, measured: bool) -> str:
     """What has to be said beside a picture."""
     said = []
-    if found.sampled:
+    if errors.sampled:
         said.append(
-            f"{found.values.size:,} of its {found.n_elements:,} elements, evenly spaced, were looked at "
+            f"{errors.values.size:,} of its {errors.n_elements:,} elements, evenly spaced, were looked at "
             f"(at most {MAX_ELEMENTS:,})."
         )
     if not measured:

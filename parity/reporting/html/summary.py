@@ -76,7 +76,7 @@ def top(results: Results, cells: Sequence[CellResult]) -> dict[str, Any]:
     made: list[dict[str, Any]] = [
         {
             "sentence": cause_sentence(group),
-            "findings": [told(finding, anchors, several=len(group) > 1) for finding in group],
+            "findings": [finding_row(finding, anchors, several=len(group) > 1) for finding in group],
             "open": False,
         }
         for group in groups
@@ -111,13 +111,13 @@ def cause_sentence(group: Sequence[Finding]) -> Markup:
     return marked_up(Text.assemble(whole.sentence(), (where, "dim")))
 
 
-def told(finding: Finding, anchors: Mapping[tuple[str, str, str], str], *, several: bool) -> dict[str, Any]:
+def finding_row(finding: Finding, anchors: Mapping[tuple[str, str, str], str], *, several: bool) -> dict[str, Any]:
     """A finding in lines: place (where the cause has `several`), releases, formula, values, advice; with the filter of
     its cells and the link to its worst one.
     """
     worst = finding.worst
-    place = finding.place() if several else ""
-    lines = (place, finding.history(), finding.formula(), finding.values(), finding.advice())
+    scope = finding.scope() if several else ""
+    lines = (scope, finding.history(), finding.formula(), finding.values(), finding.advice())
     return {
         "formula": finding.formula(),
         "lines": [line for line in lines if line],
@@ -128,13 +128,13 @@ def told(finding: Finding, anchors: Mapping[tuple[str, str, str], str], *, sever
 
 def warning_lines(results: Results) -> list[tuple[Markup, list[str]]]:
     """The warnings, each with the lines that belong to it; first the entries of `known` that are out of date."""
-    found: list[tuple[Markup, list[str]]] = []
+    warned: list[tuple[Markup, list[str]]] = []
     for line in (*known_lines([row for row in results.known if row.fails]), *warnings(results)):
         if line.plain.startswith("  "):
-            found[-1][1].append(line.plain.strip())
+            warned[-1][1].append(line.plain.strip())
         else:
-            found.append((marked_up(line[len(PREFIX) :] if line.plain.startswith(PREFIX) else line), []))
-    return found
+            warned.append((marked_up(line[len(PREFIX) :] if line.plain.startswith(PREFIX) else line), []))
+    return warned
 
 
 def cells_of(finding: Finding) -> dict[str, str]:
@@ -173,7 +173,7 @@ def matrix_of_cells(results: Results) -> dict[str, Any]:
 
 def counted(group: Sequence[MatrixRow]) -> dict[str, Any]:
     """An entry of the matrix of cells; the worst status comes first."""
-    order = {status: place for place, status in enumerate(dict.fromkeys((*DIFFERING, *Status)))}
+    order = {status: rank for rank, status in enumerate(dict.fromkeys((*DIFFERING, *Status)))}
     rows = sorted(group, key=lambda row: order[Status(row.status)])
     worst, differing = rows[0], [row for row in rows if row.status != Status.PASSED]
     return {
@@ -222,8 +222,8 @@ def gate(results: Results) -> str:
 
 def words() -> list[tuple[str, str]]:
     """The words that are parity's own, each with what it means."""
-    found = re.findall(r"## (\w+)\n\n(.*?)(?=\n\n|\Z)", source("glossary.md"), re.DOTALL)
-    return [(word, " ".join(text.split())) for word, text in found]
+    entries = re.findall(r"## (\w+)\n\n(.*?)(?=\n\n|\Z)", source("glossary.md"), re.DOTALL)
+    return [(word, " ".join(text.split())) for word, text in entries]
 
 
 def filter_link(**wanted: str) -> str:

@@ -68,7 +68,7 @@ class Histogram:
 
 
 @dataclass(frozen=True)
-class Axis:
+class LogBins:
     """The bars that several histograms share: `n` of equal width between the decimal logarithms `low` and `high`."""
 
     low: int
@@ -104,12 +104,12 @@ def errors(actual: NDArray[Any], exact: NDArray[Any]) -> Errors:
         raise PictureError(f"{strange[0]} is not a real dtype")
     if not actual.size:
         raise PictureError("it has no elements")
-    place = thinned(actual.shape)
-    found, wanted = (np.asarray(array[place], dtype=np.float64) for array in (actual, exact))
+    index = thinned(actual.shape)
+    observed, wanted = (np.asarray(array[index], dtype=np.float64) for array in (actual, exact))
     with np.errstate(invalid="ignore", over="ignore"):
-        off = np.abs(found - wanted)
-    same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
-    return Errors(np.where(same, 0.0, np.where(np.isfinite(off), off, np.inf)), actual.shape)
+        error = np.abs(observed - wanted)
+    same = (observed == wanted) | (np.isnan(observed) & np.isnan(wanted))
+    return Errors(np.where(same, 0.0, np.where(np.isfinite(error), error, np.inf)), actual.shape)
 
 
 def thinned(shape: Sequence[int]) -> tuple[slice, ...]:
@@ -123,12 +123,12 @@ def thinned(shape: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(None, None, step) for step in steps)
 
 
-def axis_for(many: Sequence[Errors], unit: float) -> Axis:
+def axis_for(many: Sequence[Errors], unit: float) -> LogBins:
     """Whole decades around the errors of several tensors, in units of `unit`, including 1 and 10."""
-    logs = [found for one in many if (found := logarithms(one.values, unit)).size]
-    low = min((float(found.min()) for found in logs), default=0.0)
-    high = max((float(found.max()) for found in logs), default=0.0)
-    return Axis(max(min(math.floor(low), -1), LOWEST), max(math.floor(high) + 1, 2))
+    logs = [log for one in many if (log := logarithms(one.values, unit)).size]
+    low = min((float(log.min()) for log in logs), default=0.0)
+    high = max((float(log.max()) for log in logs), default=0.0)
+    return LogBins(max(min(math.floor(low), -1), LOWEST), max(math.floor(high) + 1, 2))
 
 
 def logarithms(values: Floats, unit: float) -> Floats:
@@ -137,24 +137,32 @@ def logarithms(values: Floats, unit: float) -> Floats:
     return np.asarray(np.log10(usable) - math.log10(unit), dtype=np.float64)
 
 
-def histogram(found: Errors, unit: float, axis: Axis) -> Histogram:
+def histogram(tensor_errors: Errors, unit: float, axis: LogBins) -> Histogram:
     """The errors in units of `unit`, counted by decimal logarithm; those beyond the axis count in its end bars."""
-    inside = np.clip(logarithms(found.values, unit), axis.low, np.nextafter(axis.high, axis.low))
+    inside = np.clip(logarithms(tensor_errors.values, unit), axis.low, np.nextafter(axis.high, axis.low))
     counts, _ = np.histogram(inside, bins=axis.n, range=(axis.low, axis.high))
-    exact, infinite = (int(np.count_nonzero(mask)) for mask in (found.values == 0, np.isinf(found.values)))
+    exact, infinite = (
+        int(np.count_nonzero(mask)) for mask in (tensor_errors.values == 0, np.isinf(tensor_errors.values))
+    )
     return Histogram(tuple(counts.tolist()), exact, infinite)
 
 
-def mismatch_map(found: Errors) -> Map:
+def mismatch_map(tensor_errors: Errors) -> Map:
     """The locations of the errors, in at most MAX_ROWS times MAX_COLUMNS blocks."""
-    split = best_split(found.shape)
-    plane = found.values.reshape(math.prod(found.values.shape[:split]), -1)
+    split = best_split(tensor_errors.shape)
+    plane = tensor_errors.values.reshape(math.prod(tensor_errors.values.shape[:split]), -1)
     worst = largest_by_block(plane)
     usable = worst[(worst > 0) & np.isfinite(worst)]
     high = float(usable.max()) if usable.size else 1.0
     # Within a decade, different shades would make noise look like a pattern.
     low = min(float(usable.min()), high / 10) if usable.size else 0.1
-    return Map(levels(worst, low, high), low, high, axes_text(found.shape, 0, split), axes_text(found.shape, split))
+    return Map(
+        levels(worst, low, high),
+        low,
+        high,
+        axes_text(tensor_errors.shape, 0, split),
+        axes_text(tensor_errors.shape, split),
+    )
 
 
 def best_split(shape: Sequence[int]) -> int:

@@ -229,7 +229,7 @@ def status_of(
 
 def ratio_of(row: ComparisonRow, backend: str) -> float | None:
     """The error ratio of one backend of a comparison."""
-    ratios = (ratio for name, ratio in row.sides if name == backend)
+    ratios = (ratio for name, ratio in row.backend_ratios if name == backend)
     return next((ratio for ratio in ratios if ratio is not None and not math.isnan(ratio)), None)
 
 

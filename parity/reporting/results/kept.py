@@ -20,7 +20,7 @@ class KeptError(Exception):
     """A tensor is missing or cannot be read; the message names the file and says why."""
 
 
-def side_folders(backends: Iterable[str]) -> dict[str, str]:
+def backend_folders(backends: Iterable[str]) -> dict[str, str]:
     """The unique folder names of the oracle and of each backend, in the order of the run's backends."""
     folders = {ORACLE: ORACLE}
     for backend in backends:
@@ -36,16 +36,16 @@ def file_name(tensor: str) -> str:
     return f"{slug(tensor)}.npy"
 
 
-def kept_path(case: CaseRow, dtype: str, side: str, tensor: str, folders: dict[str, str]) -> str:
+def kept_path(case: CaseRow, dtype: str, backend: str, tensor: str, folders: dict[str, str]) -> str:
     """The path of a case's tensor of a backend or the oracle, relative to the run directory.
 
     Raises KeptError if the run stored nothing of the case, or has no such backend.
     """
-    if side not in folders:
-        raise KeptError(f"the run has no {side}")
+    if backend not in folders:
+        raise KeptError(f"the run has no {backend}")
     if not case.files:
         raise KeptError(f"no tensors of {case.id} were stored")
-    return f"{Path(case.files[0]).parent}/{dtype}/{folders[side]}/{file_name(tensor)}"
+    return f"{Path(case.files[0]).parent}/{dtype}/{folders[backend]}/{file_name(tensor)}"
 
 
 def load(run_dir: Path, name: str) -> Array:

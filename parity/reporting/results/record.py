@@ -29,12 +29,12 @@ from parity.reporting.results.rows import (
     ComparisonRow,
     ConfigRow,
     EnvelopeRow,
+    ErrorRatios,
     InputRow,
     KnownRow,
     OutcomeRow,
-    Ratios,
     RunRow,
-    Source,
+    SourceLocation,
 )
 
 MAX_LITERAL = 8
@@ -92,7 +92,7 @@ def ops_copy(spec: BackendSpec) -> str:
 def case_row(case: CasePlan, folder: Path | None) -> CaseRow:
     """A row of `cases`; `folder` holds its inputs, relative to the run directory."""
     params, inputs = report_of(case.op).recorded(case, folder)
-    source = Source(case.source.file, case.source.line)
+    source = SourceLocation(case.source.file, case.source.line)
     dtypes, backends, brought = list(case.dtypes), list(case.backends), brought_row(case)
     return CaseRow(case.id, case.op, params, dtypes, inputs, source, backends, case.baseline, brought)
 
@@ -174,7 +174,7 @@ def comparison_row(comparison: Comparison) -> ComparisonRow:
         rtol=comparison.rtol,
         atol=comparison.atol,
         oracle_value=comparison.oracle_value,
-        error_ratio=Ratios(*comparison.error_ratio),
+        error_ratio=ErrorRatios(*comparison.error_ratio),
         envelope=None if envelope is None else EnvelopeRow(*envelope),
         message=comparison.message,
         frontier=None if metrics is None or metrics.frontier is None else list(metrics.frontier),
@@ -195,7 +195,7 @@ def known_row(entry: LedgerEntry) -> KnownRow:
         outcome=Outcome.UNSUPPORTED.value if known.unsupported else None,
         until=None if known.until is None else known.until.isoformat(),
         reason=known.reason,
-        source=Source(known.source.file, known.source.line),
+        source=SourceLocation(known.source.file, known.source.line),
         state=entry.state.value,
         n_matched=entry.n_matched,
         worst_ratio=entry.worst_ratio,

@@ -126,12 +126,12 @@ def escaped(value: Any) -> Any:
 
 def problem(error: Exception) -> str:
     """`comparisons[3].rtol: expected float, got str`, with limited length."""
-    found = LOCATION.fullmatch(str(error))
-    if found is None:
+    match = LOCATION.fullmatch(str(error))
+    if match is None:
         return str(error)[:MAX_SHOWN]
-    what = found["problem"].replace("`", "").replace("Object missing required field", "missing field")
+    what = match["problem"].replace("`", "").replace("Object missing required field", "missing field")
     what = f"e{what[1:]}" if what.startswith("Expected ") else what
-    return (f"{found['location']}: {what}" if found["location"] else what)[:MAX_SHOWN]
+    return (f"{match['location']}: {what}" if match["location"] else what)[:MAX_SHOWN]
 
 
 def read_json(path: Path, max_bytes: int) -> Any:

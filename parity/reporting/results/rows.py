@@ -45,7 +45,7 @@ Values = Annotated[list[float], Meta(max_length=MAX_STEPS)]
 Stage = Literal["data", "forward", "loss", "gradient", "clip", "schedule", "update"]
 
 
-class Source(Struct, frozen=True):
+class SourceLocation(Struct, frozen=True):
     """File and line of a config."""
 
     file: str
@@ -126,7 +126,7 @@ class CaseRow(Struct, frozen=True):
     params: dict[str, Any]
     dtypes: list[str]
     inputs: dict[str, InputRow]
-    source: Source
+    source: SourceLocation
     backends: list[str] = []
     baseline: str = ""
     brought: BroughtRow | None = None
@@ -153,7 +153,7 @@ class OutcomeRow(Struct, frozen=True, kw_only=True):
         return self.case, self.dtype, self.backend
 
 
-class Ratios(Struct, frozen=True):
+class ErrorRatios(Struct, frozen=True):
     """The error ratios of the two backends of a comparison, None where they were not measured."""
 
     actual: float | None
@@ -196,7 +196,7 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     rtol: float
     atol: float
     oracle_value: float | None
-    error_ratio: Ratios
+    error_ratio: ErrorRatios
     envelope: EnvelopeRow | None = None
     message: str
     frontier: list[tuple[float, float]] | None = None
@@ -209,14 +209,14 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
             raise ValueError("a worst element without its values")
 
     @property
-    def sides(self) -> tuple[tuple[str, float | None], tuple[str, float | None]]:
+    def backend_ratios(self) -> tuple[tuple[str, float | None], tuple[str, float | None]]:
         """The two backends, each with its error ratio."""
         return (self.actual, self.error_ratio.actual), (self.expected, self.error_ratio.expected)
 
     @property
     def ratios(self) -> dict[str, float]:
         """The error ratios that are known, by backend."""
-        return {name: ratio for name, ratio in self.sides if ratio is not None}
+        return {name: ratio for name, ratio in self.backend_ratios if ratio is not None}
 
     @property
     def largest_ratio(self) -> float:
@@ -266,7 +266,7 @@ class KnownRow(Struct, frozen=True, kw_only=True):
     outcome: str | None = None
     until: str | None = None
     reason: str
-    source: Source | None = None
+    source: SourceLocation | None = None
     state: str
     n_matched: int = 0
     worst_ratio: float | None = None

@@ -52,12 +52,12 @@ def settle_again(store: Store, known: Sequence[KnownRow], *, interrupted: bool) 
     rows = store.select("SELECT id, dtypes, backends FROM cases ORDER BY rowid")
     asked = [(case, tuple(json.loads(dtypes)), tuple(json.loads(backends))) for case, dtypes, backends in rows]
     entries = [(row, deviation(row)) for row in known]
-    told = [entry for _, entry in entries if any(means(entry, case) for case, _, _ in asked)]
+    applicable = [entry for _, entry in entries if any(means(entry, case) for case, _, _ in asked)]
     names = tuple(row.name for row in store.rows(BACKENDS))
     cases = tuple((case, dtypes) for case, dtypes, _ in asked)
     everything = Asked(cases, names, narrower={case: backends for case, _, backends in asked if backends})
-    plan = Plan("", (), (), run.baseline, 0, (), tuple(told), everything)
-    others = [row for row, entry in entries if entry not in told]
+    plan = Plan("", (), (), run.baseline, 0, (), tuple(applicable), everything)
+    others = [row for row, entry in entries if entry not in applicable]
     settle(store, plan, run.fail_on, interrupted=interrupted, others=others)
 
 

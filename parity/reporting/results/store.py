@@ -380,10 +380,10 @@ class Store:
 
     def one(self, table: Table) -> Any:
         """The only row of a table; raises ResultsError if there is none."""
-        found = next(self.rows(table), None)
-        if found is None:
+        row = next(self.rows(table), None)
+        if row is None:
             raise ResultsError(f"{self.path or STORE}: it has no {table.name}")
-        return found
+        return row
 
     def results(self, where: str = "1", *values: Any) -> Results:
         """The rows of the cases that a condition on `case_id` selects, by default all."""

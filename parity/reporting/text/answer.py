@@ -32,17 +32,17 @@ BELOW = {
 def answer(results: Results) -> Text:
     """The verdict line: `FAIL  2 findings in 16 of 148 tensors: paddle, torch`."""
     code = results.summary.exit_code
-    found = findings(results)
+    all_findings = findings(results)
     if code == exit_codes.INTERRUPTED:
-        so_far = f"; {in_tensors(found, results)} so far" if found else ""
+        so_far = f"; {in_tensors(all_findings, results)} so far" if all_findings else ""
         return Text.assemble(
             ("INTERRUPTED", "bold yellow"), f"  {plural(sum(results.summary.outcomes.values()), 'result')} kept{so_far}"
         )
     n_bad = sum(row.fails for row in results.known)
     outdated = f"{plural(n_bad, 'known deviation is', 'known deviations are')} out of date"
-    if found:
+    if all_findings:
         known = f"; {outdated}" if n_bad else ""
-        said = (in_tensors(found, results), known, not_compared(results), stopped_text(results))
+        said = (in_tensors(all_findings, results), known, not_compared(results), stopped_text(results))
         return Text.assemble(("FAIL", "bold red"), "  ", *said)
     if n_bad:
         return Text.assemble(("FAIL", "bold red"), f"  no findings, but {outdated}{not_compared(results)}")
@@ -53,13 +53,13 @@ def answer(results: Results) -> Text:
     return Text.assemble(("PASS", "bold green"), f"  no findings{passed(results)}")
 
 
-def in_tensors(found: Sequence[Finding], results: Results) -> str:
+def in_tensors(all_findings: Sequence[Finding], results: Results) -> str:
     """`2 findings in 16 of 148 tensors: paddle, torch`; the backend that differs in most tensors comes first."""
-    rows = [(d.backend, d.row.tensor_key) for finding in found for d in finding.differences]
+    rows = [(d.backend, d.row.tensor_key) for finding in all_findings for d in finding.differences]
     ranked = Counter(backend for backend, _ in dict.fromkeys(rows)).most_common()
     n, total = len({key for _, key in rows}), sum(tally(results).values())
     names = few((printable(name) for name, _ in ranked), 6)
-    return f"{plural(len(found), 'finding')} in {n} of {plural(total, 'tensor')}: {names}"
+    return f"{plural(len(all_findings), 'finding')} in {n} of {plural(total, 'tensor')}: {names}"
 
 
 def stopped_text(results: Results) -> str:
@@ -138,8 +138,8 @@ def choices(below: Sequence[ComparisonRow], results: Results) -> Iterator[str]:
 
 def suspects(results: Results) -> Iterator[Text]:
     """The passes that hide an error, each cause in a line, then curves that drift and passes that say little."""
-    found = tolerated(results)
-    for finding in found[:MAX_CAUSES]:
+    tolerated_findings = tolerated(results)
+    for finding in tolerated_findings[:MAX_CAUSES]:
         n = plural(finding.n_tensors, "tensor passes", "tensors pass")
         yield warning(
             f"{n} only because the tolerance is loose: ",

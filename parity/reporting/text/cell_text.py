@@ -11,7 +11,7 @@ from itertools import pairwise
 from parity.config.nodes import printable
 from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import CellResult, Status
-from parity.reporting.results.rows import CaseRow, CellKey, ComparisonRow, KnownRow, Results, Source
+from parity.reporting.results.rows import CaseRow, CellKey, ComparisonRow, KnownRow, Results, SourceLocation
 from parity.reporting.text.evidence import HARMLESS, residual_text
 from parity.reporting.text.findings import Difference, Finding, by_cause
 from parity.reporting.text.reasons import CaseRows
@@ -26,7 +26,7 @@ def failing_entries(results: Results) -> list[KnownRow]:
     return [row for row in results.known if row.fails]
 
 
-def config_location(source: Source | None) -> tuple[str, int]:
+def config_location(source: SourceLocation | None) -> tuple[str, int]:
     """File and line of the config in which a case or an entry of `known` stands."""
     return ("", 1) if source is None else (source.file, max(source.line, 1))
 
@@ -76,7 +76,7 @@ def no_result(cell: CellResult) -> str:
     return f"{cell.outcome}: {message}"
 
 
-def narrowed(found: Iterable[Finding], key: Callable[[Difference], Key]) -> dict[Key, list[Finding]]:
+def narrowed(findings: Iterable[Finding], key: Callable[[Difference], Key]) -> dict[Key, list[Finding]]:
     """Findings in parts: what each is in one case, or in one cell."""
     parts = (
         (
@@ -85,7 +85,7 @@ def narrowed(found: Iterable[Finding], key: Callable[[Difference], Key]) -> dict
                 finding, differences=tuple(part), cases=tuple(c for c in finding.cases if c.id == part[0].row.case)
             ),
         )
-        for finding in found
+        for finding in findings
         for name, part in grouped((key(d), d) for d in finding.differences).items()
     )
     return grouped(parts)
@@ -93,34 +93,36 @@ def narrowed(found: Iterable[Finding], key: Callable[[Difference], Key]) -> dict
 
 def cell_findings(results: Results) -> dict[CellKey, list[Finding]]:
     """What was found in each cell, whether it fails the run or not."""
-    found = by_cause(results, [row for row in results.comparisons if row.fails or row.hides])
-    return narrowed(found, lambda d: (d.row.case, d.row.dtype, d.backend))
+    findings = by_cause(results, [row for row in results.comparisons if row.fails or row.hides])
+    return narrowed(findings, lambda d: (d.row.case, d.row.dtype, d.backend))
 
 
-def details(cell: CellResult, rows: CaseRows, found: Sequence[Finding]) -> Iterator[str]:
+def details(cell: CellResult, rows: CaseRows, findings: Sequence[Finding]) -> Iterator[str]:
     """The lines below the headline: each cause with its formula, then each tensor with values and reason."""
     if not cell.compared:
         lines = cell.message.splitlines()
         yield from map(printable, lines if len(lines) > 1 else ())
         return
     yield from map(printable, cell.report.details(cell))
-    for finding in found:
-        yield from [finding.sentence().plain] if len(found) > 1 else []
+    for finding in findings:
+        yield from [finding.sentence().plain] if len(findings) > 1 else []
         yield from (f"  {line}" for line in (finding.history(), finding.formula(), finding.advice()) if line)
-    told: set[tuple[str, bool]] = set()
+    explained: set[tuple[str, bool]] = set()
     for tensor in cell.tensors:
         worst = next(row for row in (*cell.failing, *cell.hidden) if row.tensor == tensor)
-        yield from map(printable, tensor_lines(worst, cell, rows, told))
+        yield from map(printable, tensor_lines(worst, cell, rows, explained))
     for diagnosis in cell.diagnoses:
         yield printable(f"{diagnosis.id} ({', '.join(diagnosis.tensors)}): {residual_text(diagnosis)}")
 
 
-def tensor_lines(worst: ComparisonRow, cell: CellResult, rows: CaseRows, told: set[tuple[str, bool]]) -> Iterator[str]:
-    """One tensor: the values at its worst place, and why it has its verdict, for the first of `told` that has it."""
+def tensor_lines(
+    worst: ComparisonRow, cell: CellResult, rows: CaseRows, explained: set[tuple[str, bool]]
+) -> Iterator[str]:
+    """One tensor: the values at its worst element, and the reason for its verdict unless it is in `explained`."""
     yield f"{worst.tensor}: {worst.verdict}; {values_text(worst, cell.report)}"
-    if (kind := (worst.verdict, worst.fails)) not in told:
+    if (kind := (worst.verdict, worst.fails)) not in explained:
         yield f"  why: {cell.report.reason(worst, rows)}"
-        told.add(kind)
+        explained.add(kind)
     if worst.known is not None:
         yield f"  accepted: {worst.known}"
 

@@ -117,7 +117,7 @@ class Finding:
         who = (printable(f"{listed(self.backends)}: "), "bold")
         return Text.assemble(who, printable(self.title), *((" (", (printable(self.id), "red"), ")") if self.id else ()))
 
-    def place(self) -> str:
+    def scope(self) -> str:
         """`in y and grad.x of group_norm, float32 and float64, from offset=100 on (7 tensors)`."""
         having = list(dict.fromkeys(d.row.case for d in self.differences))
         dtypes = self.dtypes if len(self.dtypes) < 4 else [f"{len(self.dtypes)} dtypes"]
@@ -127,7 +127,7 @@ class Finding:
 
     def line(self) -> Text:
         """Sentence and place in one line."""
-        return Text.assemble(self.sentence(), (f" – {self.place()}", "dim"))
+        return Text.assemble(self.sentence(), (f" – {self.scope()}", "dim"))
 
     def history(self) -> str:
         """`paddle: came between 2.6.2 and 3.0.0`, or nothing if the run has one release of each framework."""
@@ -140,10 +140,10 @@ class Finding:
     def formula(self) -> str:
         """`computes var = ..., where the reference has ...`, or the numbers that were found, or those that are off."""
         plain = sorted(self.differences, key=lambda d: (d.row.verdict == NONFINITE, d.row.case in self.with_short_axes))
-        found = [d.diagnosis.evidence for d in plain if d.diagnosis is not None]
-        found += [row.evidence for row in self.alike]
+        evidences = [d.diagnosis.evidence for d in plain if d.diagnosis is not None]
+        evidences += [row.evidence for row in self.alike]
         for key in ("expression", "parameters", "rates", "alone"):
-            value = next((evidence[key] for evidence in found if evidence.get(key)), None)
+            value = next((evidence[key] for evidence in evidences if evidence.get(key)), None)
             if value:
                 return printable(short(evidence_text(key, value)))
         return ""
@@ -151,16 +151,16 @@ class Finding:
     def values(self) -> str:
         """`group-norm-offset=10000 float32 grad.x [2, 5, 3, 2]: paddle -633870.8, exact 0.026, torch 0.024`."""
         row, backend = self.beside(), self.worst.backend
-        place = " ".join(filter(None, (*row.tensor_key, self.report.part(row, self.worst.diagnosis))))
+        location = " ".join(filter(None, (*row.tensor_key, self.report.part(row, self.worst.diagnosis))))
         if row.worst_index is None:
-            return printable(f"{place}: {row.message or 'nothing to compare'}")
+            return printable(f"{location}: {row.message or 'nothing to compare'}")
         numbers = {row.actual: row.actual_value, row.expected: row.expected_value}
         exact = numbers.pop(ORACLE, row.oracle_value)
         digits = telling(numbers[backend], exact)
         texts = [f"{backend} {number(numbers.pop(backend, None), digits)}"]
         texts += [f"exact {number(exact, digits)}"] if exact is not None else []
         texts += [f"{name} {number(value, digits)}" for name, value in numbers.items()]
-        return printable(f"{place} {self.report.location(row)}: {', '.join(texts)}")
+        return printable(f"{location} {self.report.location(row)}: {', '.join(texts)}")
 
     def beside(self) -> ComparisonRow:
         """The worst comparison with a backend that is right there, where there is one: it has both values."""
@@ -197,14 +197,14 @@ def tolerated(results: Results) -> list[Finding]:
 def by_cause(results: Results, rows: Iterable[ComparisonRow]) -> list[Finding]:
     """These comparisons as findings."""
     ops = {case.id: case.op for case in results.cases}
-    found = diagnoses_of(results)
+    diagnoses = diagnoses_of(results)
     own = {(*row.tensor_key, row.actual): row for row in results.comparisons if row.with_oracle}
     compared = {row.case for row in results.comparisons}
     groups = grouped(
         ((ops[row.case], *cause_of(row, diagnosis)), Difference(row, backend, diagnosis))
         for row in rows
         for backend in to_blame(row, own)
-        for diagnosis in found.get((*row.tensor_key, backend), (None,))
+        for diagnosis in diagnoses.get((*row.tensor_key, backend), (None,))
     )
     cases = grouped((case.op, case) for case in results.cases if case.id in compared)
     others = grouped((row.tensor_key, row) for row in results.comparisons)
@@ -263,8 +263,8 @@ def is_of_cause(diagnosis: Diagnosis | None) -> bool:
 def cause_named(diagnosis: Diagnosis) -> Cause:
     """A diagnosis by its id, an edit without a name by its expression, too, and what is in a part of a model by its
     title, which names all places that have it."""
-    told = diagnosis.title if "place" in diagnosis.evidence else ""
-    return called(diagnosis), str(diagnosis.evidence.get("expression", "")) if diagnosis.id == EDIT else told
+    title = diagnosis.title if "place" in diagnosis.evidence else ""
+    return called(diagnosis), str(diagnosis.evidence.get("expression", "")) if diagnosis.id == EDIT else title
 
 
 def title_of(difference: Difference) -> str:

@@ -84,13 +84,13 @@ def aligned(rows: Sequence[ComparisonRow]) -> str:
     total, n_missing = n_tensors(rows), n_tensors([row for row in rows if not row.compared])
     verb = "lacks" if n_missing == 1 else "lack"
     left_out = f" ({n_missing} of {plural(total, 'tensor')} {verb} the result of some backend)" if n_missing else ""
-    found = failing(made)
-    if any(row.verdict in FINDINGS for row in found):
-        return refusal([row for row in found if row.verdict in FINDINGS]) + left_out
-    rounding = [row for row in found if row.verdict != Verdict.CHOICE.value]
+    failures = failing(made)
+    if any(row.verdict in FINDINGS for row in failures):
+        return refusal([row for row in failures if row.verdict in FINDINGS]) + left_out
+    rounding = [row for row in failures if row.verdict != Verdict.CHOICE.value]
     if rounding:
         return f"yes, within rounding: needs {needs(rounding)}{left_out}"
-    if found:
+    if failures:
         return f"yes, except where several results are right{left_out}"
     hidden = [row for row in made if row.suspect]
     verb = "is" if n_tensors(hidden) == 1 else "are"
@@ -103,33 +103,35 @@ def n_tensors(rows: Iterable[ComparisonRow]) -> int:
     return len({row.tensor_key for row in rows})
 
 
-def refusal(found: Sequence[ComparisonRow]) -> str:
+def refusal(failures: Sequence[ComparisonRow]) -> str:
     """`no: paddle exceeds the error bound in y and grad.x (float32)`, and the reason where all of it is accepted."""
-    sides = dict.fromkeys(side for row in found for side in row.culprit)
+    culprits = dict.fromkeys(name for row in failures for name in row.culprit)
     tensors: dict[str, dict[str, None]] = {}
-    for row in found:
+    for row in failures:
         tensors.setdefault(row.dtype, {}).setdefault(row.tensor)
-    places = "; ".join(f"{listed(names)} ({dtype})" for dtype, names in tensors.items())
+    where = "; ".join(f"{listed(names)} ({dtype})" for dtype, names in tensors.items())
     text = (
-        f"{listed(sides)} {'exceeds' if len(sides) == 1 else 'exceed'} the error bound in" if sides else "different in"
+        f"{listed(culprits)} {'exceeds' if len(culprits) == 1 else 'exceed'} the error bound in"
+        if culprits
+        else "different in"
     )
-    text = f"no: {text} {places}"
-    reasons = dict.fromkeys(row.known for row in found)
+    text = f"no: {text} {where}"
+    reasons = dict.fromkeys(row.known for row in failures)
     return text if None in reasons else f"{text}; accepted: {'; '.join(map(str, reasons))}"
 
 
-def needs(found: Sequence[ComparisonRow]) -> str:
+def needs(comparisons: Sequence[ComparisonRow]) -> str:
     """`rtol 2.1e-05 (float32 y)`: the tolerances that would let these pass, the largest of each tensor."""
     texts = []
-    for (dtype, tensor), limits in needed(found).items():
+    for (dtype, tensor), limits in needed(comparisons).items():
         changed = [f"{name} {value:.1e}" for name, value in limits.items() if name != "kept"]
         texts.append(f"{' '.join(changed)} ({dtype} {tensor})")
     return listed(texts)
 
 
-def needed(found: Sequence[ComparisonRow]) -> dict[tuple[str, str], dict[str, float]]:
+def needed(comparisons: Sequence[ComparisonRow]) -> dict[tuple[str, str], dict[str, float]]:
     """By dtype and tensor the rtol that would let all pass; atol, where the expected value is next to zero."""
-    by_tensor = grouped(((row.dtype, row.tensor), row) for row in found)
+    by_tensor = grouped(((row.dtype, row.tensor), row) for row in comparisons)
     return {key: limit(rows) for key, rows in by_tensor.items()}
 
 
@@ -163,10 +165,10 @@ def rounding_reason(row: ComparisonRow, rows: CaseRows) -> str:
 
 def choice_reason(row: ComparisonRow, rows: CaseRows) -> str:
     """Another valid result than that of the other backend."""
-    found = [d for d in rows.diagnoses if d.dtype == row.dtype and row.tensor in d.tensors and "chosen" in d.evidence]
-    chosen = {name: choice for d in found for name, choice in d.evidence["chosen"].items()}
+    choices = [d for d in rows.diagnoses if d.dtype == row.dtype and row.tensor in d.tensors and "chosen" in d.evidence]
+    chosen = {name: choice for d in choices for name, choice in d.evidence["chosen"].items()}
     takes = listed(f"{name} {chosen.get(name, chosen[ORACLES])}" for name in (row.actual, row.expected) if chosen)
-    what = next((CHOICES[d.id] for d in found if d.id in CHOICES), "results")
+    what = next((CHOICES[d.id] for d in choices if d.id in CHOICES), "results")
     return f"several {what} are right here: {takes}" if takes else "another result where several are right"
 
 
@@ -209,8 +211,8 @@ def message_reason(row: ComparisonRow, _: CaseRows) -> str:
     if row.verdict == Verdict.STRUCTURE.value:
         return f"{row.message or 'shape, dtype or set of outputs differs'}; the values were not compared"
     names = listed(row.culprit)
-    off = f": {names} is not finite where the exact answer is, or the reverse" if names else ""
-    return f"NaN or infinity in one backend only{off}; no tolerance accepts that"
+    detail = f": {names} is not finite where the exact answer is, or the reverse" if names else ""
+    return f"NaN or infinity in one backend only{detail}; no tolerance accepts that"
 
 
 ORACLES = "the oracle"
@@ -251,19 +253,19 @@ def distance(row: ComparisonRow, rows: CaseRows) -> str:
 
 def across(row: ComparisonRow, rows: CaseRows) -> str:
     """A culprit's largest error in every dtype, where there are several."""
-    for side in row.culprit:
-        errors = rows.errors(side, row.tensor)
+    for backend in row.culprit:
+        errors = rows.errors(backend, row.tensor)
         if len(errors) > 1:
             shown = ", ".join(f"{number(error)} in {dtype}" for dtype, error in errors.items())
             return f" (the largest: {shown})"
     return ""
 
 
-def tolerance_entry(found: Sequence[ComparisonRow]) -> str:
+def tolerance_entry(comparisons: Sequence[ComparisonRow]) -> str:
     """A case's `tolerance:` under which these would pass, as one line of YAML."""
     tensors: dict[str, list[str]] = {}
-    for (dtype, tensor), limits in needed(found).items():
-        row = next(row for row in found if (row.dtype, row.tensor) == (dtype, tensor))
+    for (dtype, tensor), limits in needed(comparisons).items():
+        row = next(row for row in comparisons if (row.dtype, row.tensor) == (dtype, tensor))
         both = {"rtol": row.rtol, "atol": row.atol} | limits
         texts = ", ".join(f"{name}: {value:.1e}" if value else f"{name}: 0" for name, value in both.items())
         tensors.setdefault(tensor, []).append(f"{dtype}: {{{texts}}}")

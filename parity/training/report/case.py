@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from parity.judge.diagnose.diagnosis import Diagnosis
-    from parity.reporting.diff.sides import ComparedRun
+    from parity.reporting.diff.compared_run import ComparedRun
     from parity.reporting.results.cells import CellResult
     from parity.reporting.text.reasons import CaseRows
 

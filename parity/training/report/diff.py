@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parity.reporting.diff.sides import ComparedRun
+from parity.reporting.diff.compared_run import ComparedRun
 from parity.reporting.results.rows import CellKey, TrainingRow
 from parity.training.report.view import location_text
 

@@ -43,7 +43,7 @@ class DiffError(Exception):
 class TensorState:
     """A tensor of a cell in one run.
 
-    `excess` and `ratio` are the largest of its comparisons, `off` whether the backend is a culprit in one of them,
+    `excess` and `ratio` are the largest of its comparisons, `is_wrong` whether the backend is a culprit in one of them,
     `limits` their rtol and atol. `reason` says why it was not compared. `unowned` are the pairs of backends that differ
     although neither exceeds its error bound.
     """
@@ -52,7 +52,7 @@ class TensorState:
     verdict: str
     excess: float = 0.0
     ratio: float | None = None
-    off: bool = False
+    is_wrong: bool = False
     causes: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
     limits: tuple[tuple[float, float], ...] = ()
@@ -118,7 +118,7 @@ class ComparedRun:
             verdict=compared[0].verdict,
             excess=max(map(cell.report.excess, compared)),
             ratio=max(ratios, default=None),
-            off=any(cell.backend in row.culprit for row in compared),
+            is_wrong=any(cell.backend in row.culprit for row in compared),
             causes=tuple(dict.fromkeys(d.id for d in cell.diagnoses if tensor in d.tensors)),
             known=tuple(dict.fromkeys(row.known for row in compared if row.known is not None)),
             limits=tuple(sorted({(row.rtol, row.atol) for row in compared})),
