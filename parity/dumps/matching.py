@@ -109,7 +109,7 @@ class Transform:
 
 
 @dataclass(frozen=True)
-class TensorEntry:
+class TensorSummary:
     """A tensor of one side; `order` is its place among them, `fingerprint` that of its values (`fingerprint_of`),
     `layer` what the layer that has it computes, where that is known."""
 
@@ -157,8 +157,8 @@ class MatchingError(ValueError):
 
 
 def match(
-    left: Sequence[TensorEntry],
-    right: Sequence[TensorEntry],
+    left: Sequence[TensorSummary],
+    right: Sequence[TensorSummary],
     mapping: Mapping[str, tuple[str, Transform]] | None = None,
     *,
     by_order: bool = True,
@@ -182,19 +182,19 @@ def match(
     return matcher.result()
 
 
-PairedEntries = tuple[TensorEntry, TensorEntry, Pair]
+PairedEntries = tuple[TensorSummary, TensorSummary, Pair]
 
 
 @dataclass
 class Matcher:
     """What is not paired yet, by name and in order; each step takes its pairs out."""
 
-    left: dict[str, TensorEntry]
-    right: dict[str, TensorEntry]
+    left: dict[str, TensorSummary]
+    right: dict[str, TensorSummary]
     pairs: dict[str, PairedEntries] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def take(self, ours: TensorEntry, theirs: TensorEntry, how: How, transform: Transform | None = None) -> None:
+    def take(self, ours: TensorSummary, theirs: TensorSummary, how: How, transform: Transform | None = None) -> None:
         """Pair two tensors."""
         del self.left[ours.name], self.right[theirs.name]
         doubt = ""
@@ -210,7 +210,7 @@ class Matcher:
                     raise MatchingError(f"the {which} side has no tensor {name!r} that is not paired already")
             self.take(self.left[ours], self.right[theirs], How.MAPPING, transform)
 
-    def by_key(self, how: How, key: Callable[[TensorEntry], Hashable]) -> None:
+    def by_key(self, how: How, key: Callable[[TensorSummary], Hashable]) -> None:
         """Tensors whose key is equal, and unique on both sides."""
         ours, theirs = grouped(self.left.values(), key), grouped(self.right.values(), key)
         for shared in [name for name in ours if name in theirs]:
@@ -220,12 +220,12 @@ class Matcher:
     def by_suffix(self) -> None:
         """A name that ends with all of the other one's, and as many elements: one side has a prefix more, and of
         several such names the one whose prefix most names have."""
-        endings: dict[tuple[str, ...], list[tuple[Hashable, TensorEntry]]] = defaultdict(list)
+        endings: dict[tuple[str, ...], list[tuple[Hashable, TensorSummary]]] = defaultdict(list)
         for entry in self.right.values():
             for prefix, tail in cuts(unwrapped(entry)):
                 endings[tail].append((("right", prefix), entry))
         wholes = grouped(self.right.values(), unwrapped)
-        by_name: dict[str, list[tuple[Hashable, TensorEntry]]] = {}
+        by_name: dict[str, list[tuple[Hashable, TensorSummary]]] = {}
         for ours in self.left.values():
             parts = unwrapped(ours)
             longer = [(("left", prefix), theirs) for prefix, tail in cuts(parts) for theirs in wholes.get(tail, ())]
@@ -272,7 +272,7 @@ class Matcher:
             if key[1] and len(mine) == len(theirs.get(key, [])):
                 self.in_turn(mine, theirs[key])
 
-    def in_turn(self, mine: Sequence[TensorEntry], others: Sequence[TensorEntry]) -> None:
+    def in_turn(self, mine: Sequence[TensorSummary], others: Sequence[TensorSummary]) -> None:
         """Pair as many tensors of both sides, in the order of each."""
         for a, b in zip(in_order(mine), in_order(others), strict=True):
             self.take(a, b, How.ORDER)
@@ -284,26 +284,26 @@ class Matcher:
         return Matching(tuple(pairs), tuple(self.left), tuple(self.right), tuple(self.notes))
 
 
-def grouped(entries: Iterable[TensorEntry], key: Callable[[TensorEntry], Any]) -> dict[Any, list[TensorEntry]]:
+def grouped(entries: Iterable[TensorSummary], key: Callable[[TensorSummary], Any]) -> dict[Any, list[TensorSummary]]:
     """Tensors by key."""
-    groups: dict[Any, list[TensorEntry]] = defaultdict(list)
+    groups: dict[Any, list[TensorSummary]] = defaultdict(list)
     for entry in entries:
         groups[key(entry)].append(entry)
     return groups
 
 
-def in_order(entries: Sequence[TensorEntry]) -> list[TensorEntry]:
+def in_order(entries: Sequence[TensorSummary]) -> list[TensorSummary]:
     """In the order of their side."""
     return sorted(entries, key=lambda entry: entry.order)
 
 
-def listed(entries: Sequence[TensorEntry]) -> str:
+def listed(entries: Sequence[TensorSummary]) -> str:
     """A few names."""
     more = f" and {len(entries) - MAX_LISTED} more" if len(entries) > MAX_LISTED else ""
     return ", ".join(entry.name for entry in entries[:MAX_LISTED]) + more
 
 
-def marked(entries: Iterable[TensorEntry]) -> Iterator[TensorEntry]:
+def marked(entries: Iterable[TensorSummary]) -> Iterator[TensorSummary]:
     """Those with a fingerprint."""
     return (entry for entry in entries if entry.fingerprint is not None)
 
@@ -317,7 +317,7 @@ def words(name: str) -> list[str]:
     return [word for word in re.split(r"[\W_]+|(?<=[a-z])(?=\d)", name.casefold()) if word]
 
 
-def spelled(entry: TensorEntry) -> tuple[str, ...]:
+def spelled(entry: TensorSummary) -> tuple[str, ...]:
     """A name's parts, the last ones in PyTorch's words."""
     parts = words(entry.name)
     for n in (2, 1):
@@ -327,7 +327,7 @@ def spelled(entry: TensorEntry) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def unwrapped(entry: TensorEntry) -> tuple[str, ...]:
+def unwrapped(entry: TensorSummary) -> tuple[str, ...]:
     """The same without what wrappers add; the whole if nothing would be left."""
     parts = spelled(entry)
     return tuple(part for part in parts if part not in WRAPPERS) or parts
@@ -340,7 +340,9 @@ def cuts(parts: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], tuple[str, .
             yield parts[:i], parts[i:]
 
 
-def favourite(candidates: Sequence[tuple[Hashable, TensorEntry]], votes: Mapping[Hashable, int]) -> TensorEntry | None:
+def favourite(
+    candidates: Sequence[tuple[Hashable, TensorSummary]], votes: Mapping[Hashable, int]
+) -> TensorSummary | None:
     """The candidate whose prefix has most votes, if there is one."""
     ranked = sorted(candidates, key=lambda item: -votes[item[0]])
     if not ranked or (len(ranked) > 1 and votes[ranked[0][0]] == votes[ranked[1][0]]):
@@ -348,7 +350,7 @@ def favourite(candidates: Sequence[tuple[Hashable, TensorEntry]], votes: Mapping
     return ranked[0][1]
 
 
-def role(entry: TensorEntry) -> str:
+def role(entry: TensorSummary) -> str:
     """`weight`, `bias`, `running_mean`, ..., or nothing."""
     parts = spelled(entry)
     return next((word for n in (2, 1) if (word := "_".join(parts[-n:])) in KNOWN), "")
@@ -357,7 +359,7 @@ def role(entry: TensorEntry) -> str:
 KNOWN = frozenset(ROLES.values())
 
 
-def kind_of(entry: TensorEntry) -> tuple[str, Shape]:
+def kind_of(entry: TensorSummary) -> tuple[str, Shape]:
     """The role, and the shape whatever the order of axes."""
     return role(entry), tuple(sorted(entry.shape))
 
@@ -419,7 +421,7 @@ def conventional(paired: Sequence[PairedEntries]) -> Iterator[PairedEntries]:
             yield a, b, replace(pair, transform=Transform(axes=axes.pop()), doubt=doubt)
 
 
-def is_square(a: TensorEntry, b: TensorEntry) -> bool:
+def is_square(a: TensorSummary, b: TensorSummary) -> bool:
     """Whether the shapes fit as they are and with the axes in a usual order."""
     return a.shape == b.shape and any(axes in LAYOUTS for axes in orders_between(a.shape, b.shape))
 
@@ -472,7 +474,9 @@ def fingerprint_of(values: Array) -> Array | None:
     return moments.fingerprint()
 
 
-def nearest(ours: Sequence[TensorEntry], theirs: Sequence[TensorEntry]) -> Iterator[tuple[TensorEntry, TensorEntry]]:
+def nearest(
+    ours: Sequence[TensorSummary], theirs: Sequence[TensorSummary]
+) -> Iterator[tuple[TensorSummary, TensorSummary]]:
     """Those that are each other's nearest by far; identical ones on one side are never taken."""
     a, b = (
         np.stack([entry.fingerprint for entry in entries if entry.fingerprint is not None])

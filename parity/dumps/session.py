@@ -24,7 +24,7 @@ from parity.config.tolerance_grammar import parse_options
 from parity.config.yaml_lines import read_yaml
 from parity.dumps.compare import ComparedTensor, Partners, Rules, against, compared, judged, structural
 from parity.dumps.hints import CORNER, MOST, hint_of, joined, twin
-from parity.dumps.matching import How, Matching, Moments, Pair, TensorEntry, Transform, match
+from parity.dumps.matching import How, Matching, Moments, Pair, TensorSummary, Transform, match
 from parity.dumps.tensors import Dump, DumpError, Stored
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -160,12 +160,12 @@ def only_pair(left: str, right: str) -> Pair:
     return Pair(left, right, How.EXACT if left == right else How.ORDER)
 
 
-def entries(dump: Dump) -> list[TensorEntry]:
+def entries(dump: Dump) -> list[TensorSummary]:
     """The tensors as the matching knows them."""
-    return [TensorEntry(tensor.name, tensor.shape, tensor.dtype, i) for i, tensor in enumerate(dump.tensors)]
+    return [TensorSummary(tensor.name, tensor.shape, tensor.dtype, i) for i, tensor in enumerate(dump.tensors)]
 
 
-def marked(unmarked: Sequence[TensorEntry], dump: Dump, names: set[str], sizes: set[int]) -> list[TensorEntry]:
+def marked(unmarked: Sequence[TensorSummary], dump: Dump, names: set[str], sizes: set[int]) -> list[TensorSummary]:
     """The entries, with fingerprints of those with these names and sizes; raises DumpError."""
     stored = {tensor.name: tensor for tensor in dump.tensors}
     return [

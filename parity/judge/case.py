@@ -36,7 +36,7 @@ from parity.judge.diagnose.approximation import APPROXIMATED
 from parity.judge.diagnose.asking import Ask, Kernel, kernel_of
 from parity.judge.diagnose.behaviour import (
     UNREPEATABLE,
-    Row,
+    DifferingRow,
     apart,
     behaviours,
     layout_dependent,
@@ -363,7 +363,7 @@ class CaseJudge:
         self.cells: dict[str, Cell] = {}
         self._questions: dict[tuple[str, str], Question] = {}
         self._calls: dict[tuple[str, str], tuple[CellOutcome, CellOutcome]] = {}
-        self._rows: dict[tuple[str, str], Row] = {}
+        self._rows: dict[tuple[str, str], DifferingRow] = {}
         self._choices: Choices | None = None
 
     def take(self, dtype: str, outcomes: Sequence[CellOutcome]) -> None:
@@ -398,7 +398,9 @@ class CaseJudge:
     def _is_right(self, dtype: str, outcome: CellOutcome) -> bool:
         return not self._cell(dtype, [outcome]).off[outcome.backend]
 
-    def _with_rows(self, kernel: Kernel, cell: Cell, outcome: CellOutcome) -> Iterator[tuple[Row, CellOutcome]]:
+    def _with_rows(
+        self, kernel: Kernel, cell: Cell, outcome: CellOutcome
+    ) -> Iterator[tuple[DifferingRow, CellOutcome]]:
         """The outcome with a row of each kind as the kernel computes it alone, if that differs."""
         given = {name: values for name, values in cell.observed(outcome.backend).items() if values is not None}
         bound = bound_of(cell.envelopes)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from parity.dumps.matching import Matching, TensorEntry, match
+from parity.dumps.matching import Matching, TensorSummary, match
 from parity.models.layouts import Layout, inverse, layout_of
 from parity.models.leaves import op_of
 from parity.models.ports import Array, RemotePort, TensorInfo
@@ -93,14 +93,14 @@ def folded(arrays: Sequence[Array], eps: float, shape: tuple[int, ...]) -> Array
     return ((own[0] if own else 0.0) - mean) * scale + bias
 
 
-def canonical(port: RemotePort, info: TensorInfo) -> tuple[TensorEntry, Layout]:
+def canonical(port: RemotePort, info: TensorInfo) -> tuple[TensorSummary, Layout]:
     """A tensor in PyTorch's name and layout, and what gives it."""
     owner, _, name = info.name.rpartition(".")
     layout = layout_of(port.spec.adapter, port.layers[owner], name)
     order = list(port.tensors).index(info.name)
     name = f"{owner}.{layout.name}" if owner else layout.name
     op = op_of(port.layers[owner])
-    return TensorEntry(name, layout.shape(info.shape), info.dtype, order, layer=op.name if op else ""), layout
+    return TensorSummary(name, layout.shape(info.shape), info.dtype, order, layer=op.name if op else ""), layout
 
 
 class ParameterMatcher:
@@ -185,7 +185,7 @@ def composed(steps: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return () if axes == tuple(range(len(axes))) else axes
 
 
-def neighbours(entries: Sequence[Any], n: int, whole: TensorEntry) -> Iterator[list[Any]]:
+def neighbours(entries: Sequence[Any], n: int, whole: TensorSummary) -> Iterator[list[Any]]:
     """n tensors in a row whose last words and shapes are equal, and which together have the shape of `whole`."""
     role = whole.name.rpartition(".")[2].rpartition("_")[2]
     alike = [item for item in entries if item[1].name.endswith(role) and item[1].shape[1:] == whole.shape[1:]]

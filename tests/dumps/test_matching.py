@@ -7,13 +7,13 @@ import pytest
 
 from parity.config.errors import ConfigError
 from parity.dumps.mapping import mapping_text, read_mapping
-from parity.dumps.matching import How, MatchingError, TensorEntry, Transform, fingerprint_of, match
+from parity.dumps.matching import How, MatchingError, TensorSummary, Transform, fingerprint_of, match
 
 
 def entries(shapes, arrays=None):
     marks = arrays or {}
     return [
-        TensorEntry(name, tuple(shape), "float32", i, fingerprint_of(marks[name]) if name in marks else None)
+        TensorSummary(name, tuple(shape), "float32", i, fingerprint_of(marks[name]) if name in marks else None)
         for i, (name, shape) in enumerate(shapes.items())
     ]
 

@@ -75,7 +75,7 @@ assert parity.compare(t.bfloat16(), t, check_dtype=False).passes
 moved = t.bfloat16().clone()
 moved[3, 2] *= 1.5
 row = parity.compare(moved, t.bfloat16()).rows[0]
-assert row.verdict is parity.Agreement.OUTSIDE and row.places[0].index == (3, 2)
+assert row.verdict is parity.Agreement.OUTSIDE and row.worst_elements[0].index == (3, 2)
 assert row.metrics.max_ulp_diff < 256 and row.notes == ("bfloat16, widened to float32",)
 module = framework.nn.Linear(3, 2)
 for value, said in ((module, "compare its .state_dict()"), (framework.empty(3, device="meta"), "Cannot copy out of meta")):

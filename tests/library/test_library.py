@@ -124,7 +124,7 @@ def test_what_the_message_says_would_pass_does(values, size):
 
 
 @given(st.data())
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_an_element_is_outside_where_the_metrics_say_so(data):
     numbers = hnp.arrays(np.float64, 5, elements=st.floats(width=32))
     actual, expected = data.draw(numbers), data.draw(numbers)
@@ -136,7 +136,7 @@ ANY = st.sampled_from([0.0, -0.0, 1.0, 1.05, -1.0, 2.0, 1e-300, 1e300, -1e300, n
 
 
 @given(hnp.arrays(np.float64, (2, 4), elements=ANY), hnp.arrays(np.float64, (2, 4), elements=ANY), st.booleans())
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_a_pass_is_what_numpy_calls_one(left, right, equal_nan):
     for kind in (lambda v: v[0], lambda v: v[0] + 1j * v[1]):
         with np.errstate(all="ignore"):

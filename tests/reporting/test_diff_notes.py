@@ -94,7 +94,7 @@ def test_entries_of_the_ledger_that_became_stale_are_told(diffed):
     entry = {"case": CASE, "backend": "paddle", "reason": ACCEPTED, "state": "matched", "message": "c.yaml:9: matched"}
     stale = entry | {"state": "stale", "message": "c.yaml:9: stale: remove the entry"}
     diff = diffed([fails(known=ACCEPTED)], [passes()], a_parts={"known": [entry]}, b_parts={"known": [stale]})
-    [change] = diff.ledger
+    [change] = diff.known_changes
     assert (change.before, change.after, change.fails, kinds(diff)) == ("matched", "stale", True, ["fixed"])
     same = diffed([passes()], [passes()], a_parts={"known": [entry] * 2}, b_parts={"known": [entry]})
-    assert [(change.before, change.after) for change in same.ledger] == [("matched", None)]
+    assert [(change.before, change.after) for change in same.known_changes] == [("matched", None)]

@@ -156,7 +156,7 @@ def for_size(bound: Bound, given: Mapping[str, Array], exact: Mapping[str, Array
 
 
 @dataclass(frozen=True)
-class Row:
+class DifferingRow:
     """A row whose results differ in the tensors `wrong`: its inputs, its part of each tensor, its results alone."""
 
     dim: Dim
@@ -180,7 +180,7 @@ def rows_apart(
     together: Mapping[str, Array],
     exact: Mapping[str, Array],
     bound: Bound,
-) -> Iterator[Row]:
+) -> Iterator[DifferingRow]:
     """The rows that a kernel computes otherwise alone than `together`; one call for each row."""
     for dim, start in rows_of(case, inputs) if together else ():
         small, row = dim.cut((case, dict(inputs)), 1, start)
@@ -190,7 +190,7 @@ def rows_apart(
         alone = (kernel(small, dtype, row) if parts else None) or {}
         wrong = unlike(together, alone, parts, bound)
         if wrong:
-            yield Row(dim, start, row, parts, alone, wrong)
+            yield DifferingRow(dim, start, row, parts, alone, wrong)
 
 
 def is_part(row: tuple[int, ...], whole: tuple[int, ...]) -> bool:
