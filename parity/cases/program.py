@@ -8,6 +8,7 @@ name that the source gives its result; `grad of h` is the gradient that flows ba
 
 from __future__ import annotations
 
+import cProfile
 import math
 import operator
 import sys
@@ -681,7 +682,8 @@ def named(tape: Tape) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.setprofile(before)
+        # cProfile's own object is what getprofile returns under it, and setprofile takes functions only.
+        before.enable() if isinstance(before, cProfile.Profile) else sys.setprofile(before)
 
 
 def labels(tape: Tape, outputs: Mapping[str, Traced]) -> Iterator[str]:

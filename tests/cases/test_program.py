@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import sys
 from dataclasses import dataclass, replace
 
 import autograd.numpy as anp
@@ -179,6 +181,13 @@ def test_the_first_turn_shows_how_a_loop_differs():
         "inner = r * (h0 @ transpose(weight_hh)[:, 4:6]) + bias_hh[4:6], "
         "where the reference has r * (h0 @ transpose(weight_hh) + bias_hh)[:, 4:6]"
     )
+
+
+def test_a_reference_is_traced_under_cprofile_which_goes_on():
+    with cProfile.Profile() as profile:
+        traced, _ = trace(scaled, {"x": TENSORS["x"]}, Rate())
+        assert sys.getprofile() is profile
+    assert "mean" in {step.label for step in traced.steps}
 
 
 def test_few_numbers_of_a_constant_are_shown():
