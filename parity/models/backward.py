@@ -47,7 +47,7 @@ def divergence(order: Sequence[str], factors: Mapping[str, float | None], base: 
     behind = next((name.rpartition(".")[0] for name in order[last + 1 :]), "")
     wrong_gradients = f"the gradient of {few(same[::-1])} is {times(factors[wrong[-1]], base)}"
     right = f", that of {behind}, which comes next, is right" if behind else ""
-    return around(layer, behind), f"passes back another gradient: {wrong_gradients}{right}"
+    return around(layer, behind), f"passes back a wrong gradient: {wrong_gradients}{right}"
 
 
 def around(layer: str, other: str) -> str:

@@ -26,30 +26,30 @@ MODELS = (
         id="layer-code",
         title="the code between two layers differs",
         what=(
-            "The layers of both ports agree, but what a layer's own code makes of their outputs does not: another "
+            "The layers of both ports agree, but a layer's own code combines their outputs differently: another "
             "operand, order, scale, mask or position."
         ),
         shows=(
-            "With everything that crosses the boundaries of layers taken from the other port, one tensor still "
-            "differs: the input of a layer, or the output of the layer around it."
+            "With all inputs and outputs of layers taken from the other port, one tensor still differs: the input of "
+            "a layer, or the output of the layer around it."
         ),
     ),
     Entry(
         id="weights-differ",
         title="a parameter has other values",
         what=(
-            "The ports were compared with the weights that they have themselves (weights: own), and one parameter is "
-            "not the other port's: a layer that was not loaded, or a matrix that is transposed."
+            "The ports were compared with their own weights (weights: own), and one parameter differs: its layer was "
+            "not loaded, for example, or its matrix is transposed."
         ),
-        shows="The values of the parameter differ by more than a cast; everything behind the layer follows.",
+        shows="The values of the parameter differ by more than a cast; everything after the layer differs, too.",
     ),
     Entry(
         id="weights-untied",
         title="two parameters share their memory in one port only",
         what="A classifier that uses the embedding's matrix, for example, has a matrix of its own in the other port.",
         shows=(
-            "With the same values the outputs agree. The gradients do not: that of the shared parameter is the sum of "
-            "the other port's two, and an optimizer lets them drift apart."
+            "With the same values the outputs agree, but the gradients do not: the shared parameter's gradient is the "
+            "sum of the other port's two. An optimizer lets the two parameters drift apart."
         ),
     ),
 )

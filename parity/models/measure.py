@@ -79,9 +79,9 @@ class ReferenceRuns:
             scale = size(exact).rms if exact.dtype.kind == "f" else 0.0
             if envelope.rms > MOST.get(self.dtype, 0.05) * scale > 0:
                 raise ModelError(
-                    f"{port}'s {name} changes by {envelope.rms / scale:.0%} if weights and inputs are moved by an ulp "
-                    "or in another dtype: the model is random (dropout, noise; set it to 0), or rounding decides what "
-                    "it returns"
+                    f"{port}'s {name} changes by {envelope.rms / scale:.0%} if weights and inputs are perturbed by an "
+                    "ulp or in another dtype: the model is random (dropout, noise; set it to 0), or rounding decides "
+                    "what it returns"
                 )
 
     def distance(

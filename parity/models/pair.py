@@ -523,13 +523,13 @@ class PortPair(ComparedPorts):
         """A finding without a cause says what is known."""
         at = max(finding.boundaries, key=lambda b: finding.boundaries[b], default=Boundary(finding.layer, 0, "out", 0))
         finding.id = "layer-code" if finding.kind != LAYER else "unexplained"
-        finding.title = f"computes {at.words()} otherwise" if finding.kind != LAYER else "differs, for the same inputs"
+        finding.title = f"computes {at.words()} differently" if finding.kind != LAYER else "differs for the same inputs"
         theirs, names = finding.values.get(at), (self.other.name, self.base.name)
         looks = "" if theirs is None else likeness(theirs, self.free.plain.load(self.keys[str(at)]), names)
         finding.title += f": {looks}" if looks else self._values(finding, at)
         finding.explained = bool(looks)
         if "failed" in finding.evidence:
-            finding.title += f" (parity failed to look for the cause, please report it: {finding.evidence['failed']})"
+            finding.title += f" (parity failed while searching the cause; please report: {finding.evidence['failed']})"
         elif finding.kind == CODE and "untraced" in finding.evidence and not looks:
             finding.title += f" (its code cannot be searched: {finding.evidence['untraced']})"
         if finding.options:
@@ -648,7 +648,7 @@ class PortPair(ComparedPorts):
             yield Diagnosis(*cell, "missing-output", remedy, tuple(name for name in wrong if name in lonely), True)
         left = [name for name in left or (wrong if not self.findings else ()) if name not in lonely]
         if left:
-            yield Diagnosis(*cell, "unexplained", "no layer is off in step", tuple(left), False)
+            yield Diagnosis(*cell, "unexplained", "no layer differs when given the same inputs", tuple(left), False)
 
     def _buffers_left(self, wrong: Sequence[str] | None = None) -> Iterator[str]:
         """The buffers that are off and belong to no finding."""

@@ -1,4 +1,4 @@
-"""How a case of `kind: model` is told: the answer first."""
+"""The report of a case of `kind: model`: the answer first."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ UNMEASURED = ("not-compared", "nonfinite", "structure")
 LAYER = "layer."
 """The prefix of the tensors of a layer in step."""
 WEIGHTS = "weights."
-"""That of a port's own values."""
+"""The prefix of a port's own parameters."""
 
 
 class ModelReport(CaseReport):
-    """Models: judged by the envelope of the whole model, told by the layer that is off."""
+    """Models: judged by the envelope of the whole model, reported by the layer that is wrong."""
 
     no_script = (
-        "there are scripts for single ops, not for models; the tensors of a layer that is off, and the program of the "
-        "code between layers, are in the run directory below `tensors/`"
+        "there are scripts for single ops, not for models; the run directory has the tensors of a wrong layer, and the "
+        "program of the code between layers, below `tensors/`"
     )
     pictured = False
     resumes_by_dtype = True
@@ -72,10 +72,10 @@ class ModelReport(CaseReport):
     def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
         """Where to look next."""
         if findings and not any(row.tensor.startswith((LAYER, WEIGHTS)) for row in findings):
-            yield "no layer is off in step: look at what comes before and after the model, and at the loss"
+            yield "no layer differs when given the same inputs: look before and after the model, and at the loss"
 
     def views(self, results: Results) -> Sequence[CaseView]:
-        """What is told of each port, those that are off first."""
+        """A view of each port, those that fail first."""
         return views(results)
 
     def screen(self, case: CaseRow, dtypes: Iterable[str], results: Results) -> Iterator[RenderableType]:
@@ -109,7 +109,7 @@ class ModelReport(CaseReport):
 
 
 class CaseView(Protocol):
-    """What has an answer and a table."""
+    """A case's result as an answer and a table."""
 
     @property
     def case(self) -> CaseRow:
@@ -121,15 +121,15 @@ class CaseView(Protocol):
 
     @property
     def anchor(self) -> str:
-        """Its place in a page."""
+        """The id of its section in a page."""
 
     @property
     def title(self) -> str:
-        """What is told."""
+        """The heading."""
 
     @property
     def fails(self) -> bool:
-        """Whether anything is more than rounding."""
+        """Whether anything exceeds the error bound."""
 
     def answer(self) -> list[str]:
         """Sentences."""

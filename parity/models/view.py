@@ -1,4 +1,4 @@
-"""A model's result as every format tells it: an answer, and a row for each part that is off."""
+"""A model's result for all formats: an answer, and a row for each part that is wrong."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from parity.reporting.text.words import cut, listed, number
 
 HEAD = ("where", "cause", "explains", "error ratio")
 PLACE = "place"
-"""The key of a diagnosis's evidence that says where in the model it is."""
+"""The key of a diagnosis's evidence that names the part of the model."""
 LONGEST = 200
 ALL = 0.9995
-"""From here on, a part is all in print."""
+"""A share from here on is printed as `all`."""
 
 
 @dataclass(frozen=True)
 class ModelView:
-    """A port in a model's case and dtype: `outputs` are the comparisons of its outputs, `parts` the diagnoses of what
-    is off, in the order of the run; `ended` is why there is no result, `lacking` what could not be compared."""
+    """A port in a model's case and dtype.
+
+    `outputs` are the comparisons of its outputs, `parts` the diagnoses in the order of the run. `ended` says why there
+    is no result, `lacking` what could not be compared.
+    """
 
     case: CaseRow
     dtype: str
@@ -38,12 +41,12 @@ class ModelView:
 
     @property
     def anchor(self) -> str:
-        """Its place in a page."""
+        """The id of its section in a page."""
         return f"model-{slug(self.case.id)}-{self.dtype}-{slug(self.backend)}"
 
     @property
     def fails(self) -> bool:
-        """Whether anything is more than rounding."""
+        """Whether anything exceeds the error bound."""
         return bool(self.ended or self.parts) or any(row.fails for row in self.rows)
 
     @property
@@ -69,21 +72,21 @@ class ModelView:
         return [*lines, *self.rest(), *self.lacking]
 
     def rest(self) -> list[str]:
-        """What is left of the output's difference once all is mended; where it left rounding first."""
+        """What remains of the output's difference once all parts are fixed, and where it first exceeds the bound."""
         left = [part.evidence.get("left") for part in self.parts]
         lines = []
         known = [value for value in left if value is not None]
         if known and any(part.evidence.get("share") is not None for part in self.parts):
             rounding = known[-1] < 8.0
             lines.append(
-                "with that mended, the difference at the output is rounding"
+                "once fixed, the difference at the output is rounding"
                 if rounding
-                else f"with that mended, the output is still {number(known[-1])} envelopes off"
+                else f"once fixed, the output still differs by {number(known[-1])} envelopes"
             )
         first = next((part.evidence.get("first_off") for part in self.parts), None)
         script = next((part.evidence["script"] for part in self.parts if part.evidence.get("script")), None)
         lines += [f"a script shows the layer alone: python {script}"] if script else []
-        return [*lines, *([f"on its own, the port leaves rounding first at {first}"] if first else [])]
+        return [*lines, *([f"run on its own, the port first exceeds the error bound at {first}"] if first else [])]
 
     def table(self) -> list[tuple[str, ...]]:
         """A row for each part, in the texts of `HEAD`."""
@@ -140,7 +143,7 @@ def share_text(share: float | None) -> str:
 
 
 def views(results: Results) -> list[ModelView]:
-    """Every port of every model in a run; those that are off first."""
+    """Every port of every model in a run; those that fail first."""
     ports = []
     for case in results.cases:
         if case.op != MODEL:
@@ -154,7 +157,7 @@ def views(results: Results) -> list[ModelView]:
 
 
 def view(results: Results, case: CaseRow, dtype: str, backend: str, baseline: str) -> list[ModelView]:
-    """A port's view, if the run got to it."""
+    """A port's view; empty if the run did not reach the port."""
     rows = [r for r in results.comparisons if (r.case, r.dtype) == (case.id, dtype) and r.actual == backend]
     mine = [r for r in results.diagnoses if (r.case, r.dtype, r.backend) == (case.id, dtype, backend)]
     outcomes = [

@@ -136,7 +136,7 @@ def test_faults_in_two_layers_and_in_code(shared):
     assert found["layer act"].title == "layer act: its class is GELU in ours and silu in theirs"
     expression = found["the code of attention"].evidence["expression"]
     assert expression.endswith(", where ours has q @ transpose(k, -1, -2) / 2.828427125"), expression
-    assert "with that mended, the difference at the output is rounding" in done.stdout
+    assert "once fixed, the difference at the output is rounding" in done.stdout
     assert sum(row.evidence["share"] for row in rows) == pytest.approx(1, abs=1e-3)
 
 

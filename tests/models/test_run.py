@@ -101,7 +101,7 @@ DIFFERENT = {
             "x + (lambda y: 2 * y - y.detach())(self.attention(self.norm(x)))",
         ),
         "the code of the model",
-        "passes back another gradient: the gradient of attention.v.bias, attention.v.weight",
+        "passes back a wrong gradient: the gradient of attention.v.bias, attention.v.weight",
     ),
     "called": (
         TWO.replace("self.act = nn.GELU()", "self.act, self.last = nn.GELU(), nn.LayerNorm(8)").replace(
@@ -207,7 +207,7 @@ def test_every_format_has_the_answer(shared):
     texts = [done.stdout, *((folder / name).read_text() for name in ("report.md", "junit.xml", "out/report.html"))]
     for text in texts:
         assert "eps is 1e-05 in ours and 0.01 in theirs" in text
-    assert "with that mended, the difference at the output is rounding" in done.stdout
+    assert "once fixed, the difference at the output is rounding" in done.stdout
     explained = call("explain", folder / "out", "two")
     assert "layer norm" in explained.stdout
     assert explained.returncode == 0, explained.stderr

@@ -165,7 +165,7 @@ def test_a_framework_that_does_not_tell_its_calls(tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     assert "astype(astype(softmax(scores, -1), 'float16'), float64), where ours has softmax(scores, -1)" in done.stdout
     assert "relu(x + attention), where ours has gelu(x + attention, approximate='none')" in done.stdout
-    assert "with that mended, the difference at the output is rounding" in done.stdout
+    assert "once fixed, the difference at the output is rounding" in done.stdout
 
 
 class Tensor:

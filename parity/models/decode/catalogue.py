@@ -12,20 +12,20 @@ DECODINGS = (
             "With a cache, or with padding on the left, positions do not start at 0 in each call: they follow from the "
             "length of the cache, and from the mask."
         ),
-        shows="A layer gets another whole number for a token than in one pass over the prompt.",
+        shows="A layer gets another integer for a token than in one pass over the prompt.",
         known_in="No framework: models compute their positions in their own code.",
         source="transformers, GenerationMixin: position_ids = attention_mask.cumsum(-1) - 1.",
     ),
     Entry(
         id="decode-mask",
-        title="a token depends on what it must not see, or not on what it must",
+        title="a token attends to tokens that it must not see, or misses tokens that it must see",
         what=(
             "The mask of attention is ignored, aligned with the wrong corner when there are more keys than queries, "
             "or the cache does not have all keys."
         ),
         shows=(
-            "When a padded place, another row, or a later token is changed, a token's log-probabilities change; or "
-            "those of the full pass change with an earlier token, and these do not."
+            "A token's log-probabilities change with padding, with another row, or with a later token; or they do not "
+            "change with an earlier token, although those of the full pass do."
         ),
         known_in=(
             "scaled_dot_product_attention(is_causal=True) of PyTorch aligns its mask with the top left corner, which "
@@ -47,14 +47,14 @@ DECODINGS = (
             "rotated by other positions than those of one pass."
         ),
         shows=(
-            "Given the right values before it, the first value of a call that is no part of one pass's is what it has "
-            "cached."
+            "Given the right inputs, the first value of a call that matches no value of one pass is read from the "
+            "cache."
         ),
     ),
     Entry(
         id="decode-code",
-        title="a call computes otherwise than one pass",
+        title="a call computes something else than one pass",
         what="The code of a layer depends on how many tokens a call has, or on where they begin.",
-        shows="Given the right values before it, one step of the code has a result that is no part of one pass's.",
+        shows="Given the right inputs, the result of one step matches no value of one pass.",
     ),
 )

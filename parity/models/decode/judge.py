@@ -57,7 +57,7 @@ class Divergence:
     tensors: Sequence[str]
     origin: Origin | None = None
     id: str = "unexplained"
-    cause: str = "no layer is off in step"
+    cause: str = "no layer differs when given the same inputs"
     left: float | None = None
 
 

@@ -80,7 +80,7 @@ class View:
             yield value[mine], full[theirs]
 
 
-NO_PART = "is no part of what one pass computes"
+NO_PART = "matches no value of one pass"
 MOST_AXES = 6
 SHORT = 40
 """A value is told by an expression of so many characters, else by its name."""

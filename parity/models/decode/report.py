@@ -1,4 +1,4 @@
-"""How a case of `kind: decode` is told: the answer first."""
+"""The report of a case of `kind: decode`: the answer first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parity.reporting.text.words import grouped, listed, number
 if TYPE_CHECKING:
     from parity.reporting.text.reasons import CaseRows
 
-HEAD = ("way", "first token", "cause", "tokens off", "greedy choices changed", "KL at most", "error ratio")
+HEAD = ("way", "first token", "cause", "wrong tokens", "greedy choices changed", "KL at most", "error ratio")
 NOTHING = "-"
 
 
@@ -35,12 +35,12 @@ class DecodeView:
 
     @property
     def anchor(self) -> str:
-        """Its place in a page."""
+        """The id of its section in a page."""
         return f"decode-{slug(self.case.id)}-{self.dtype}-{slug(self.backend)}"
 
     @property
     def fails(self) -> bool:
-        """Whether anything is more than rounding."""
+        """Whether anything exceeds the error bound."""
         return any(row.fails for row in self.rows)
 
     @property
@@ -66,7 +66,7 @@ class DecodeView:
             expected = max((row.envelope.max for row in self.rows if row.envelope), default=0.0)
             said = [
                 f"aligned: {listed([WORDS[way] for way in fine])}; log-probabilities differ from one pass's by "
-                f"{number(apart)} at most, rounding does {number(expected)}"
+                f"{number(apart)} at most, {number(expected)} expected from rounding"
             ]
         elif fine:
             said.append(f"aligned: {listed([WORDS[way] for way in fine])}")
@@ -91,7 +91,7 @@ def row_of(way: str, rows: Sequence[ComparisonRow], cause: Diagnosis | None) -> 
 
 
 def sentences(causes: Sequence[Diagnosis]) -> list[str]:
-    """What begins a difference, in all ways that it begins, and how large it is."""
+    """A sentence for each origin of differences: the ways that it affects, and how large they are."""
     alike = grouped(
         (tuple(cause.evidence[key] for key in ("place", "cause", "prompt", "token")), cause) for cause in causes
     )
@@ -99,26 +99,26 @@ def sentences(causes: Sequence[Diagnosis]) -> list[str]:
 
 
 def sentence(causes: Sequence[Diagnosis]) -> str:
-    """One of them."""
+    """The sentence for diagnoses with one origin."""
     e, ways = causes[0].evidence, listed([WORDS[cause.evidence["way"]] for cause in causes])
     largest = max(cause.residual_before or 0.0 for cause in causes)
     parts = [
         f"{ways}, prompt {e['prompt']} from token {e['token']} on: {e['place']}: {e['cause']}",
         f"{sum(cause.evidence['off'] for cause in causes)} of {sum(cause.evidence['tokens'] for cause in causes)} "
-        f"tokens are off, by up to {number(largest)} times what rounding does",
+        f"tokens are wrong, by up to {number(largest)} times the rounding error",
         f"greedy choices that change: {sum(cause.evidence['changed'] for cause in causes)}; "
         f"KL {number(max(cause.evidence['kl'] for cause in causes))} at most",
     ]
     left = [cause.evidence["left"] for cause in causes if cause.evidence["left"] is not None]
     if left:
         enough = max(left) < OFF
-        rest = "all is rounding" if enough else f"{number(max(left))} times what rounding does is left"
-        parts.append(f"with that mended, {rest}")
+        rest = "all is rounding" if enough else f"{number(max(left))} times the rounding error remains"
+        parts.append(f"once fixed, {rest}")
     return "; ".join(parts)
 
 
 def views(results: Results) -> list[DecodeView]:
-    """Every backend of every case that decodes; those that are off first."""
+    """Every backend of every case that decodes; those that fail first."""
     decodings = []
     for case in results.cases:
         of = results.of(case)
@@ -162,5 +162,5 @@ class DecodeReport(ModelReport):
         yield from ()
 
     def views(self, results: Results) -> Sequence[CaseView]:
-        """What is told of each backend, those that are off first."""
+        """A view of each backend, those that fail first."""
         return views(results)

@@ -67,7 +67,7 @@ class Closed(Watch):
 def traced(port: Port, given: ClosedCall) -> TracedProgram:
     """The program of a layer's call. Raises UntracedError where it calls what has no translation."""
     if not port.traced or not isinstance(port, LayeredPort):
-        raise UntracedError(f"{port.framework.__name__} does not tell what it calls")
+        raise UntracedError(f"the calls of {port.framework.__name__} cannot be traced")
     tracer = Tracer(port.framework)
     return program_of(port, tracer, closed_run(port, given, tracer))
 
