@@ -140,7 +140,7 @@ def input_parts(item: Input, shapes: TensorShapes) -> Iterator[str]:
         yield "gets a gradient"
     if item.state:
         yield "the state before the step"
-    if item.off:
+    if item.opt_in:
         yield "off unless a case gives it"
     elif item.name not in shapes.inputs and not item.listed:
         yield "only with params that use it"

@@ -59,7 +59,7 @@ def planned(
     for tensor, shape in inferred.inputs.items():
         item = OPS[op].input(tensor)
         assert item is not None
-        if item.off and tensor not in shapes:
+        if item.opt_in and tensor not in shapes:
             continue
         integers = tensor in inferred.integers
         draw = (draws or {}).get(tensor) or (Integers(*inferred.integers[tensor]) if integers else item.default) or Normal()  # fmt: skip

@@ -48,8 +48,8 @@ def take(values: Any, index: Any, axis: int | None = None) -> Any:
 
 def take_along_axis(values: Any, index: Any, axis: int) -> Any:
     """np.take_along_axis, with a gradient."""
-    places = [np.arange(n).reshape((-1,) + (1,) * (values.ndim - i - 1)) for i, n in enumerate(index.shape)]
-    return values[tuple(index if i == axis % values.ndim else place for i, place in enumerate(places))]
+    positions = [np.arange(n).reshape((-1,) + (1,) * (values.ndim - i - 1)) for i, n in enumerate(index.shape)]
+    return values[tuple(index if i == axis % values.ndim else position for i, position in enumerate(positions))]
 
 
 def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
@@ -103,8 +103,8 @@ class BroughtError(ValueError):
 
 
 @dataclass(frozen=True)
-class Source:
-    """A user's file; `text` is what it held when it was read."""
+class ReferenceFile:
+    """A user's file with a reference; `text` is its content when it was read."""
 
     path: Path
     text: bytes = field(repr=False)
@@ -120,7 +120,7 @@ class Brought:
     """What makes an op of a user's function `name`: `tensors` are its inputs, `integers` the bounds of those that hold
     integers, `params` the arguments that a config sets, `grad_outputs` the floating outputs."""
 
-    source: Source
+    source: ReferenceFile
     name: str
     tensors: tuple[str, ...]
     integers: tuple[tuple[str, int, int], ...]
@@ -130,7 +130,7 @@ class Brought:
 
 
 @cache
-def namespace(source: Source) -> Mapping[str, Any]:
+def namespace(source: ReferenceFile) -> Mapping[str, Any]:
     """The names that the file defines; raises BroughtError where it cannot be run."""
     names = {
         "__name__": MODULE,
@@ -147,10 +147,10 @@ def namespace(source: Source) -> Mapping[str, Any]:
 
 def imported(name: str, into: Any = None, local: Any = None, wanted: Any = (), level: int = 0) -> Any:
     """`__import__` of a reference."""
-    found = __import__(name, into, local, wanted, level)
+    module = __import__(name, into, local, wanted, level)
     if level or name.partition(".")[0] != "numpy":
-        return found
-    return sys.modules.get(f"autograd.{name}", found) if wanted and name != "numpy" else NUMPY
+        return module
+    return sys.modules.get(f"autograd.{name}", module) if wanted and name != "numpy" else NUMPY
 
 
 def placed(error: BaseException, path: Path) -> str:
@@ -162,7 +162,7 @@ def placed(error: BaseException, path: Path) -> str:
     return f"{path.name}:{lines[-1] if lines else 1}: {text}"
 
 
-def function_of(source: Source, name: str) -> Callable[..., Any]:
+def function_of(source: ReferenceFile, name: str) -> Callable[..., Any]:
     """The file's function of this name; raises BroughtError if there is none."""
     function = namespace(source).get(name)
     if not callable(function):
@@ -170,7 +170,7 @@ def function_of(source: Source, name: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def arguments(source: Source, name: str) -> Mapping[str, inspect.Parameter]:
+def arguments(source: ReferenceFile, name: str) -> Mapping[str, inspect.Parameter]:
     """The function's arguments by name; raises BroughtError if some cannot be given by keyword."""
     parameters = inspect.signature(function_of(source, name)).parameters
     for argument in parameters.values():
@@ -179,7 +179,7 @@ def arguments(source: Source, name: str) -> Mapping[str, inspect.Parameter]:
     return parameters
 
 
-def where(source: Source, name: str) -> str:
+def where(source: ReferenceFile, name: str) -> str:
     """`my_reference.py:3: my_swiglu`."""
     code = getattr(inspect.unwrap(function_of(source, name)), "__code__", None)
     return name if code is None else f"{source.path.name}:{code.co_firstlineno}: {name}"
@@ -288,7 +288,7 @@ def failed(brought: Brought, error: Exception, shapes: tuple[tuple[str, Shape], 
 
 def called(brought: Brought, tensors: Mapping[str, Any], params: Any) -> Mapping[str, Any]:
     """What the function returns, by output name; raises BroughtError for what is no array."""
-    function, place = function_of(brought.source, brought.name), where(brought.source, brought.name)
+    function, location = function_of(brought.source, brought.name), where(brought.source, brought.name)
     with limited():
         outputs = function(**tensors, **{name: getattr(params, name) for name in brought.params})
     if not isinstance(outputs, Mapping):
@@ -296,11 +296,11 @@ def called(brought: Brought, tensors: Mapping[str, Any], params: Any) -> Mapping
     for name, value in outputs.items():
         if not is_array(value):
             kind = type(value).__name__
-            raise BroughtError(f"{place} returns {kind}; return an array, or a mapping of arrays by name")
+            raise BroughtError(f"{location} returns {kind}; return an array, or a mapping of arrays by name")
         if not isinstance(name, str) or not name.isidentifier():
-            raise BroughtError(f"{place} returns an output named {name!r}; a name is a word")
+            raise BroughtError(f"{location} returns an output named {name!r}; a name is a word")
     if not outputs:
-        raise BroughtError(f"{place} returns no outputs")
+        raise BroughtError(f"{location} returns no outputs")
     return dict(outputs)
 
 

@@ -104,23 +104,23 @@ def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iter
     single = representatives(reach, same)
     if len(single) > MAX_STEPS:
         return
-    scope = Scope(program, shapes, same)
+    table = ProgramValues(program, shapes, same)
     groups: dict[Any, list[int]] = {}
     for position, step in enumerate(program.steps):
         groups.setdefault(pattern(program, step), []).append(position)
     for position in single:
-        edits = step_edits(program, position, scope)
-        yield from in_every_turn(edits, position, scope) if position in same else edits
+        edits = step_edits(program, position, table)
+        yield from in_every_turn(edits, position, table) if position in same else edits
     yield from (Edit((), "", STEPWISE, operand, name) for operand in (RESULT, EVERY) for name in FORMATS)
     for chain in chains(program, reach) if not same else ():
         yield from (Edit(chain, "sum", "function", RESULT, name) for name in FUNCTIONS["sum"])
-    yield from output_edits(program, output, scope)
-    yield from read_edits(program, scope)
-    yield from listed_edits(program, scope, single)
-    yield from partly_read_edits(program, scope, {p for p in reach if p not in same})
+    yield from output_edits(program, output, table)
+    yield from read_edits(program, table)
+    yield from listed_edits(program, table, single)
+    yield from partly_read_edits(program, table, {p for p in reach if p not in same})
     if any(program.steps[p].backward for p in reach):
-        yield from saved_edits(program, scope)
-    yield from group_edits(program, scope, groups.values(), reach)
+        yield from saved_edits(program, table)
+    yield from group_edits(program, table, groups.values(), reach)
     yield from whole_edits(program, reach)
 
 
@@ -145,23 +145,23 @@ def detachments(program: Program, shapes: Mapping[int, Shape], gradient: str) ->
     """The edits that let no gradient through a value on the way to an input: wherever it is read, or where one of
     several steps reads it; in a loop in every turn, or from the second on; through two values with names."""
     same = repeats(program)
-    scope = Scope(program, shapes, same)
+    table = ProgramValues(program, shapes, same)
     way = between(program, gradient.removeprefix("grad."))
     reads = Counter(ref for position in way for ref in program.steps[position].refs)
     on_way = {program.steps[position].index for position in way} | {program.inputs[gradient.removeprefix("grad.")]}
     ends = {index for name, index in program.outputs.items() if not name.startswith("grad.")}
     named = []
     for position in representatives(way, same):
-        step, places = program.steps[position], same.get(position, (position,))
-        if step.label or position in scope.named or reads[step.index] > 1:
-            yield Edit(places, step.name, DETACHED, RESULT)
+        step, positions = program.steps[position], same.get(position, (position,))
+        if step.label or position in table.named or reads[step.index] > 1:
+            yield Edit(positions, step.name, DETACHED, RESULT)
         if step.label and step.index not in ends and position not in same:
             named.append(position)
         for i, operand in enumerate(step.operands):
             if isinstance(operand, Ref) and operand.index in on_way and reads[operand.index] > 1:
-                yield Edit(places, step.name, DETACHED, i)
-                later = tuple(p for p in places if program.steps[p].operands[i].index in scope.steps)
-                if 0 < len(later) < len(places):
+                yield Edit(positions, step.name, DETACHED, i)
+                later = tuple(p for p in positions if program.steps[p].operands[i].index in table.steps)
+                if 0 < len(later) < len(positions):
                     yield Edit(later, step.name, DETACHED, i)
     yield from (Edit(pair, "", DETACHED, RESULT) for pair in combinations(named[-MOST_NAMED:], 2))
 
@@ -169,35 +169,35 @@ def detachments(program: Program, shapes: Mapping[int, Shape], gradient: str) ->
 def between(program: Program, name: str) -> set[int]:
     """The positions of the steps of the forward pass that depend on an input, and on which an output depends."""
     reach = program.reach([output for output in program.outputs if not output.startswith("grad.")])
-    reached, found = {program.inputs[name]}, set[int]()
+    reached, positions = {program.inputs[name]}, set[int]()
     for position in sorted(reach):
         if not reached.isdisjoint(program.steps[position].refs):
             reached.add(program.steps[position].index)
-            found.add(position)
-    return found
+            positions.add(position)
+    return positions
 
 
 def group_edits(
-    program: Program, scope: Scope, groups: Collection[list[int]], reach: Collection[int]
+    program: Program, table: ProgramValues, groups: Collection[list[int]], reach: Collection[int]
 ) -> Iterator[Edit]:
     """The edits of all steps of a kind together, and of those of one place of the source, if any is in `reach`."""
-    known, placed = {*map(tuple, groups), *scope.same.values()}, by_place(program).values()
-    places = {position: some for some in placed for position in some}
+    known, sites = {*map(tuple, groups), *table.same.values()}, by_site(program).values()
+    same_site = {position: some for some in sites for position in some}
     kinds: tuple[tuple[Iterable[list[int]], Collection[str]], ...] = (
-        (groups, WHOLESALE if scope.same else COSTS),
-        ((some for some in placed if tuple(some) not in known), EVERYWHERE),
+        (groups, WHOLESALE if table.same else COSTS),
+        ((some for some in sites if tuple(some) not in known), EVERYWHERE),
     )
     for some, tried in kinds:
         for positions in (each for each in some if len(each) > 1 and not set(each).isdisjoint(reach)):
-            edits = step_edits(program, positions[0], scope)
-            yield from (at_all(e, positions, places) for e in edits if e.kind in tried)
+            edits = step_edits(program, positions[0], table)
+            yield from (at_all(e, positions, same_site) for e in edits if e.kind in tried)
 
 
-def at_all(edit: Edit, positions: Sequence[int], places: Mapping[int, Sequence[int]]) -> Edit:
+def at_all(edit: Edit, positions: Sequence[int], same_site: Mapping[int, Sequence[int]]) -> Edit:
     """An edit of the first of some positions at all of them, with what each has in the place of another value."""
     others: Sequence[int] = ()
     if edit.kind in OTHER and edit.value[0] == "step":
-        others = places[edit.value[1]]
+        others = same_site[edit.value[1]]
     if len(others) != len(positions) or edit.value[1] != others[0]:
         return replace(edit, positions=tuple(positions))
     return replace(edit, positions=tuple(positions), value=("each", tuple(("step", other) for other in others)))
@@ -211,7 +211,7 @@ EVERYWHERE = ("kept", "exchanged", "function", "number", "through", "index", "re
 """What a kernel does otherwise at one place of its source, for each axis or each corner with its own numbers."""
 
 
-def by_place(program: Program) -> dict[Any, list[int]]:
+def by_site(program: Program) -> dict[Any, list[int]]:
     """The positions of the steps of one place of the reference's source, or of their gradients."""
     sites = {step.index: step.site for step in program.steps}
     return grouped(program, {p: (s.site, sites.get(s.of, s.of)) for p, s in enumerate(program.steps)})
@@ -231,13 +231,13 @@ def chains(program: Program, reach: Collection[int]) -> Iterator[tuple[int, ...]
 
 def representatives(reach: Collection[int], same: Repeats) -> list[int]:
     """The positions that are reached, and one for each step of a loop: in the second turn, which follows one."""
-    places = {same.get(position, (position,)) for position in reach}
-    return sorted(next(p for p in (*turns[1:], *turns) if p in reach) for turns in places)
+    groups = {same.get(position, (position,)) for position in reach}
+    return sorted(next(p for p in (*turns[1:], *turns) if p in reach) for turns in groups)
 
 
-def in_every_turn(edits: Iterable[Edit], position: int, scope: Scope) -> Iterator[Edit]:
+def in_every_turn(edits: Iterable[Edit], position: int, table: ProgramValues) -> Iterator[Edit]:
     """The edits of a step of a loop in all turns; where they take the value of another one, each takes its own."""
-    same, turns = scope.same, scope.turns
+    same, turns = table.same, table.turns
     for edit in edits:
         if edit.kind == MOVED:
             continue
@@ -250,31 +250,31 @@ def in_every_turn(edits: Iterable[Edit], position: int, scope: Scope) -> Iterato
             (p, ("step", others[turns[p] + shift])) for p in same[position] if turns[p] + shift in others
         ]
         if shift < 0:
-            first = carried(scope, position, scope.program.steps[edit.value[1]].index)
+            first = carried(table, position, table.program.steps[edit.value[1]].index)
             pairs += [(p, first) for p in same[position] if first and turns[p] + shift == -1]
         mine, theirs = zip(*sorted(pairs), strict=True)
         yield replace(edit, positions=mine, value=("each", theirs))
 
 
-def carried(scope: Scope, position: int, index: int) -> Key | None:
+def carried(table: ProgramValues, position: int, index: int) -> Key | None:
     """What the first turn of a loop reads in the place of a value that is the last turn's; None if no step of the turn
     of the step at `position` reads it."""
-    steps, same, turns = scope.program.steps, scope.same, scope.turns
+    steps, same, turns = table.program.steps, table.same, table.turns
     for reader in (p for p in same if turns[p] == turns[position] and index in steps[p].refs):
         first = next((p for p in same[reader] if turns[p] == 0), None)
         if first is not None:
             at = next(i for i, o in enumerate(steps[reader].operands) if isinstance(o, Ref) and o.index == index)
-            return scope.keys.get(steps[first].operands[at].index)
+            return table.keys.get(steps[first].operands[at].index)
     return None
 
 
-def output_edits(program: Program, output: str, scope: Scope) -> Iterator[Edit]:
+def output_edits(program: Program, output: str, table: ProgramValues) -> Iterator[Edit]:
     """The edits of an output itself: another tensor returned instead or added to it, or a part not written."""
     index = program.outputs[output]
-    shape = scope.of[index]
+    shape = table.shapes[index]
     for other in dict.fromkeys((*program.inputs.values(), *program.outputs.values())):
-        if other != index and scope.of[other] == shape and other in scope.keys:
-            yield from (Edit((), output, RETURNED, value=(how, scope.keys[other])) for how in ("instead", "added"))
+        if other != index and table.shapes[other] == shape and other in table.keys:
+            yield from (Edit((), output, RETURNED, value=(how, table.keys[other])) for how in ("instead", "added"))
     names = [name for name in states(program) if name != output]
     for state in ("", *names) if len(names) > 1 else names:
         yield Edit((), output, RETURNED, value=("after", ("input", state)))
@@ -286,21 +286,23 @@ def output_edits(program: Program, output: str, scope: Scope) -> Iterator[Edit]:
             yield Edit((position,), program.steps[position].name, kind, operand, value)
 
 
-def read_edits(program: Program, scope: Scope) -> Iterator[Edit]:
+def read_edits(program: Program, table: ProgramValues) -> Iterator[Edit]:
     """The edits of the inputs and options that are read more than once."""
     keys: dict[Key, int] = {("input", name): index for name, index in program.inputs.items()}
     keys |= {("option", name): index for name, (index, _) in program.options.items()}
     for key, index in keys.items():
-        if scope.reads[index] < 2:
+        if table.reads[index] < 2:
             continue
         changes = [("number", name) for name in NUMBERS] if key[0] == "option" else [("through", n) for n in THROUGH]
         changes += [("rounded", name) for name in FORMATS] if key[0] == "input" else []
         yield from (Edit((), "", READ, value=(key, *change)) for change in changes)
-        others = [k for k, other in keys.items() if k != key and k[0] == key[0] and scope.of[other] == scope.of[index]]
+        others = [
+            k for k, other in keys.items() if k != key and k[0] == key[0] and table.shapes[other] == table.shapes[index]
+        ]
         yield from (Edit((), "", READ, value=(key, "replaced", other)) for other in others)
 
 
-def listed_edits(program: Program, scope: Scope, positions: Iterable[int]) -> Iterator[Edit]:
+def listed_edits(program: Program, table: ProgramValues, positions: Iterable[int]) -> Iterator[Edit]:
     """The edits of values that a step reads in a list, as a concatenation does, and their reverse order."""
     for position in positions:
         step = program.steps[position]
@@ -310,41 +312,43 @@ def listed_edits(program: Program, scope: Scope, positions: Iterable[int]) -> It
                 yield Edit((position,), step.name, "constant", i, type(operand)(reversed(operand)))
             for index in dict.fromkeys(listed):
                 changes = [("through", name) for name in THROUGH]
-                others = [("replaced", key) for key in scope.alike(index, position)]
-                key = scope.keys[index]
+                others = [("replaced", key) for key in table.alike(index, position)]
+                key = table.keys[index]
                 yield from (Edit((position,), "", READ, value=(key, *change)) for change in (*changes, *others))
 
 
 MOST_READERS = 5
 
 
-def partly_read_edits(program: Program, scope: Scope, reach: Collection[int]) -> Iterator[Edit]:
+def partly_read_edits(program: Program, table: ProgramValues, reach: Collection[int]) -> Iterator[Edit]:
     """Another value of the same shape, or another number, read at all positions but one, if there are three or more."""
     readers: dict[int, list[int]] = {}
     for position in sorted(reach):
         for index in set(program.steps[position].refs):
             readers.setdefault(index, []).append(position)
-    for index, places in readers.items():
-        if 2 < len(places) <= MOST_READERS and index in scope.keys:
-            key = scope.keys[index]
-            for left_out in places:
-                changed = tuple(p for p in places if p != left_out)
+    for index, positions in readers.items():
+        if 2 < len(positions) <= MOST_READERS and index in table.keys:
+            key = table.keys[index]
+            for left_out in positions:
+                changed = tuple(p for p in positions if p != left_out)
                 if key[0] == "option":
                     yield from (Edit(changed, "", READ, value=(key, "number", name)) for name in NUMBERS)
-                if not scope.of[index]:
+                if not table.shapes[index]:
                     continue
-                for other in scope.alike(index, changed[0]):
-                    yield Edit(changed, "", READ, value=(scope.keys[index], "replaced", other))
+                for other in table.alike(index, changed[0]):
+                    yield Edit(changed, "", READ, value=(table.keys[index], "replaced", other))
 
 
-def saved_edits(program: Program, scope: Scope) -> Iterator[Edit]:
+def saved_edits(program: Program, table: ProgramValues) -> Iterator[Edit]:
     """Another tensor or number in the backward pass: an output for an input, another value of an option, a value of the
     forward pass that is kept in a lower precision."""
-    outputs = [i for i in program.outputs.values() if i in scope.steps and not scope.steps[i].backward]
+    outputs = [i for i in program.outputs.values() if i in table.steps and not table.steps[i].backward]
     for name, index in program.inputs.items():
-        peers = [i for i in (*program.inputs.values(), *outputs) if i != index and scope.of[i] == scope.of[index]]
+        peers = [
+            i for i in (*program.inputs.values(), *outputs) if i != index and table.shapes[i] == table.shapes[index]
+        ]
         kinds = product(("replaced", RECOMPUTED), peers)
-        yield from (Edit((), "", SAVED, value=(("input", name), kind, scope.keys[i])) for kind, i in kinds)
+        yield from (Edit((), "", SAVED, value=(("input", name), kind, table.keys[i])) for kind, i in kinds)
     for name in program.options:
         yield from (Edit((), "", SAVED, value=(("option", name), "number", number)) for number in NUMBERS)
     readers_of: dict[int, list[int]] = {}
@@ -364,13 +368,15 @@ def pattern(program: Program, step: Step) -> Any:
     return step.name, tuple(operands), repr(sorted(step.keywords.items())), step.backward
 
 
-class Scope:
+class ProgramValues:
     """The shape of every value of a program, and the other values of that shape."""
 
     def __init__(self, program: Program, shapes: Mapping[int, Shape], same: Repeats) -> None:
-        self.program, self.of, self.same = program, shapes, same
+        self.program, self.shapes, self.same = program, shapes, same
         self.turns = turns_of(program, same)
-        self.named = {p for p, places in same.items() if any(program.steps[place].label for place in places)}
+        self.named = {
+            p for p, positions in same.items() if any(program.steps[position].label for position in positions)
+        }
         self.steps = {step.index: step for step in program.steps}
         self.reads = Counter(ref for step in program.steps for ref in step.refs)
         self.reads.update(program.outputs.values())
@@ -389,28 +395,28 @@ class Scope:
 
         A loop's values have names in its last turn: those of the same turn count as named, too.
         """
-        shape, near = self.of.get(index), self.near(index, DEPTH) | self.neighbours(index)
+        shape, near = self.shapes.get(index), self.near(index, DEPTH) | self.neighbours(index)
         turn = self.turns.get(before)
         for other, key in self.keys.items():
             step = self.steps.get(other)
             position = int(key[1]) if step is not None else -1
             named = step is None or step.label or (position in self.named and self.turns[position] == turn)
             usable = position < before and (named or other in near)
-            if other != index and self.of.get(other) == shape and usable:
+            if other != index and self.shapes.get(other) == shape and usable:
                 yield key
 
     def neighbours(self, index: int) -> set[int]:
         """What the turns of a loop before and after compute in the place of a value."""
         position = int(self.keys[index][1]) if index in self.steps else -1
-        places = [p for p in self.same.get(position, ()) if abs(self.turns[p] - self.turns[position]) == 1]
-        return {self.program.steps[p].index for p in places}
+        positions = [p for p in self.same.get(position, ()) if abs(self.turns[p] - self.turns[position]) == 1]
+        return {self.program.steps[p].index for p in positions}
 
     def reshapable(self, index: int, position: int) -> Iterator[Key]:
         """The named values of another shape with as many elements along axes longer than 1, and those of the same shape
         that are computed after the step at `position`."""
-        shape, backward = self.of.get(index, ()), self.program.steps[position].backward
+        shape, backward = self.shapes.get(index, ()), self.program.steps[position].backward
         for other, key in self.keys.items():
-            step, theirs = self.steps.get(other), self.of.get(other, ())
+            step, theirs = self.steps.get(other), self.shapes.get(other, ())
             later = step is not None and int(key[1]) > position
             named = step is None or (step.label and step.backward <= backward)
             if named and (theirs != shape or later) and squeezed(theirs) == squeezed(shape) != ():
@@ -418,7 +424,7 @@ class Scope:
 
     def later(self, position: int) -> list[int]:
         """The positions of the steps that depend on one: those that read it soon, and those with a name."""
-        reached, chain, found = {self.program.steps[position].index}, 0, []
+        reached, chain, positions = {self.program.steps[position].index}, 0, []
         outputs = set(self.program.outputs.values())
         for later in range(position + 1, len(self.program.steps)):
             step = self.program.steps[later]
@@ -427,8 +433,8 @@ class Scope:
             reached.add(step.index)
             chain += 1
             if chain <= CHAIN or step.label or step.index in outputs:
-                found.append(later)
-        return found
+                positions.append(later)
+        return positions
 
     def near(self, index: int, depth: int) -> set[int]:
         """The values that one follows from in at most `depth` steps."""
@@ -443,10 +449,10 @@ def squeezed(shape: Shape) -> Shape:
     return tuple(n for n in shape if n != 1)
 
 
-def step_edits(program: Program, position: int, scope: Scope) -> Iterator[Edit]:
+def step_edits(program: Program, position: int, table: ProgramValues) -> Iterator[Edit]:
     """All edits of one step."""
     step = program.steps[position]
-    for kind, operand, value in changes(program, step, position, scope):
+    for kind, operand, value in changes(program, step, position, table):
         yield Edit((position,), step.name, kind, operand, value)
 
 
@@ -458,15 +464,15 @@ def fits_of(program: Program, output: str) -> Iterator[Edit]:
     which a value is compared may be another number, or a multiple."""
     same = repeats(program)
     for position in representatives(program.reach([output]), same)[-MAX_STEPS:]:
-        step, places = program.steps[position], same.get(position, (position,))
+        step, positions = program.steps[position], same.get(position, (position,))
         for i, operand in enumerate(step.operands):
             if is_number(program, operand):
                 value = dict(program.options.values())[operand.index] if isinstance(operand, Ref) else operand
-                yield Edit(places, step.name, "fitted", i, float(value))
+                yield Edit(positions, step.name, "fitted", i, float(value))
                 if step.name in COMPARISONS and isinstance(operand, Ref) and value:
-                    yield Edit(places, step.name, "times", i, 1.0)
+                    yield Edit(positions, step.name, "times", i, 1.0)
             elif isinstance(operand, Ref):
-                yield from (Edit(places, step.name, kind, i, start) for kind, (_, start) in FITTED.items())
+                yield from (Edit(positions, step.name, kind, i, start) for kind, (_, start) in FITTED.items())
     reads = Counter(ref for step in program.steps for ref in step.refs)
     for name, (index, number) in program.options.items():
         if reads[index] > 1:
@@ -476,7 +482,7 @@ def fits_of(program: Program, output: str) -> Iterator[Edit]:
 ChangeOf = tuple[str, int, Any]
 
 
-def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterator[ChangeOf]:
+def changes(program: Program, step: Step, position: int, table: ProgramValues) -> Iterator[ChangeOf]:
     """The kind, operand and value of each edit of a step."""
     values = [i for i, operand in enumerate(step.operands) if isinstance(operand, Ref)]
     options = {index for index, _ in program.options.values()}
@@ -486,30 +492,30 @@ def changes(program: Program, step: Step, position: int, scope: Scope) -> Iterat
     if len(values) == 2 == len(step.operands) and step.name not in COMMUTE:
         yield "exchanged", 0, None
     yield from other_functions(step)
-    yield from other_values(step, position, values, scope)
+    yield from other_values(step, position, values, table)
     if step.name in MOVABLE:
-        yield from ((MOVED, i, later) for later in scope.later(position) for i in tensors)
+        yield from ((MOVED, i, later) for later in table.later(position) for i in tensors)
     yield from swaps(step)
     yield from in_one_axis(step)
     yield from other_ends(step)
-    yield from block_means(step, scope)
+    yield from block_means(step, table)
     for i in range(len(step.operands)):
         if i not in tensors and is_number(program, step.operands[i]):
-            yield from numbers(program, step, i, scope)
-    for i in [*tensors, RESULT] if scope.is_shared(step.index) else tensors:
+            yield from numbers(program, step, i, table)
+    for i in [*tensors, RESULT] if table.is_shared(step.index) else tensors:
         yield from (("through", i, name) for name in THROUGH)
-        yield from joints(program, step, i, scope)
+        yield from joints(program, step, i, table)
         yield from (("rounded", i, name) for name in FORMATS)
-    yield from totals(step, scope)
+    yield from totals(step, table)
     yield from of_constants(step)
     for i in tensors:
-        shape = scope.of.get(step.operands[i].index, ())
-        yield from orders(step, i, scope)
-        yield from along_axes(i, shape, reduced=step.name in REDUCING or step.operands[i].index in scope.given)
+        shape = table.shapes.get(step.operands[i].index, ())
+        yield from orders(step, i, table)
+        yield from along_axes(i, shape, reduced=step.name in REDUCING or step.operands[i].index in table.given)
         if i == tensors[0] and "axis" in step.keywords:
             yield from other_axes(step, shape)
-            yield from paddings(step, shape, scope)
-        yield from rearranged(step, i, shape, given=step.operands[i].index in scope.given)
+            yield from paddings(step, shape, table)
+        yield from rearranged(step, i, shape, given=step.operands[i].index in table.given)
 
 
 def other_functions(step: Step) -> Iterator[ChangeOf]:
@@ -520,26 +526,26 @@ def other_functions(step: Step) -> Iterator[ChangeOf]:
         yield from (("index", INDEXED[step.name], name) for name in INDEXES)
 
 
-def totals(step: Step, scope: Scope) -> Iterator[ChangeOf]:
+def totals(step: Step, table: ProgramValues) -> Iterator[ChangeOf]:
     """Sums and products of matrices in a lower precision, the products of a batch in reverse order, and the largest
     term of a product instead of the sum."""
     yield from (("accumulated", RESULT, name) for name in FORMATS if step.name in RUNNING)
     yield from (("rounded", EVERY, name) for name in FORMATS if step.name in PRODUCTS)
     if step.name == "matmul":
-        batch = range(len(scope.of[step.index]) - 2)
-        yield from (("along", RESULT, ("flipped", axis)) for axis in batch if scope.of[step.index][axis] > 1)
+        batch = range(len(table.shapes[step.index]) - 2)
+        yield from (("along", RESULT, ("flipped", axis)) for axis in batch if table.shapes[step.index][axis] > 1)
         yield "function", PARTS, "max"
         yield from (("rounded", PARTS, name) for name in FORMATS)
 
 
-def other_values(step: Step, position: int, operands: Sequence[int], scope: Scope) -> Iterator[ChangeOf]:
+def other_values(step: Step, position: int, operands: Sequence[int], table: ProgramValues) -> Iterator[ChangeOf]:
     """Other values for the operands that are values."""
     for i in operands:
         index = step.operands[i].index
-        yield from (("replaced", i, key) for key in scope.alike(index, position))
-        yield from (("reshaped", i, key) for key in scope.reshapable(index, position))
-        if index in scope.steps and scope.of[index] == ():
-            options: list[Key] = [("option", name) for name in scope.program.options]
+        yield from (("replaced", i, key) for key in table.alike(index, position))
+        yield from (("reshaped", i, key) for key in table.reshapable(index, position))
+        if index in table.steps and table.shapes[index] == ():
+            options: list[Key] = [("option", name) for name in table.program.options]
             yield from (("derived", i, (number, key)) for key in options for number in NUMBERS)
 
 
@@ -556,13 +562,13 @@ def of_constants(step: Step) -> Iterator[ChangeOf]:
             yield from (("along", i, kind) for kind in kinds)
 
 
-def numbers(program: Program, step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
+def numbers(program: Program, step: Step, operand: int, table: ProgramValues) -> Iterator[ChangeOf]:
     """The other values of a number."""
     yield from (("number", operand, name) for name in NUMBERS)
     value = step.operands[operand]
     if not isinstance(value, Ref):
         yield from (("replaced", operand, ("option", name)) for name in program.options)
-        others = dict.fromkeys((*sizes(scope, step), *rounded_up(value)))
+        others = dict.fromkeys((*sizes(table, step), *rounded_up(value)))
         yield from (("constant", operand, type(value)(n)) for n in others if n != value)
 
 
@@ -606,11 +612,11 @@ def other_ends(step: Step) -> Iterator[ChangeOf]:
             yield "constant", 1, [*pads[:axis], (first, whole - first), *pads[axis + 1 :]]
 
 
-def block_means(step: Step, scope: Scope) -> Iterator[ChangeOf]:
+def block_means(step: Step, table: ProgramValues) -> Iterator[ChangeOf]:
     """A value less its mean along an axis, less the mean of each block or half of it."""
     if step.name != "subtract" or not all(isinstance(operand, Ref) for operand in step.operands):
         return
-    shape, mean = (scope.of[operand.index] for operand in step.operands)
+    shape, mean = (table.shapes[operand.index] for operand in step.operands)
     if len(mean) != len(shape) or not fits_into(mean, shape):
         return
     axes = tuple(a for a, (m, n) in enumerate(zip(mean, shape, strict=True)) if m == 1 and n > 1)
@@ -626,18 +632,18 @@ def is_whole(operand: Any) -> bool:
     return bool(items) and all(type(item) is int for item in items)
 
 
-def joints(program: Program, step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
+def joints(program: Program, step: Step, operand: int, table: ProgramValues) -> Iterator[ChangeOf]:
     """An option, another input or an earlier value with a name added to a value, or multiplied with it, or dividing
     it."""
     index = step.index if operand == RESULT else step.operands[operand].index
-    shape = scope.of.get(index, ())
+    shape = table.shapes.get(index, ())
     if not shape:
         return
     keys: list[Key] = [("option", name) for name in program.options]
-    keys += [("input", n) for n, i in program.inputs.items() if i != index and fits_into(scope.of[i], shape)]
+    keys += [("input", n) for n, i in program.inputs.items() if i != index and fits_into(table.shapes[i], shape)]
     yield from (("joined", operand, (name, key)) for key in keys for name in JOINED if name != "subtract")
-    earlier = (i for i, other in scope.steps.items() if other.label and index != i < step.index)
-    named = [scope.keys[i] for i in earlier if scope.of[i] == shape]
+    earlier = (i for i, other in table.steps.items() if other.label and index != i < step.index)
+    named = [table.keys[i] for i in earlier if table.shapes[i] == shape]
     yield from (("joined", operand, (name, key)) for key in named for name in ("subtract", "add", "multiply", "divide"))
 
 
@@ -646,9 +652,9 @@ def fits_into(shape: Shape, other: Shape) -> bool:
     return len(shape) <= len(other) and all(n in (1, m) for n, m in zip(shape[::-1], other[::-1], strict=False))
 
 
-def orders(step: Step, operand: int, scope: Scope) -> Iterator[ChangeOf]:
+def orders(step: Step, operand: int, table: ProgramValues) -> Iterator[ChangeOf]:
     """A step and the one before it in the other order."""
-    child = scope.steps.get(step.operands[operand].index)
+    child = table.steps.get(step.operands[operand].index)
     movable = step.name in ARITHMETIC | UNARY
     if child is not None and movable and child.name in CHOOSING | ARITHMETIC - {step.name}:
         yield from (("reordered", operand, k) for k in range(len(child.operands)))
@@ -714,15 +720,15 @@ def other_axes(step: Step, shape: Shape) -> Iterator[ChangeOf]:
             yield "averaged", RESULT, (value, factor)
 
 
-def paddings(step: Step, shape: Shape, scope: Scope) -> Iterator[ChangeOf]:
+def paddings(step: Step, shape: Shape, table: ProgramValues) -> Iterator[ChangeOf]:
     """The reductions along one axis that is filled up with numbers that are not neutral."""
     axes, index = np.atleast_1d(step.keywords["axis"]).tolist(), step.operands[0].index
     if step.name not in REDUCING or len(axes) != 1 or axes[0] is None:
         return
     axis, length = axes[0] % len(shape), shape[axes[0]]
-    sources = [i for i in (index, *scope.near(index, DEPTH)) if scope.of.get(i) == shape and i in scope.keys]
+    sources = [i for i in (index, *table.near(index, DEPTH)) if table.shapes.get(i) == shape and i in table.keys]
     for block in (b for b, whole in zip((*BLOCKS, 0), rounded_up(length), strict=False) if whole > length):
-        yield from (("padded", 0, (scope.keys[i], axis, block, fill)) for i in sources for fill in FILLS)
+        yield from (("padded", 0, (table.keys[i], axis, block, fill)) for i in sources for fill in FILLS)
 
 
 def is_number(program: Program, operand: Any) -> bool:
@@ -732,13 +738,15 @@ def is_number(program: Program, operand: Any) -> bool:
     return isinstance(operand, (int, float)) and not isinstance(operand, bool)
 
 
-def sizes(scope: Scope, step: Step) -> list[int]:
+def sizes(table: ProgramValues, step: Step) -> list[int]:
     """The numbers of elements along neighbouring axes of a step's operands, and those less one.
 
     Those of a single axis where the step does not calculate with the number: a padding of that many elements, in each
     axis, leaves no memory.
     """
-    inputs = [scope.of.get(index, ()) for index in step.refs] + [scope.of[i] for i in scope.program.inputs.values()]
+    inputs = [table.shapes.get(index, ()) for index in step.refs] + [
+        table.shapes[i] for i in table.program.inputs.values()
+    ]
     most = max(map(len, inputs), default=0) if step.name in ARITHMETIC else 1
     parts = {s[i:j] for s in inputs for i in range(len(s)) for j in range(i + 1, min(i + most, len(s)) + 1)}
     lengths = {1, *map(math.prod, parts)}

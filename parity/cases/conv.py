@@ -290,8 +290,8 @@ def kernel_variants(
         if (one == 0 or len(kernel) > 1) and weight[one] == weight[other] > 1:
             yield Variant("transposed", {"layout": (one, other)}, shown_by="a weight that is not symmetric")
     for which in turns:
-        sides = {"x": shapes["x"][1], "weight": weight[0], "y": n_out}
-        if params.groups > 1 and all(sides[name] > params.groups for name in which):
+        channels = {"x": shapes["x"][1], "weight": weight[0], "y": n_out}
+        if params.groups > 1 and all(channels[name] > params.groups for name in which):
             yield Variant("groups-interleaved", {"interleaved": which}, shown_by="channels that differ")
 
 

@@ -39,11 +39,11 @@ def difference(reference: Program, variant: Program) -> str:
 
 def contents(program: Program, known: dict[Hashable, int]) -> dict[int, int]:
     """What each value of a program computes."""
-    found: dict[int, int] = {}
+    computed: dict[int, int] = {}
 
     def seen(operand: Any) -> Hashable:
         if isinstance(operand, Ref):
-            return "value", found[operand.index]
+            return "value", computed[operand.index]
         if isinstance(operand, (tuple, list)):
             return tuple(map(seen, operand))
         if isinstance(operand, np.ndarray):
@@ -51,13 +51,13 @@ def contents(program: Program, known: dict[Hashable, int]) -> dict[int, int]:
         return repr(operand)
 
     for name, index in program.inputs.items():
-        found[index] = known.setdefault(("input", name), len(known))
+        computed[index] = known.setdefault(("input", name), len(known))
     for name, (index, _) in program.options.items():
-        found[index] = known.setdefault(("option", name), len(known))
+        computed[index] = known.setdefault(("option", name), len(known))
     for step in program.steps:
         key = (step.function, seen(step.operands), repr(sorted(step.keywords.items())))
-        found[step.index] = known.setdefault(key, len(known))
-    return found
+        computed[step.index] = known.setdefault(key, len(known))
+    return computed
 
 
 def parted(
@@ -107,12 +107,12 @@ def described(programs: tuple[Program, Program], values: tuple[int, int], taken:
         return ""
     name, is_whole = enclosing(programs[1], values[1])
     elsewhere, has_name = ("", False) if taken is None else enclosing(programs[0], taken)
-    place = enclosing(programs[0], values[0])
-    if has_name and elsewhere != place[0]:
-        theirs, (name, is_whole) = elsewhere, place
-    told = f"{theirs}, where the reference has {ours}"
-    told = f"{name} = {told}" if is_whole else f"{told} (in {name})"
-    return told + definitions(told, {k: v for program in programs for k, v in named_formulas(program)})
+    within = enclosing(programs[0], values[0])
+    if has_name and elsewhere != within[0]:
+        theirs, (name, is_whole) = elsewhere, within
+    text = f"{theirs}, where the reference has {ours}"
+    text = f"{name} = {text}" if is_whole else f"{text} (in {name})"
+    return text + definitions(text, {k: v for program in programs for k, v in named_formulas(program)})
 
 
 def named(program: Program, index: int) -> str:

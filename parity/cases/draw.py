@@ -180,8 +180,8 @@ class Special:
     def sprinkle(self, tensor: Float64, rng: np.random.Generator) -> Float64:
         """A copy of `tensor` with the special values in it."""
         result = tensor.copy()
-        places = rng.permutation(result.size)[: self.count]
-        result.flat[places] = np.resize(np.asarray(self.values), places.size)
+        locations = rng.permutation(result.size)[: self.count]
+        result.flat[locations] = np.resize(np.asarray(self.values), locations.size)
         return result
 
 

@@ -100,13 +100,13 @@ def with_first_twice(values: Any, axis: int) -> Any:
 
 
 def shifted(values: Any, axis: int, by: int) -> Any:
-    """Each value `by` places further along an axis; the places that are left have the first one, or the last."""
-    places = np.clip(np.arange(anp.shape(values)[axis]) - by, 0, anp.shape(values)[axis] - 1)
-    return values[(slice(None),) * axis + (places,)]
+    """Each value shifted `by` positions along an axis; the first value, or the last, fills the positions left free."""
+    positions = np.clip(np.arange(anp.shape(values)[axis]) - by, 0, anp.shape(values)[axis] - 1)
+    return values[(slice(None),) * axis + (positions,)]
 
 
 def shifted_in_zeros(values: Any, axis: int, by: int) -> Any:
-    """The same with zeros in the places that are left."""
+    """The same with zeros in the positions left free."""
     left = slice(by) if by > 0 else slice(by, None)
     return weighted(shifted(values, axis, by), axis, lambda w: w[left].fill(0))
 
@@ -200,8 +200,8 @@ def rounded_products(a: Array, b: Array, format: str = "") -> Array:  # noqa: A0
 
 @dataclass(frozen=True)
 class Weights:
-    """The elements of a tensor of a `shape` as sums of those of a `source`: `(place, place there, weight)`, and numbers
-    to which they are added. Places are those behind the `shared` axes, in memory order."""
+    """The elements of a tensor of a `shape` as sums of those of a `source`: `(element, element of the source, weight)`,
+    and numbers to which they are added. Elements are counted behind the `shared` axes, in memory order."""
 
     shared: Shape
     source: Shape
@@ -211,21 +211,21 @@ class Weights:
 
     def __str__(self) -> str:
         """The first sums: `[..., 0]: 0.5 [..., 0] + 0.5 [..., 1]`."""
-        places = list(dict.fromkeys(place for place, _, _ in self.weights))
-        rest = [f"{len(places) - TOLD} more"] if len(places) > TOLD else []
-        return "; ".join([*map(self._sum, places[:TOLD]), *rest])
+        elements = list(dict.fromkeys(element for element, _, _ in self.weights))
+        rest = [f"{len(elements) - SHOWN} more"] if len(elements) > SHOWN else []
+        return "; ".join([*map(self._sum, elements[:SHOWN]), *rest])
 
-    def _sum(self, place: int) -> str:
-        terms = [(weight, self._at(there, self.source)) for p, there, weight in self.weights if p == place]
+    def _sum(self, element: int) -> str:
+        terms = [(weight, self._at(there, self.source)) for p, there, weight in self.weights if p == element]
         text = " + ".join(at if weight == 1 else f"{weight:g} {at}" for weight, at in terms)
-        return f"{self._at(place, self.shape)}: {text}"
+        return f"{self._at(element, self.shape)}: {text}"
 
-    def _at(self, place: int, shape: Shape) -> str:
-        indices = np.unravel_index(place, shape[len(self.shared) :])
+    def _at(self, element: int, shape: Shape) -> str:
+        indices = np.unravel_index(element, shape[len(self.shared) :])
         return f"[{', '.join([*(['...'] if self.shared else []), *map(str, map(int, indices))])}]"
 
 
-TOLD = 4
+SHOWN = 4
 """How many sums are shown."""
 
 
@@ -233,10 +233,10 @@ def weighted_sums(values: Array, how: Weights) -> Array:
     """The sums of elements."""
     rows = values.reshape(prod(how.shared), -1)
     result = np.zeros((len(rows), prod(how.shape) // max(1, len(rows))), values.dtype)
-    for place, number in how.numbers:
-        result[:, place] = number
-    for place, source, weight in how.weights:
-        result[:, place] += values.dtype.type(weight) * rows[:, source]
+    for element, number in how.numbers:
+        result[:, element] = number
+    for element, source, weight in how.weights:
+        result[:, element] += values.dtype.type(weight) * rows[:, source]
     return result.reshape(how.shape)
 
 

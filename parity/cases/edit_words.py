@@ -38,8 +38,8 @@ def described(program: Program, edit: Edit) -> str:
         return detached(program, edit)
     if edit.kind == BASE:
         text, steps = Formulas(program), (program.steps[position] for position in edit.positions)
-        places = " and in ".join(dict.fromkeys(map(text.expression, steps)))
-        return f"base 2, where the reference has base e, in {places}"
+        expressions = " and in ".join(dict.fromkeys(map(text.expression, steps)))
+        return f"base 2, where the reference has base e, in {expressions}"
     return step_as(program, edit)
 
 
@@ -48,8 +48,8 @@ def returned_as(program: Program, edit: Edit) -> str:
     how, key = edit.value
     if how == COMPUTED:
         changed = returning(program, edit)
-        told = Formulas(changed).expression(changed.steps[-1])
-        return f"{edit.function} = {told}{definitions(told, dict(named_formulas(changed)))}"
+        expression = Formulas(changed).expression(changed.steps[-1])
+        return f"{edit.function} = {expression}{definitions(expression, dict(named_formulas(changed)))}"
     if how == "after":
         read = [str(key[1])] if key[1] else [name for name in states(program) if name != edit.function]
         return f"{edit.function} is computed from the new {', '.join(read)}"
@@ -76,10 +76,10 @@ def step_as(program: Program, edit: Edit) -> str:
     name = before.name_of(step)
     also = elsewhere(program, before, edit, name or named_after(program, before, step))
     inside = "" if name else within(program, before, step)
-    told = f"{f'{name} = ' if name else ''}{theirs}, where the reference has {ours}{inside}{also}"
-    if not INVENTED.search(told):
-        return told
-    return told + definitions(told, dict(named_formulas(program)) | dict(named_formulas(changed)))
+    text = f"{f'{name} = ' if name else ''}{theirs}, where the reference has {ours}{inside}{also}"
+    if not INVENTED.search(text):
+        return text
+    return text + definitions(text, dict(named_formulas(program)) | dict(named_formulas(changed)))
 
 
 def detached(program: Program, edit: Edit) -> str:
@@ -88,8 +88,8 @@ def detached(program: Program, edit: Edit) -> str:
     named = in_all_turns(program)
     text, steps = Formulas(named), [named.steps[position] for position in edit.positions]
     if edit.operand == RESULT:
-        told = dict.fromkeys(text.value(step.index)[0] for step in (steps[:1] if turns else steps))
-        return f"no gradient through {' and '.join(told)}{turns}"
+        names = dict.fromkeys(text.value(step.index)[0] for step in (steps[:1] if turns else steps))
+        return f"no gradient through {' and '.join(names)}{turns}"
     operand = steps[-1].operands[edit.operand]
     value = text.value(operand.index)[0] if isinstance(operand, Ref) else str(operand)
     return f"no gradient through {value} in {text.expression(steps[-1])}{within(named, text, steps[-1])}{turns}"
@@ -106,8 +106,8 @@ def elsewhere(program: Program, text: Formulas, edit: Edit, first: str) -> str:
     """Where else the same edit applies, by the names of the results; in a loop it is in every turn."""
     steps = [program.steps[position] for position in edit.positions[1:]]
     names = (text.name_of(s) or named_after(program, text, s) for s in steps)
-    places = dict.fromkeys(name for name in names if name not in ("", first))
-    return f"; the same in {', '.join(places)}" if places else ""
+    others = dict.fromkeys(name for name in names if name not in ("", first))
+    return f"; the same in {', '.join(others)}" if others else ""
 
 
 def read_as(program: Program, edit: Edit) -> str:
@@ -125,8 +125,8 @@ def read_as(program: Program, edit: Edit) -> str:
         return f"{other} wherever the reference has {name}"
     text = Formulas(program)
     steps = (program.steps[position] for position in edit.positions)
-    places = " and in ".join(dict.fromkeys(text.name_of(step) or text.expression(step) for step in steps))
-    return f"{other}, where the reference has {name}, in {places}"
+    readers = " and in ".join(dict.fromkeys(text.name_of(step) or text.expression(step) for step in steps))
+    return f"{other}, where the reference has {name}, in {readers}"
 
 
 def word_of(program: Program, key: Key) -> str:

@@ -288,7 +288,7 @@ def of_squares(program: Program, root: Step) -> list[Step]:
     """The steps from the squares, which come first, to the operand of a root: a sum of squares, or a mean of them;
     none if it is something else."""
     steps = {step.index: step for step in program.steps}
-    found: dict[int, Step] = {}
+    path: dict[int, Step] = {}
 
     def follow(index: int, summed: bool) -> bool:
         step = steps.get(index)
@@ -297,11 +297,11 @@ def of_squares(program: Program, root: Step) -> list[Step]:
         square = step.name == "square" or (step.name == "multiply" and step.operands[0] == step.operands[1])
         below = [] if square else [follow(ref, summed or step.name == "sum") for ref in step.refs]
         if any(below) or (square and summed):
-            found[index] = step
-        return index in found
+            path[index] = step
+        return index in path
 
     follow(root.refs[0], summed=False)
-    return [found[index] for index in sorted(found)]
+    return [path[index] for index in sorted(path)]
 
 
 def other_norm(step: Step, order: str, new: NewValues) -> list[Step]:
@@ -683,21 +683,21 @@ def moved(edit: Edit, program: Program, other: Program) -> Edit:
             raise IncompatibleError("the matching steps of the other program cannot be found")
         return edit
     ours, theirs = Formulas(program), Formulas(other)
-    places: dict[str, list[int]] = {}
+    positions: dict[str, list[int]] = {}
     for i, step in enumerate(other.steps):
-        places.setdefault(theirs.expression(step), []).append(i)
+        positions.setdefault(theirs.expression(step), []).append(i)
 
-    def place(position: int) -> int:
-        found = places.get(ours.expression(program.steps[position]), [])
-        if len(found) != 1:
-            raise IncompatibleError(f"{len(found)} steps compute the same as step {position}")
-        return found[0]
+    def matching(position: int) -> int:
+        matches = positions.get(ours.expression(program.steps[position]), [])
+        if len(matches) != 1:
+            raise IncompatibleError(f"{len(matches)} steps compute the same as step {position}")
+        return matches[0]
 
     value = edit.value
     if edit.kind == MOVED:
-        value = place(value)
+        value = matching(value)
     elif isinstance(value, tuple) and value[0] == "step":
-        value = ("step", place(value[1]))
+        value = ("step", matching(value[1]))
     elif isinstance(value, tuple) and value[0] == "each":
-        value = ("each", tuple((kind, place(key) if kind == "step" else key) for kind, key in value[1]))
-    return replace(edit, positions=tuple(map(place, edit.positions)), value=value)
+        value = ("each", tuple((kind, matching(key) if kind == "step" else key) for kind, key in value[1]))
+    return replace(edit, positions=tuple(map(matching, edit.positions)), value=value)

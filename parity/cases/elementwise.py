@@ -437,8 +437,8 @@ def elementwise(
         for fused in [{}, {"fused": True}] if slope else [{}]:
             yield from (Variant(instead, {"form": form, **fused}, shown_by=ANYWHERE) for form in replaced)
         yield from (Variant(loss, {"loss": loss}, unstable=True, shown_by=LOSSES[loss]) for loss in lossy)
-        for param, found in usual.items():
-            different = [number for number in found if number != getattr(given, param)]
+        for param, defaults in usual.items():
+            different = [number for number in defaults if number != getattr(given, param)]
             yield from (Variant("option-value", params={param: number}, shown_by=ANYWHERE) for number in different)
 
     def infer_shapes(_params: Any, given: Mapping[str, Shape]) -> TensorShapes:

@@ -48,7 +48,7 @@ class TopkParams:
     largest: bool = True
 
 
-def places(index: Array, axis: int) -> tuple[Array, ...]:
+def grid_indices(index: Array, axis: int) -> tuple[Array, ...]:
     """The indices of the elements that `index` names along an axis, for NumPy."""
     each: list[Array] = list(np.indices(index.shape, sparse=True))
     each[axis] = index
@@ -58,14 +58,14 @@ def places(index: Array, axis: int) -> tuple[Array, ...]:
 @primitive
 def gathered(x: Array, index: Array, axis: int) -> Array:
     """An element of x for each element of `index`: x[i, index[i, j], ...]."""
-    return np.asarray(x[places(index, axis)])
+    return np.asarray(x[grid_indices(index, axis)])
 
 
 @primitive
 def scattered(values: Array, like: Array, index: Array, axis: int) -> Array:
     """The sums of the `values` with the same `index`, each in sequence; zeros of the shape of `like` elsewhere."""
     sums = np.zeros_like(like)
-    np.add.at(sums, places(index, axis), values)
+    np.add.at(sums, grid_indices(index, axis), values)
     return sums
 
 
@@ -73,7 +73,7 @@ def scattered(values: Array, like: Array, index: Array, axis: int) -> Array:
 def assigned(values: Array, like: Array, index: Array, axis: int) -> Array:
     """The last of the `values` with the same `index`; zeros of the shape of `like` elsewhere."""
     kept = np.zeros_like(like)
-    kept[places(index, axis)] = values
+    kept[grid_indices(index, axis)] = values
     return kept
 
 
@@ -82,15 +82,15 @@ def last_of(x: Array, like: Array, index: Array, axis: int) -> Array:
     """`gathered`, with 0 where a later `index` is the same."""
     number = np.arange(index.size, dtype=np.float64).reshape(index.shape)
     last = np.full(like.shape, -1.0)
-    last[places(index, axis)] = number
-    return np.asarray(np.where(last[places(index, axis)] == number, x[places(index, axis)], 0), x.dtype)
+    last[grid_indices(index, axis)] = number
+    return np.asarray(np.where(last[grid_indices(index, axis)] == number, x[grid_indices(index, axis)], 0), x.dtype)
 
 
 @primitive
 def outside(like: Array, index: Array, axis: int) -> Array:
     """1 where no `index` points, else 0."""
     mask = np.ones_like(like)
-    mask[places(index, axis)] = 0
+    mask[grid_indices(index, axis)] = 0
     return mask
 
 

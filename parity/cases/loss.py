@@ -30,7 +30,7 @@ from parity.cases.program import by_hand
 Reduction = Literal["none", "mean", "sum"]
 X = Input("x", Normal(), differentiable=True)
 TARGET = Input("target", integers=True)
-WEIGHT = Input("weight", Uniform(0.5, 2.0), optional=True, off=True)
+WEIGHT = Input("weight", Uniform(0.5, 2.0), optional=True, opt_in=True)
 SEVERAL = "more than one target"
 USUAL_SMOOTHING = 0.1
 PADDLE_FLOOR = -64.0

@@ -180,9 +180,9 @@ def einsum(tensors: Mapping[str, Any], params: EinsumParams, *, transposed: str 
         matrices.append(anp.reshape(anp.transpose(summed, order), tuple(sizes)))
         free.append(rest)
     y = matmul(matrices[0], anp.swapaxes(matrices[1], -1, -2))
-    found = [*batch, *free[0], *free[1]]
-    y = anp.reshape(y, tuple(lengths[n] for n in found))
-    return {"y": anp.transpose(y, [found.index(n) for n in labels[2]])}
+    axes = [*batch, *free[0], *free[1]]
+    y = anp.reshape(y, tuple(lengths[n] for n in axes))
+    return {"y": anp.transpose(y, [axes.index(n) for n in labels[2]])}
 
 
 def swapped(values: Any, whether: bool) -> Any:

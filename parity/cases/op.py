@@ -29,9 +29,9 @@ class Input:
     """An input tensor of an op.
 
     `default` is drawn if the config says nothing (None: it must say). `optional` inputs may be switched off with
-    `null`; those that are `off` are drawn only where the config mentions them. A `listed` input is a list of tensors,
-    named `grads.0`, `grads.1`, ... in results. `integers`: it holds int64. `state`: it is an output too, which a
-    training carries from step to step. `start` is the value in a layer before the first step of a training (None: a
+    `null`; those that are `opt_in` are drawn only where the config mentions them. A `listed` input is a list of
+    tensors, named `grads.0`, `grads.1`, ... in results. `integers`: it holds int64. `state`: it is an output too, which
+    a training carries from step to step. `start` is the value in a layer before the first step of a training (None: a
     draw by the number of inputs, `training.layers`).
     """
 
@@ -39,7 +39,7 @@ class Input:
     default: Draw | None = None
     differentiable: bool = False
     optional: bool = False
-    off: bool = False
+    opt_in: bool = False
     listed: bool = False
     integers: bool = False
     state: bool = False

@@ -63,37 +63,37 @@ def in_words_of_pytorch(framework: str, kind: str, options: Mapping[str, Any]) -
 
     Raises TypeError, ValueError or KeyError for options that are none of the framework's.
     """
-    names, found = RENAMED.get(framework, {}), {}
+    names, renamed = RENAMED.get(framework, {}), {}
     for attribute, value in options.items():
         own = attribute.removeprefix("_")
         name, change = names.get(own, (own, same))
         if name not in INTERNAL and value is not None:
-            found[name] = single(change(value))
+            renamed[name] = single(change(value))
     if framework == "keras":
-        found |= of_keras(found, kind)
-    if "kernel_size" in found and "pool" in kind.lower():
-        found.setdefault("stride", found["kernel_size"])
-    return found
+        renamed |= of_keras(renamed, kind)
+    if "kernel_size" in renamed and "pool" in kind.lower():
+        renamed.setdefault("stride", renamed["kernel_size"])
+    return renamed
 
 
 def of_keras(options: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """What PyTorch tells otherwise than by one attribute: padding in numbers where that is possible, groups of a norm,
     the axis of a softmax."""
-    found: dict[str, Any] = {}
+    renamed: dict[str, Any] = {}
     kernel, stride, dilation = (options.get(name, 1) for name in ("kernel_size", "stride", "dilation"))
     if options.get("padding") == "valid":
-        found["padding"] = 0
+        renamed["padding"] = 0
     elif options.get("padding") == "same" and stride == 1:
         lengths = kernel if isinstance(kernel, list) else [kernel]
         if isinstance(dilation, int) and all(dilation * (n - 1) % 2 == 0 for n in lengths):
-            found["padding"] = single([dilation * (n - 1) // 2 for n in lengths])
+            renamed["padding"] = single([dilation * (n - 1) // 2 for n in lengths])
     if kind == "AveragePooling2D":
-        found["count_include_pad"] = options.get("padding") == "valid"
+        renamed["count_include_pad"] = options.get("padding") == "valid"
     if kind == "GroupNormalization":
-        found["num_groups"] = options["groups"]
+        renamed["num_groups"] = options["groups"]
     if kind.lower() in ("softmax", "log_softmax"):
-        found["dim"] = options["axis"]
-    return found
+        renamed["dim"] = options["axis"]
+    return renamed
 
 
 def single(value: Any) -> Any:

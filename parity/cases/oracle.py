@@ -115,18 +115,18 @@ def evaluate(
     the reference; TypeError for one that it does not have. `functions` are those of `Program.run`. IncompatibleError
     where one of the `edits` does not fit the program.
     """
-    how = Run(op, params, dtype, gradients, functions, outputs, tuple(edits), options)
-    found = rows_and_sums(how, tensors)
-    if found is None:
+    how = Evaluation(op, params, dtype, gradients, functions, outputs, tuple(edits), options)
+    names_and_kinds = rows_and_sums(how, tensors)
+    if names_and_kinds is None:
         return how(tensors)
-    names, kinds = found
+    names, kinds = names_and_kinds
     summed = any(kind == SUM for name, kind in kinds.items() if outputs is None or name in outputs)
     # Sums of blocks are not one sequence.
     return how(tensors) if functions is IN_SEQUENCE and summed else in_blocks(tensors, names, kinds, how)
 
 
 @dataclass(frozen=True)
-class Run:
+class Evaluation:
     """How a reference is evaluated, whatever the number of rows."""
 
     op: Op
@@ -156,7 +156,7 @@ class Run:
             raise IncompatibleError(f"the edited program cannot be run: {error}") from error
 
 
-def rows_and_sums(how: Run, tensors: Mapping[str, NDArray[Any]]) -> tuple[frozenset[str], dict[str, str]] | None:
+def rows_and_sums(how: Evaluation, tensors: Mapping[str, NDArray[Any]]) -> tuple[frozenset[str], dict[str, str]] | None:
     """How a large case is cut into blocks of rows; None if it cannot or need not be."""
     shapes = tuple((name, np.shape(values)) for name, values in tensors.items())
     if sum(prod(shape) for _, shape in shapes) < LARGE or not all(map(is_plain, how.options.values())):
@@ -193,8 +193,8 @@ def program_of(
     rest = {n: np.shape(numbers[n]) if n in numbers else v for n, v in vars(params).items()}
     general = (op.name, id(op), repr(rest), shapes, labelled, repr(options))
     key = (*general, repr(numbers))
-    if plain and (found := PROGRAMS.get(general, PROGRAMS.get(key))) is not None:
-        return found.with_numbers(numbers)
+    if plain and (cached := PROGRAMS.get(general, PROGRAMS.get(key))) is not None:
+        return cached.with_numbers(numbers)
     program, _ = trace(
         partial(op.reference, **options),
         {name: values for name, values in given.items() if name not in wanted},

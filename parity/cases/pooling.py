@@ -159,8 +159,8 @@ def counts(params: AvgPoolParams, lengths: Shape, size: Shape, counted: str) -> 
 
 def number_or_all(along: Iterable[NDArray[np.intp]]) -> int | NDArray[np.float64]:
     """The products of numbers of elements along each axis; one number if all are equal."""
-    found = reduce(np.multiply.outer, along)
-    return int(found.flat[0]) if (found == found.flat[0]).all() else found.astype(np.float64)
+    products = reduce(np.multiply.outer, along)
+    return int(products.flat[0]) if (products == products.flat[0]).all() else products.astype(np.float64)
 
 
 def max_variants(params: MaxPoolParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
@@ -219,13 +219,13 @@ def adaptive_windows(n: int, m: int, bounds: str = "") -> tuple[NDArray[np.intp]
     The `bounds` may be those of windows of `equal` length (as a pool with one kernel and stride has), the same with the
     rest `cut` off, or those of windows that lie `apart`: each ends where the next begins.
     """
-    places = np.arange(m)
-    starts, ends = places * n // m, -(-(places + 1) * n // m)
+    numbers = np.arange(m)
+    starts, ends = numbers * n // m, -(-(numbers + 1) * n // m)
     if bounds in ("equal", "cut"):
-        starts = places * (n // m)
+        starts = numbers * (n // m)
         ends = starts + (n - starts[-1] if bounds == "equal" else n // m)
     elif bounds == "apart":
-        ends = (places + 1) * n // m
+        ends = (numbers + 1) * n // m
     index = starts[:, None] + np.arange(int((ends - starts).max()))
     return np.minimum(index, n - 1), index < ends[:, None]
 

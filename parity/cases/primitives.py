@@ -225,8 +225,8 @@ def from_patches(windows: Array, lengths: tuple[int, ...], stride: Sizes, paddin
     whole = (slice(None), slice(None))
     for offset in np.ndindex(*kernel):
         first = [b - p + o * d for b, p, o, d in zip(before, starts, offset, dilations, strict=True)]
-        place = [slice(f, f + (m - 1) * s + 1, s) for f, m, s in zip(first, size, strides, strict=True)]
-        sums[(*whole, *place)] += by_offset[(*whole, *offset)]
+        slices = [slice(f, f + (m - 1) * s + 1, s) for f, m, s in zip(first, size, strides, strict=True)]
+        sums[(*whole, *slices)] += by_offset[(*whole, *offset)]
     return sums[(*whole, *(slice(b, b + length) for b, length in zip(before, lengths, strict=True)))]
 
 

@@ -417,7 +417,7 @@ class Tape:
         if key in self.known:
             return self.known[key]
         result = self.stand_in(outlined(function, plain(operands), plain(keywords)))
-        site = place() if self.labelled else 0
+        site = call_site() if self.labelled else 0
         self.steps.append(Step(result.index, function, names, dict(keywords), "", self.backward, site, self.of))
         if key is not None:
             self.known[key] = result
@@ -427,8 +427,8 @@ class Tape:
 AUTOGRAD = backward_pass.__code__.co_filename
 
 
-def place() -> int:
-    """Equal for calls of `record` from one place of the source, by the same way, however many gradients autograd
+def call_site() -> int:
+    """Equal for calls of `record` from one line of the source through the same callers, however many gradients autograd
     computes together."""
     frames, frame = [], sys._getframe(2)
     while frame.f_back is not None and frame.f_code is not trace.__code__:

@@ -22,16 +22,16 @@ def repeats(program: Program) -> Repeats:
     is how often most places are called. A step of the backward pass belongs to the one whose gradient it comes from.
     """
     forward = grouped(program, {p: s.site for p, s in enumerate(program.steps) if not s.backward})
-    counts = Counter(len(places) for places in forward.values() if len(places) >= LEAST_TURNS)
+    counts = Counter(len(positions) for positions in forward.values() if len(positions) >= LEAST_TURNS)
     turns = max(counts, key=lambda n: (counts[n], n), default=0)
     if not turns:
         return {}
-    found = in_turns(forward, turns)
-    if 2 * sum(follows(program, *places[:2]) for places in set(found.values())) < len(set(found.values())):
+    in_loop = in_turns(forward, turns)
+    if 2 * sum(follows(program, *positions[:2]) for positions in set(in_loop.values())) < len(set(in_loop.values())):
         return {}
-    same = {program.steps[p].index: places for p, places in found.items()}
+    same = {program.steps[p].index: positions for p, positions in in_loop.items()}
     backward = {p: (same.get(s.of, s.of), s.site) for p, s in enumerate(program.steps) if s.backward}
-    return found | in_turns(grouped(program, backward), turns, least=LEAST_TURNS - 1)
+    return in_loop | in_turns(grouped(program, backward), turns, least=LEAST_TURNS - 1)
 
 
 def turns_of(program: Program, same: Repeats) -> Mapping[int, int]:
@@ -54,9 +54,9 @@ def in_turns(groups: Mapping[Any, list[int]], turns: int, least: int = LEAST_TUR
     """The groups, in as many parts as a turn has of them, by position; parts in fewer than the `least` turns are none.
     A gradient is not carried back beyond the first turn, which has fewer steps."""
     parts = []
-    for places in groups.values():
-        each = len(places) // turns if len(places) % turns == 0 else 1
-        parts += [tuple(places[i::each]) for i in range(each)]
+    for positions in groups.values():
+        each = len(positions) // turns if len(positions) % turns == 0 else 1
+        parts += [tuple(positions[i::each]) for i in range(each)]
     return {position: part for part in parts if len(part) >= least for position in part}
 
 
@@ -72,6 +72,6 @@ def follows(program: Program, first: int, second: int) -> bool:
 def in_all_turns(program: Program, names: Collection[str] | None = None) -> Program:
     """The program with the names of a loop's last turn in all turns, and without those that are not in `names`."""
     labels, same = [step.label for step in program.steps], repeats(program)
-    found = [labels[same[position][-1]] if position in same else label for position, label in enumerate(labels)]
-    kept = [label if names is None or label in names else "" for label in found]
+    last = [labels[same[position][-1]] if position in same else label for position, label in enumerate(labels)]
+    kept = [label if names is None or label in names else "" for label in last]
     return replace(program, steps=tuple(replace(s, label=name) for s, name in zip(program.steps, kept, strict=True)))

@@ -66,12 +66,12 @@ def size_of(params: InterpolateParams, lengths: Shape) -> Shape:
     if isinstance(stated, tuple) and len(stated) != n:
         raise CaseError(f"params.{name}", f"{name} must be one number, or {n}, not {list(stated)}")
     if params.size is not None:
-        found = each(params.size, n)
+        size = each(params.size, n)
     else:
-        found = tuple(floor(length * factor) for length, factor in zip(lengths, factors(params, n), strict=True))
-    if min(found) < 1:
-        raise CaseError(f"params.{name}", f"with this {name}, y has the axes {list(found)}")
-    return found
+        size = tuple(floor(length * factor) for length, factor in zip(lengths, factors(params, n), strict=True))
+    if min(size) < 1:
+        raise CaseError(f"params.{name}", f"with this {name}, y has the axes {list(size)}")
+    return size
 
 
 def factors(params: Any, n: int) -> tuple[float, ...]:
@@ -81,34 +81,34 @@ def factors(params: Any, n: int) -> tuple[float, ...]:
 
 
 Tap = tuple[Any, Any]
-"""The place of an element along an axis, a whole number, and its weight (None: 1)."""
+"""The index of an element along an axis, a whole number, and its weight (None: 1)."""
 
 
-def nearest_taps(place: Any, n: int, rounding: Callable[[Any], Any] = anp.floor) -> list[Tap]:
+def nearest_taps(position: Any, n: int, rounding: Callable[[Any], Any] = anp.floor) -> list[Tap]:
     """The one of n elements that a rounding gives."""
-    return [(whole(rounding(place), n), None)]
+    return [(whole(rounding(position), n), None)]
 
 
 ROUNDINGS: Mapping[str, Callable[[Any], Any]] = {
     "floor": anp.floor,
-    "round_prefer_ceil": lambda place: anp.floor(place + 0.5),
-    "round_prefer_floor": lambda place: anp.ceil(place - 0.5),
+    "round_prefer_ceil": lambda position: anp.floor(position + 0.5),
+    "round_prefer_floor": lambda position: anp.ceil(position - 0.5),
 }
 """ONNX's nearest_mode (Resize)."""
 
 
-def linear_taps(place: Any, n: int, narrowed: bool = False) -> list[Tap]:
-    """The two elements around a place; with `narrowed` weights they are in float32."""
-    low = anp.floor(place)
-    share, first = place - low, whole(low, n)
+def linear_taps(position: Any, n: int, narrowed: bool = False) -> list[Tap]:
+    """The two elements around a position; with `narrowed` weights they are in float32."""
+    low = anp.floor(position)
+    share, first = position - low, whole(low, n)
     return [(first, narrow(1 - share, "float32") if narrowed else 1 - share), (first + 1, share)]
 
 
-def cubic_taps(place: Any, n: int, a: float = CUBIC, within: bool = False) -> list[Tap]:
-    """The four elements around a place (Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981,
+def cubic_taps(position: Any, n: int, a: float = CUBIC, within: bool = False) -> list[Tap]:
+    """The four elements around a position (Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981,
     equation 4); with `within` those outside have no weight, and the others' sum is 1 (ONNX's exclude_outside)."""
-    low = anp.floor(place)
-    share, first = place - low, whole(low, n)
+    low = anp.floor(position)
+    share, first = position - low, whole(low, n)
 
     def near(t: Any) -> Any:
         return ((a + 2) * t - (a + 3)) * t * t + 1
@@ -116,13 +116,13 @@ def cubic_taps(place: Any, n: int, a: float = CUBIC, within: bool = False) -> li
     def far(t: Any) -> Any:
         return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
 
-    places = [first + k for k in (-1, 0, 1, 2)]
+    indices = [first + k for k in (-1, 0, 1, 2)]
     weights = [far(share + 1), near(share), near(1 - share), far(2 - share)]
     if within:
-        weights = [anp.where((p < 0) | (p >= n), 0.0, w) for p, w in zip(places, weights, strict=True)]
+        weights = [anp.where((p < 0) | (p >= n), 0.0, w) for p, w in zip(indices, weights, strict=True)]
         total = sum(weights[1:], weights[0])
         weights = [weight / total for weight in weights]
-    return list(zip(places, weights, strict=True))
+    return list(zip(indices, weights, strict=True))
 
 
 def interpolate(
@@ -140,7 +140,7 @@ def interpolate(
 
     `transform` is where an element of y lies in x (a key of `TRANSFORMS`), by default what `mode` and `align_corners`
     say; `rounding` is a key of `ROUNDINGS`, `a` and `within` are those of `cubic_taps`. With `by_size` the ratio of
-    the lengths is used where a scale factor is given; `narrowed` is that of `Ratios`.
+    the lengths is used where a scale factor is given; `narrowed` is that of `AxisScale`.
     """
     x, kind = tensors["x"], kind_of(params)
     size = size_of(params, x.shape[2:])
@@ -155,10 +155,12 @@ def interpolate(
     for axis, (m, scale) in enumerate(zip(size, scales, strict=True), 2):
         n = x.shape[axis]
         ratio = (n, m) if scale is None or by_size else (1 / scale, 1)
-        place = TRANSFORMS[transform or own_transform(params)](np.arange(m) * 1.0, Ratios(x, n, m, ratio, narrowed))
+        position = TRANSFORMS[transform or own_transform(params)](
+            np.arange(m) * 1.0, AxisScale(x, n, m, ratio, narrowed)
+        )
         if kind == "linear":
-            place = anp.where(place < 0, 0.0, place)
-        x = sampled(x, axis, taps(place, n))
+            position = anp.where(position < 0, 0.0, position)
+        x = sampled(x, axis, taps(position, n))
     return {"y": x}
 
 
@@ -172,22 +174,24 @@ def kind_of(params: InterpolateParams) -> str:
 def sampled(x: Any, axis: int, taps: Sequence[Tap]) -> Any:
     """The weighted sum of elements along an axis; those outside are the outermost ones."""
     rows, y = anp.swapaxes(x, 0, axis), None
-    for place, weight in taps:
-        values = rows_of(rows, anp.clip(place, 0, x.shape[axis] - 1))
+    for position, weight in taps:
+        values = rows_of(rows, anp.clip(position, 0, x.shape[axis] - 1))
         values = values if weight is None else values * anp.reshape(weight, (-1, *(1,) * (x.ndim - 1)))
         y = values if y is None else y + values
     return anp.swapaxes(y, 0, axis)
 
 
 TABLE = 1024
-"""TensorFlow's bicubic weights are those of places in 1024ths (kTableSize, core/kernels/image/resize_bicubic_op.cc)."""
+"""TensorFlow's bicubic weights are those of positions in 1024ths (kTableSize,
+core/kernels/image/resize_bicubic_op.cc)."""
 
 
 @dataclass(frozen=True)
-class Ratios:
-    """How places along an axis are scaled: by `ratio` (two factors), or from m - 1 to n - 1; in the dtype of `like`.
+class AxisScale:
+    """How positions along an axis are scaled: by `ratio` (two factors), or from m - 1 to n - 1; in the dtype of `like`.
 
-    What is `narrowed` to float32: nothing, the `ratio`, or the `place` too, or that to the next entry of a `table`.
+    What is `narrowed` to float32: nothing, the `ratio`, or the position too (`place`), or that to the next entry of a
+    `table`.
     """
 
     like: Any
@@ -196,37 +200,37 @@ class Ratios:
     ratio: tuple[Any, Any]
     narrowed: str = ""
 
-    def scaled(self, places: Any, ratio: tuple[Any, Any], shift: float = 0.0) -> Any:
-        """places * ratio - shift."""
+    def scaled(self, positions: Any, ratio: tuple[Any, Any], shift: float = 0.0) -> Any:
+        """positions * ratio - shift."""
         one = scalar(1, self.like)
         if self.narrowed:
-            place = places * narrow(one * ratio[0] / ratio[1], "float32")
+            position = positions * narrow(one * ratio[0] / ratio[1], "float32")
         else:
-            place = places * one * ratio[0] / ratio[1]
-        place = place - shift if shift else place
+            position = positions * one * ratio[0] / ratio[1]
+        position = position - shift if shift else position
         if self.narrowed == "table":
-            return anp.floor(place * TABLE + 0.5) / TABLE
-        return narrow(place, "float32") if self.narrowed == "place" else place
+            return anp.floor(position * TABLE + 0.5) / TABLE
+        return narrow(position, "float32") if self.narrowed == "place" else position
 
 
-def half_pixel(places: Any, ratios: Ratios) -> Any:
+def half_pixel(positions: Any, scale: AxisScale) -> Any:
     """Centres at halves: both images cover the same area."""
-    return ratios.scaled(places + 0.5, ratios.ratio, 0.5)
+    return scale.scaled(positions + 0.5, scale.ratio, 0.5)
 
 
-def asymmetric(places: Any, ratios: Ratios) -> Any:
+def asymmetric(positions: Any, scale: AxisScale) -> Any:
     """Both images begin with the same centre."""
-    return ratios.scaled(places, ratios.ratio)
+    return scale.scaled(positions, scale.ratio)
 
 
-def align_corners(places: Any, ratios: Ratios) -> Any:
+def align_corners(positions: Any, scale: AxisScale) -> Any:
     """Both images begin and end with the same centres."""
-    return ratios.scaled(places, (ratios.n - 1, max(ratios.m - 1, 1)))
+    return scale.scaled(positions, (scale.n - 1, max(scale.m - 1, 1)))
 
 
-def half_pixel_exact(places: Any, ratios: Ratios) -> Any:
+def half_pixel_exact(positions: Any, scale: AxisScale) -> Any:
     """The element that contains a centre."""
-    return ratios.scaled(places + 0.5, ratios.ratio)
+    return scale.scaled(positions + 0.5, scale.ratio)
 
 
 TRANSFORMS: Mapping[str, Callable[..., Any]] = {
@@ -275,8 +279,10 @@ def nearest_variants(own: str, lengths: Shape, size: Shape) -> Iterable[Variant]
 
     def elements(transform: str, rounding: str) -> str:
         pairs = zip(lengths, size, strict=True)
-        places = ((TRANSFORMS[transform](np.arange(m) * 1.0, Ratios(np.ones(1), n, m, (n, m))), n) for n, m in pairs)
-        return repr([np.clip(whole(ROUNDINGS[rounding](place), n), 0, n - 1).tolist() for place, n in places])
+        positions = (
+            (TRANSFORMS[transform](np.arange(m) * 1.0, AxisScale(np.ones(1), n, m, (n, m))), n) for n, m in pairs
+        )
+        return repr([np.clip(whole(ROUNDINGS[rounding](position), n), 0, n - 1).tolist() for position, n in positions])
 
     seen = {elements(own, "floor")}
     for rounding, transform in product(ROUNDINGS, TRANSFORMS):
@@ -291,7 +297,7 @@ def nearest_variants(own: str, lengths: Shape, size: Shape) -> Iterable[Variant]
 OTHER_SIZE = "a size that is no multiple of the input's"
 
 
-# Samples at any place.
+# Samples at any position.
 
 
 def grid_sample_shapes(params: GridSampleParams, given: Mapping[str, Shape]) -> TensorShapes:
@@ -335,13 +341,13 @@ def grid_sample(
     taps = []
     for axis, n in enumerate(axes):
         along = coordinate(grid, axis if swapped else len(axes) - 1 - axis)
-        place = (along + 1) * (n - 1) * 0.5 if aligned else ((along + 1) * n - 1) * 0.5
+        position = (along + 1) * (n - 1) * 0.5 if aligned else ((along + 1) * n - 1) * 0.5
         if params.mode != "bicubic":
-            place = inside_of(place, n, padding, mirror)
-        found = samplers[params.mode](place, n)
+            position = inside_of(position, n, padding, mirror)
+        axis_taps = samplers[params.mode](position, n)
         if params.mode == "bicubic":
-            found = [(whole(inside_of(at, n, padding, mirror), n), weight) for at, weight in found]
-        taps.append([(at, weight, n) for at, weight in found])
+            axis_taps = [(whole(inside_of(at, n, padding, mirror), n), weight) for at, weight in axis_taps]
+        taps.append([(at, weight, n) for at, weight in axis_taps])
     rows = anp.reshape(anp.moveaxis(x, 1, -1), (x.shape[0] * prod(axes), x.shape[1]))
     y = None
     for corner in product(*taps):
@@ -362,20 +368,20 @@ def coordinate(grid: Any, which: int) -> Any:
     return anp.reshape(part(grid, (slice(None),) * (grid.ndim - 1) + (slice(which, which + 1),)), grid.shape[:-1])
 
 
-def inside_of(place: Any, n: int, padding: str, aligned: bool) -> Any:
-    """A place among n elements: the border's if it is outside, its mirror image, or with `zeros` itself."""
+def inside_of(position: Any, n: int, padding: str, aligned: bool) -> Any:
+    """A position among n elements: the border's if it is outside, its mirror image, or with `zeros` itself."""
     if padding == "zeros":
-        return place
+        return position
     if padding == "reflection":
-        place = reflected(place, *((0, n - 1) if aligned else (-0.5, n)))
-    return anp.where(place < 0, 0.0, anp.where(place > n - 1, scalar(n - 1, place), place))
+        position = reflected(position, *((0, n - 1) if aligned else (-0.5, n)))
+    return anp.where(position < 0, 0.0, anp.where(position > n - 1, scalar(n - 1, position), position))
 
 
-def reflected(place: Any, low: float, length: int) -> Any:
-    """A place reflected at both ends of an interval until it lies inside."""
+def reflected(position: Any, low: float, length: int) -> Any:
+    """A position reflected at both ends of an interval until it lies inside."""
     if length == 0:
-        return place * 0
-    far = anp.abs(place - low)
+        return position * 0
+    far = anp.abs(position - low)
     turns = anp.floor(far / length)
     rest = far - turns * length
     return anp.where(turns / 2 == anp.floor(turns / 2), rest, length - rest) + low
@@ -408,7 +414,7 @@ INTERPOLATE = Op(
 )
 GRID_SAMPLE = Op(
     name="grid_sample",
-    summary="images or volumes at the places of a grid",
+    summary="images or volumes at the positions of a grid",
     params=GridSampleParams,
     inputs=(Input("x", Normal(), differentiable=True), Input("grid", Uniform(-1.2, 1.2), differentiable=True)),
     infer_shapes=grid_sample_shapes,

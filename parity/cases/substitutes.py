@@ -64,11 +64,11 @@ INDEXED: Mapping[str, int] = {"rows_of": 1, "scatter_rows": 1, "gathered": 1, "s
 # Scatters.
 
 
-def scattered(values: Array, places: Index, n: int, how: str) -> Array:
-    """Rows of `values` [rows, m] at the `places` [m] of n, negative ones left out: added, or only the `last` or `first`
-    at each place; a value of 0 overwrites nothing."""
-    inside = places >= 0
-    kept, at = values[:, inside], places[inside]
+def scattered(values: Array, index: Index, n: int, how: str) -> Array:
+    """Rows of `values` [rows, m] at the indices [m] of n rows; negative indices are left out. Rows of equal index are
+    added, or only the `last` or `first` is kept; a value of 0 overwrites nothing."""
+    inside = index >= 0
+    kept, at = values[:, inside], index[inside]
     sums = np.zeros((len(values), n), values.dtype)
     if how not in OVERWRITING:
         np.add.at(sums.T, at, kept.T)
@@ -91,26 +91,26 @@ def placed_patches(
     padding: Sizes,
     dilation: Sizes,
     *,
-    places: str = "",
+    indexing: str = "",
     repeated: str = "",
 ) -> Array:
     """`from_patches` as kernels with flat indices of an image do it: overwritten if `repeated` (`last`, `first`), or
-    with other `places`: those `in the window`, with the `other width`, after a rounding to a format, or with the
+    with other `indexing`: indices `in the window`, with the `other width`, after a rounding to a format, or with the
     elements that no window reaches at the front (`rest in front`)."""
     n = len(lengths)
     size, kernel = windows.shape[1 : 1 + n], windows.shape[2 + n :]
     axes = zip(size, kernel, each(stride, n), each(padding, n), each(dilation, n), lengths, strict=True)
     flat, inside = np.zeros((1,) * (2 * n), np.int64), np.ones((1,) * (2 * n), np.bool_)
-    widths = {"in the window": kernel, "other width": lengths[::-1]}.get(places, lengths)
+    widths = {"in the window": kernel, "other width": lengths[::-1]}.get(indexing, lengths)
     for axis, (m, k, s, p, d, length) in enumerate(axes):
         at = np.arange(m)[:, None] * s + np.arange(k) * d - p
-        reached = min(length, (m - 1) * s + (k - 1) * d + 1 - 2 * p) if places == "rest in front" else length
+        reached = min(length, (m - 1) * s + (k - 1) * d + 1 - 2 * p) if indexing == "rest in front" else length
         within = (at >= 0) & (at < reached)
-        at = np.broadcast_to(np.arange(k), at.shape) if places == "in the window" else at + length - reached
+        at = np.broadcast_to(np.arange(k), at.shape) if indexing == "in the window" else at + length - reached
         shape = [m if a == axis else k if a == n + axis else 1 for a in range(2 * n)]
         flat, inside = flat * widths[axis] + at.reshape(shape), inside & within.reshape(shape)
     total = math.prod(lengths)
-    flat = as_stored(flat, places) if places in FORMATS else flat
+    flat = as_stored(flat, indexing) if indexing in FORMATS else flat
     flat = np.where(inside, np.minimum(flat, total - 1), -1).ravel()
     rows = np.moveaxis(windows, 1 + n, 1).reshape(windows.shape[0] * windows.shape[1 + n], -1)
     return scattered(rows, flat, total, repeated).reshape(len(windows), -1, *lengths)
@@ -145,13 +145,13 @@ def viewed_as_transpose(values: Any, axes: Any = None) -> Any:
     return anp.reshape(values, np.transpose(np.empty(anp.shape(values)), axes).shape)
 
 
-PLACES = ("in the window", "other width", "rest in front", "bfloat16", "float16")
+INDEXINGS = ("in the window", "other width", "rest in front", "bfloat16", "float16")
 OVERWRITING = ("last", "first")
 Substitute = tuple[Callable[..., Any], Mapping[str, Any]]
 SUBSTITUTES: Mapping[str, Mapping[str, Substitute]] = {
     "scatter_rows": {how: (placed_rows, {"repeated": how}) for how in OVERWRITING},
     "from_patches": {how: (placed_patches, {"repeated": how}) for how in OVERWRITING}
-    | {how: (placed_patches, {"places": how}) for how in PLACES},
+    | {how: (placed_patches, {"indexing": how}) for how in INDEXINGS},
     "cumsum": {
         f"{carried} {block} {first}": (cumsum_in_blocks, {"carried": carried, "block": block, "first": first})
         for block in BLOCKS

@@ -112,12 +112,12 @@ class Trial:
         key = changed, name
         if key not in self._followers:
             needed = self._needed.get(name, range(len(self.program.steps)))
-            reached, found = set[int](), list[int]()
+            reached, positions = set[int](), list[int]()
             for position in range(min(changed), len(self.program.steps)):
                 if position in changed or (position in needed and not self._refs[position].isdisjoint(reached)):
                     reached.add(self.program.steps[position].index)
-                    found.append(position)
-            self._followers[key] = found
+                    positions.append(position)
+            self._followers[key] = positions
         return self._followers[key]
 
     def _output(self, changed: Mapping[int, Sequence[Step]], name: str, *, whole: bool = False) -> Array | None:
@@ -139,7 +139,7 @@ class Trial:
                 values[index] = self._repeated(position, values)
                 others.add(index)
             shape, before = np.shape(values[index]), self._shapes[index]
-            if shape != before and not whole and not takes_the_place(shape, before):
+            if shape != before and not whole and not can_replace(shape, before):
                 return self._output(changed, name, whole=True) if broadcast_together(shape, before) else None
         index = self.program.outputs[name]
         if index not in others or np.shape(values[index]) != self._shapes[index]:
@@ -147,7 +147,7 @@ class Trial:
         return np.asarray(values[index])
 
 
-def takes_the_place(shape: Shape, of: Shape) -> bool:
+def can_replace(shape: Shape, of: Shape) -> bool:
     """Whether a value of one shape can replace one of another: as large, or broadcastable."""
     if math.prod(shape) == math.prod(of):
         return True

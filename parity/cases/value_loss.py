@@ -399,7 +399,7 @@ def value_loss(name: str, row: ValueLoss) -> Op:
             inputs["pos_weight"] = require_shape(given, "pos_weight", x[-1:], f"x {list(x)}")
         return TensorShapes(inputs=inputs, outputs={"y": x if params.reduction == "none" else ()})
 
-    pos_weight = Input("pos_weight", Uniform(0.5, 3.0), optional=True, off=True)
+    pos_weight = Input("pos_weight", Uniform(0.5, 3.0), optional=True, opt_in=True)
     return Op(
         name=name,
         summary=row.summary,

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from parity.cases.brought import Brought, BroughtError, Source, arguments, op_of, outputs_of, where
+from parity.cases.brought import Brought, BroughtError, ReferenceFile, arguments, op_of, outputs_of, where
 from parity.cases.op import CaseError
 from parity.config.backends import ADAPTERS
 from parity.config.case_models import OP_KEYS, parts_of
@@ -38,9 +38,9 @@ def read_brought(case: Node, name: str, report: Problems) -> Brought | None:
         return None
     try:
         # Links are kept, as for the files of backends.
-        source = Source(Path(os.path.abspath(path)), path.read_bytes())  # noqa: PTH100
+        source = ReferenceFile(Path(os.path.abspath(path)), path.read_bytes())  # noqa: PTH100
         given = arguments(source, name)
-        place = where(source, name)
+        location = where(source, name)
     except (BroughtError, OSError) as error:
         report.add(node, str(error))
         return None
@@ -49,12 +49,12 @@ def read_brought(case: Node, name: str, report: Problems) -> Brought | None:
     tensors = [key for key in inputs if not key.startswith(GRADIENT)]
     for key in tensors:
         if key not in given:
-            report.add(inputs[key], f'{place} takes no "{key}"', allowed=given, near=key, value=False)
+            report.add(inputs[key], f'{location} takes no "{key}"', allowed=given, near=key, value=False)
     left = [n for n, argument in given.items() if n not in inputs]
     wanted = [n for n in left if given[n].default is given[n].empty and n not in params]
     if wanted:
         names = ", ".join(wanted)
-        report.add(case, f"{place} takes {names}: a tensor goes under inputs, a number under params", value=False)
+        report.add(case, f"{location} takes {names}: a tensor goes under inputs, a number under params", value=False)
     integers = tuple((key, *bounds(inputs[key])) for key in tensors if "integers" in inputs[key].mapping)
     if len(report) > n_before:
         return None

@@ -60,9 +60,9 @@ class Parser:
         return self._tokens[self._next][0].casefold() if self._next < len(self._tokens) else ""
 
     def _takes(self, token: str) -> bool:
-        found = self._token == token
-        self._next += found
-        return found
+        is_next = self._token == token
+        self._next += is_next
+        return is_next
 
     def _any(self) -> Matcher:
         parts = [self._all()]
@@ -93,8 +93,8 @@ class Parser:
 
     def _refuse(self, wanted: str) -> NoReturn:
         ended = self._next == len(self._tokens)
-        found, column = ("the end", self._end) if ended else self._tokens[self._next]
-        shown = found if ended else f"`{found}`"
+        token, column = ("the end", self._end) if ended else self._tokens[self._next]
+        shown = token if ended else f"`{token}`"
         raise KeywordError(f"expected {wanted} at column {column}, found {shown}; {EXAMPLE}")
 
 

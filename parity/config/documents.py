@@ -88,15 +88,15 @@ def read_document(path: Path, report: Problems) -> Document:
     return replace(document, complete=len(report) == n_before)
 
 
-def _read(path: Path, place: Node | None, open_files: tuple[str, ...], seen: set[str], report: Problems) -> Document:
+def _read(path: Path, include: Node | None, open_files: tuple[str, ...], seen: set[str], report: Problems) -> Document:
     real = _identity(path)
-    if place is not None and real in open_files:
-        report.add(place, "circular include: this file is already being read")
+    if include is not None and real in open_files:
+        report.add(include, "circular include: this file is already being read")
         return Document(path)
     if real in seen:
         return Document(path)
     seen.add(real)
-    read = read_yaml(path, report, place)
+    read = read_yaml(path, report, include)
     if read is None or not _version_ok(read, report):
         return Document(path)
     keys = read_partly(ConfigKeys, read.root, report)

@@ -29,9 +29,9 @@ class Problem:
     hint: str | None = None
 
     def __str__(self) -> str:
-        place = ": ".join(part for part in (self._where(), self._what()) if part)
+        location = ": ".join(part for part in (self._where(), self._what()) if part)
         hint = f'; did you mean "{self.hint}"?' if self.hint else ""
-        lines = [f"{place}", f"  {self.message}{hint}"]
+        lines = [f"{location}", f"  {self.message}{hint}"]
         if self.allowed:
             lines.append(f"  allowed: {_listed(self.allowed)}")
         return "\n".join(lines)

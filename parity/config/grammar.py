@@ -384,7 +384,7 @@ def check_keys(model: type[ConfigModel], node: Node, report: Problems, *, deep: 
     keys = key_types(model)
     for key, entry in node.mapping.items():
         if key not in keys:
-            _tell(unknown_key(model, key).context, node, (key,), report)
+            _add_problem(unknown_key(model, key).context, node, (key,), report)
         for inner in _models(keys[key].annotation) if deep and key in keys else ():
             check_keys(inner, entry, report, deep=True)
 
@@ -397,21 +397,21 @@ def require_mapping(node: Node, report: Problems, what: str) -> bool:
 
 
 def _report(details: ErrorDetails, node: Node, report: Problems) -> None:
-    _tell(details["ctx"], node, details["loc"], report)
+    _add_problem(details["ctx"], node, details["loc"], report)
 
 
-def _tell(context: Any, root: Node, loc: tuple[str | int, ...], report: Problems) -> None:
+def _add_problem(context: Any, root: Node, loc: tuple[str | int, ...], report: Problems) -> None:
     """Reports an error at its line of the YAML; names in `loc` that only choose a type are skipped."""
     node, path = root, [str(part) for part in (*loc, *context["at"])]
     for part in path:
         node = step(node, part) or node
     name = next((part for part in reversed(path) if not part.isdecimal()), root.key.rpartition(".")[2])
     message = context["message"].replace("{name}", name)
-    place = SWEPT_VALUE.sub(r"\1", node.key)
+    key = SWEPT_VALUE.sub(r"\1", node.key)
     if context["missing"]:
-        report.add(node, message, key=f"{place}.{context['missing']}", allowed=context["allowed"])
+        report.add(node, message, key=f"{key}.{context['missing']}", allowed=context["allowed"])
     elif context["unknown"]:
-        shown = place == node.key
-        report.add(node, message, key=place, allowed=context["allowed"], near=context["near"], value=shown)
+        shown = key == node.key
+        report.add(node, message, key=key, allowed=context["allowed"], near=context["near"], value=shown)
     else:
         report.add(node, message, allowed=context["allowed"], near=context["near"])

@@ -30,11 +30,11 @@ class CaseTensors:
 
 @dataclass(frozen=True)
 class WrittenInputs:
-    """What a case says: specs by tensor name, the inputs that it leaves out, and the whole case for places."""
+    """What a case says: specs by tensor name, the inputs that it omits, and the whole case for locations."""
 
     case: Node
     specs: Mapping[str, tuple[TensorSpec, Node]]
-    off: frozenset[str]
+    omitted: frozenset[str]
 
     def names(self, item: Input) -> tuple[str, ...]:
         """The tensors of an input: one, or all of its list."""
@@ -73,20 +73,20 @@ def read_inputs(case: Node, values: Any, report: Problems) -> WrittenInputs:
     """Every tensor under `inputs` as its model accepts it (`values`), with the shapes of its files."""
     node = case.get("inputs")
     specs: dict[str, tuple[TensorSpec, Node]] = {}
-    off = set()
+    omitted = set()
     for field, info in type(values).model_fields.items():
         name, tensor = info.alias or field, getattr(values, field)
         entry = None if node is None else node.get(name)
         if entry is None:
             continue
         if tensor is None:
-            off.add(name)
+            omitted.add(name)
         elif isinstance(tensor, tuple):
             numbered = enumerate(zip(tensor, entry.items, strict=True))
-            specs |= {f"{name}.{i}": (tensor_spec(one, place, report), place) for i, (one, place) in numbered}
+            specs |= {f"{name}.{i}": (tensor_spec(one, item, report), item) for i, (one, item) in numbered}
         else:
             specs[name] = (tensor_spec(tensor, entry, report), entry)
-    return WrittenInputs(case, specs, frozenset(off))
+    return WrittenInputs(case, specs, frozenset(omitted))
 
 
 def _layout(written: WrittenInputs, op: Op, params: Any, report: Problems) -> TensorShapes | None:
@@ -112,13 +112,13 @@ def _inputs(
     for item in op.inputs:
         for name in written.names(item):
             spec, node = written.specs.get(name, (None, written.case))
-            if name in written.off:
+            if name in written.omitted:
                 continue
             if name not in shapes.inputs:
                 if spec is not None:
                     report.add(node, f"{op.name} does not use {name} with these params", value=False)
                 continue
-            if spec is None and (item.off or (item.default is None and not item.integers)):
+            if spec is None and (item.opt_in or (item.default is None and not item.integers)):
                 if not item.optional:
                     add_at(written.case, f"inputs.{name}", f"{op.name} requires {name}", report)
                 continue
@@ -174,7 +174,7 @@ def _grad_outputs(written: WrittenInputs, op: Op, shapes: TensorShapes, report: 
         spec, _ = written.specs.get(name, (None, None))
         if spec is not None and spec.storage:
             add_at(written.case, f"inputs.{name}.storage", f"{NO_STORAGE}, and {name} is none", report)
-        elif name not in written.off and output in shapes.outputs:
+        elif name not in written.omitted and output in shapes.outputs:
             plan = _plan(name, spec, None, tuple(shapes.outputs[output]), written.case, report)
             if plan is not None:
                 yield plan

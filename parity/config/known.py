@@ -67,8 +67,8 @@ def parse_known(node: Node, report: Problems, backends: Sequence[str] = ()) -> K
     if entry is None:
         return None
     if backends and entry.backend is not None and entry.backend not in backends:
-        place = node.mapping["backend"]
-        report.add(place, f'there is no backend "{entry.backend}"', allowed=backends, near=entry.backend)
+        named = node.mapping["backend"]
+        report.add(named, f'there is no backend "{entry.backend}"', allowed=backends, near=entry.backend)
     for key in MEASURED:
         if entry.outcome is not None and getattr(entry, key) is not None:
             report.add(node.mapping[key], f"{key} describes a difference; it cannot be combined with outcome")

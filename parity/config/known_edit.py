@@ -217,8 +217,8 @@ def end_of(text: str, node: Any) -> int:
     return int(start + len(text[start : node.end_mark.index].rstrip()))
 
 
-def end_of_line(text: str, place: int) -> int:
+def end_of_line(text: str, offset: int) -> int:
     """The end of an offset's line, before its line ending."""
-    end = text.find("\n", place)
+    end = text.find("\n", offset)
     end = len(text) if end < 0 else end
     return end - 1 if text[end - 1 : end] == "\r" else end

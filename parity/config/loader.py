@@ -151,8 +151,10 @@ def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Problems) -> b
     if other.file == node.file:
         report.add(node, f'duplicate id "{built.plan.id}": the case in line {other.line} has it, too')
         return False
-    place = f"{other.file}:{other.line}"
-    report.add(node, f'duplicate id "{built.plan.id}": the case in {place} has it, too; rename one of them, {ONE_RUN}')
+    location = f"{other.file}:{other.line}"
+    report.add(
+        node, f'duplicate id "{built.plan.id}": the case in {location} has it, too; rename one of them, {ONE_RUN}'
+    )
     return False
 
 
@@ -188,12 +190,10 @@ def _united_backends(files: Sequence[FilePlan], report: Problems) -> list[Backen
     united: dict[str, tuple[BackendSpec, Node]] = {}
     for file in files:
         for spec, node in file.backends:
-            first, place = united.setdefault(spec.name, (spec, node))
+            first, first_node = united.setdefault(spec.name, (spec, node))
             if first != spec:
-                report.add(
-                    node,
-                    f'"{spec.name}" is a different backend in {place.file}:{place.line}; rename one of them, {ONE_RUN}',
-                )
+                location = f"{first_node.file}:{first_node.line}"
+                report.add(node, f'"{spec.name}" is a different backend in {location}; rename one of them, {ONE_RUN}')
     return [spec for spec, _ in united.values()]
 
 

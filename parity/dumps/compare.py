@@ -17,7 +17,7 @@ from parity.dumps.tensors import NARROW, WHOLE, Array, DumpError, Shape, Stored,
 from parity.judge.bound.envelope import LOSSY, OFF, UNIT_ROUNDOFF
 from parity.judge.compare.cell import vacuous
 from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare, quotient
-from parity.judge.compare.parts import Known, compare_parts
+from parity.judge.compare.parts import RunningMaxima, compare_parts
 from parity.judge.compare.screen import screened
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.library.arrays import Tensor
@@ -201,8 +201,8 @@ def measured(pair: Partners, limits: Tolerance) -> Metrics:
     if not pair.left.size:
         metrics = compare(np.empty(shape), np.empty(shape), *given)
     else:
-        few = screened(pair.parts(), shape, *given) if pair.left.size >= SCREENED else Known()
-        metrics = compare_parts(pair.parts(), shape, *given, known=few) if isinstance(few, Known) else few
+        few = screened(pair.parts(), shape, *given) if pair.left.size >= SCREENED else RunningMaxima()
+        metrics = compare_parts(pair.parts(), shape, *given, known=few) if isinstance(few, RunningMaxima) else few
     if complex_:
         index = None if metrics.worst_index is None else metrics.worst_index[:-1]
         return replace(metrics, max_ulp_diff=None, n_elements=pair.left.size, worst_index=index)

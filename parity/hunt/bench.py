@@ -178,8 +178,8 @@ def judged(
     own = tuple(outcome.copied() for outcome in outcomes)
     try:
         cell = judge_of(trial, own).cells[trial.dtype]
-        ratios = {(name, tensor): ratio for name in cell.off for tensor, ratio in ratios_of(cell, name).items()}
-        nearest = {name: max((r for (n, _), r in ratios.items() if n == name), default=0.0) for name in cell.off}
+        ratios = {(name, tensor): ratio for name in cell.wrong for tensor, ratio in ratios_of(cell, name).items()}
+        nearest = {name: max((r for (n, _), r in ratios.items() if n == name), default=0.0) for name in cell.wrong}
         faults = {fault: ratio for fault, ratio in ratios.items() if ratio >= OFF}
         return TrialResult(trial, own, faults, frozenset(f for f in faults if not is_finite(cell, *f)), nearest)
     except REFUSED:

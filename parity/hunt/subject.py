@@ -100,7 +100,7 @@ def bases_of(op: Op, dtypes: Sequence[str], *, gradients: bool = True) -> Iterat
 
 def switched(op: Op, case: Written) -> Iterator[Written]:
     """The case with all its optional inputs the other way."""
-    other: Written = {item.name: {} if item.off else None for item in op.inputs if item.optional}
+    other: Written = {item.name: {} if item.opt_in else None for item in op.inputs if item.optional}
     if other:
         yield {**case, "inputs": {**case["inputs"], **other}}
 

@@ -159,7 +159,9 @@ def written(trial: TrialCase, name: str, folder: Path) -> Written:
         else:
             inputs[tensor] = number
     absent = [
-        item.name for item in case.definition.inputs if item.optional and item.name not in trial.inputs and not item.off
+        item.name
+        for item in case.definition.inputs
+        if item.optional and item.name not in trial.inputs and not item.opt_in
     ]
     brought = {"reference": relative(case.brought.source.path, folder)} if case.brought is not None else {}
     return {

@@ -20,9 +20,9 @@ from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import (
     Answer,
-    LedgerResult,
+    AppliedKnown,
+    EntryState,
     Reach,
-    State,
     applies_to,
     apply,
     claim,
@@ -47,14 +47,14 @@ TOKEN = re.compile(r"[^-]+|-")
 
 Cell = tuple[str, str]
 """Case and dtype."""
-Place = tuple[str, str, str]
+Location = tuple[str, str, str]
 """Case, dtype and tensor."""
 Kind = tuple[str, str | None]
 """What an entry is for: a backend, with the cause that is accepted, or with its message where it cannot compute."""
 
 
 @dataclass(frozen=True)
-class Run:
+class JudgedRun:
     """A run as the ledger reads it; `plan.known` are the entries that there are."""
 
     plan: Plan
@@ -71,13 +71,13 @@ class Run:
     @cached_property
     def diagnosed(self) -> dict[tuple[str, ...], set[str]]:
         """The diagnoses of each case, dtype, backend and tensor."""
-        found: dict[tuple[str, ...], set[str]] = {}
+        diagnoses: dict[tuple[str, ...], set[str]] = {}
         for case, dtype, backend, name, tensor in self.causes:
-            found.setdefault((case, dtype, backend, tensor), set()).add(name)
-        return found
+            diagnoses.setdefault((case, dtype, backend, tensor), set()).add(name)
+        return diagnoses
 
     @cached_property
-    def places(self) -> frozenset[Place]:
+    def locations(self) -> frozenset[Location]:
         """Case, dtype and tensor of all comparisons."""
         return frozenset((c.case, c.dtype, c.tensor) for c in self.comparisons)
 
@@ -86,7 +86,7 @@ class Run:
         """What was asked for, answered, and cannot be computed."""
         return Reach(self.plan.everything, frozenset(returned_in(self.comparisons)), frozenset(self.unsupported))
 
-    def held(self, known: Iterable[KnownDeviation] | None = None) -> LedgerResult:
+    def held(self, known: Iterable[KnownDeviation] | None = None) -> AppliedKnown:
         """The run under its entries, or under others."""
         plan = self.plan if known is None else replace(self.plan, known=tuple(known))
         return apply(plan, self.comparisons, self.diagnoses, self.today, self.unsupported)
@@ -116,44 +116,45 @@ Chosen = Callable[[str, str, str, str | None], bool]
 """Whether a case, dtype, backend and diagnosis is to be accepted."""
 
 
-def outgrown(run: Run, chosen: Chosen) -> list[KnownDeviation]:
+def outgrown(run: JudgedRun, chosen: Chosen) -> list[KnownDeviation]:
     """The entries that fail and still cover something chosen: they are renewed, not doubled."""
     deviating = {i: c for i, c in enumerate(run.comparisons) if c.verdict.fails or c.suspect}
     missing = {i: c for i, c in enumerate(run.comparisons) if c.verdict is Verdict.NOT_COMPARED}
-    found = []
-    for known in (entry.deviation for entry in run.held().entries if entry.state in (State.WORSE, State.EXPIRED)):
+    entries = []
+    failing = (EntryState.WORSE, EntryState.EXPIRED)
+    for known in (entry.deviation for entry in run.held().entries if entry.state in failing):
         if known.unsupported:
             covered = claim_of_missing(known, missing, run.reach).covered
         else:
             covered = claim(known, deviating, run.causes).covered
-        places = ((run.comparisons[i], part) for i, parts in covered.items() for part in parts)
-        if any(chosen(c.case, c.dtype, name, cause) for c, (name, cause) in places):
-            found.append(known)
-    return found
+        parts_covered = ((run.comparisons[i], part) for i, parts in covered.items() for part in parts)
+        if any(chosen(c.case, c.dtype, name, cause) for c, (name, cause) in parts_covered):
+            entries.append(known)
+    return entries
 
 
-def lacking(run: Run, chosen: Chosen, level: Collection[str]) -> list[KnownDeviation]:
+def lacking(run: JudgedRun, chosen: Chosen, level: Collection[str]) -> list[KnownDeviation]:
     """Entries, without a reason, for the chosen findings that nothing accepts; `level` are the verdicts that count."""
     held = run.held()
-    valid = [entry.deviation for entry in held.entries if entry.state is State.MATCHED]
-    present: dict[Kind, dict[Place, float]] = {}
-    needed: dict[Kind, set[Place]] = {}
+    valid = [entry.deviation for entry in held.entries if entry.state is EntryState.MATCHED]
+    present: dict[Kind, dict[Location, float]] = {}
+    needed: dict[Kind, set[Location]] = {}
     for c in held.comparisons:
         fails = c.verdict.value in level
         if c.known is not None or not (fails or (c.suspect and c.culprit)):
             continue
-        place = (c.case, c.dtype, c.tensor)
+        location = (c.case, c.dtype, c.tensor)
         for backend in c.culprit or (c.actual,):
             causes = run.diagnosed.get((c.case, c.dtype, backend, c.tensor), set())
             kinds = [(backend, cause) for cause in to_name(causes) if chosen(c.case, c.dtype, backend, cause)]
             for kind in kinds:
                 ratios = present.setdefault(kind, {})
-                ratios[place] = max([ratios.get(place, 0.0), *ratios_of(c, {backend})])
+                ratios[location] = max([ratios.get(location, 0.0), *ratios_of(c, {backend})])
             local = {(c.case, c.dtype, backend, cause, c.tensor) for cause in causes}
             for kind in uncovered(c, backend, kinds, valid, local) if fails else ():
-                needed.setdefault(kind, set()).add(place)
-    found = (without_doubles(entries_for(run, kind, needed[kind], present[kind]), needed[kind]) for kind in needed)
-    return run.sized([entry for entries in found for entry in entries])
+                needed.setdefault(kind, set()).add(location)
+    by_kind = (without_doubles(entries_for(run, kind, needed[kind], present[kind]), needed[kind]) for kind in needed)
+    return run.sized([entry for entries in by_kind for entry in entries])
 
 
 def to_name(causes: Collection[str]) -> list[str | None]:
@@ -162,39 +163,41 @@ def to_name(causes: Collection[str]) -> list[str | None]:
 
 
 def entries_for(
-    run: Run, kind: Kind, needed: Collection[Place], ratios: Mapping[Place, float]
+    run: JudgedRun, kind: Kind, needed: Collection[Location], ratios: Mapping[Location, float]
 ) -> Iterator[KnownDeviation]:
-    """Entries of one kind for all places in `needed`, each of which limits what it accepts.
+    """Entries of one kind for all locations in `needed`, each of which limits what it accepts.
 
     Errors that are not finite have no limit, so they are apart; dtypes and tensors are apart if their ratios differ.
     """
     backend, cause = kind
-    finite = {place for place in ratios if math.isfinite(ratios[place])}
+    finite = {location for location in ratios if math.isfinite(ratios[location])}
     groups = [group for group in (finite, ratios.keys() - finite) if group]
     named = cause is None or cause in SEEN or len(groups) > 1
     for group in groups:
-        wanted = {place for place in needed if place in group}
+        wanted = {location for location in needed if location in group}
         for tensor, cells in tensors_as_globs(run, wanted, ratios, group) if named else [(None, cells_of(wanted))]:
             allowed = cells_of(group) if tensor is None else cells_with(run, tensor, group)
             for case, dtype in cells_as_globs(cells, allowed, dict(run.plan.everything.cases)):
                 entry = KnownDeviation(case, "", backend=backend, diagnosis=cause, dtype=dtype, tensor=tensor)
-                yield from by_dtype(entry, {place: ratios[place] for place in group if speaks_of(entry, place)})
+                yield from by_dtype(
+                    entry, {location: ratios[location] for location in group if speaks_of(entry, location)}
+                )
 
 
-def cells_of(places: Iterable[Place]) -> set[Cell]:
-    """The cases and dtypes of places."""
-    return {(case, dtype) for case, dtype, _ in places}
+def cells_of(locations: Iterable[Location]) -> set[Cell]:
+    """The cases and dtypes of locations."""
+    return {(case, dtype) for case, dtype, _ in locations}
 
 
-def cells_with(run: Run, tensor: str, group: Collection[Place]) -> set[Cell]:
+def cells_with(run: JudgedRun, tensor: str, group: Collection[Location]) -> set[Cell]:
     """The cells in which a glob means tensors of the group and no other."""
-    means = {name for _, _, name in run.places if matches(name, tensor)}
-    meant = {place for place in run.places if place[2] in means}
+    means = {name for _, _, name in run.locations if matches(name, tensor)}
+    meant = {location for location in run.locations if location[2] in means}
     return cells_of(meant) - cells_of(meant.difference(group))
 
 
 def tensors_as_globs(
-    run: Run, wanted: Collection[Place], ratios: Mapping[Place, float], group: Collection[Place]
+    run: JudgedRun, wanted: Collection[Location], ratios: Mapping[Location, float], group: Collection[Location]
 ) -> Iterator[tuple[str, set[Cell]]]:
     """Tensors with their cells; one glob for those of one prefix (`grad.`) with the same cells and like ratios."""
     cells: dict[str, set[Cell]] = {}
@@ -213,7 +216,7 @@ def tensors_as_globs(
             yield from ((name, set(shared)) for name in names)
 
 
-def by_dtype(entry: KnownDeviation, ratios: Mapping[Place, float]) -> list[KnownDeviation]:
+def by_dtype(entry: KnownDeviation, ratios: Mapping[Location, float]) -> list[KnownDeviation]:
     """The entry, or one per dtype if the dtypes' largest ratios differ much; `ratios` are those that it covers."""
     worst: dict[str, float] = {}
     for (_, dtype, _), ratio in ratios.items():
@@ -229,18 +232,18 @@ def are_like(ratios: Iterable[float]) -> bool:
     return not measured or max(measured) <= SPREAD * min(measured)
 
 
-def without_doubles(entries: Iterable[KnownDeviation], needed: Collection[Place]) -> list[KnownDeviation]:
-    """Entries without those of which the others cover every place, the narrow ones first."""
-    meant = [(entry, {place for place in needed if speaks_of(entry, place)}) for entry in entries]
+def without_doubles(entries: Iterable[KnownDeviation], needed: Collection[Location]) -> list[KnownDeviation]:
+    """Entries without those of which the others cover every location, the narrow ones first."""
+    meant = [(entry, {location for location in needed if speaks_of(entry, location)}) for entry in entries]
     for pair in sorted(meant, key=lambda pair: len(pair[1])):
-        if pair[1] <= {place for other in meant if other is not pair for place in other[1]}:
+        if pair[1] <= {location for other in meant if other is not pair for location in other[1]}:
             meant = [other for other in meant if other is not pair]
     return [entry for entry, _ in meant]
 
 
-def speaks_of(entry: KnownDeviation, place: Place) -> bool:
-    """Whether an entry means a place."""
-    case, dtype, tensor = place
+def speaks_of(entry: KnownDeviation, location: Location) -> bool:
+    """Whether an entry covers a location."""
+    case, dtype, tensor = location
     return (
         entry.dtype in (None, dtype)
         and matches(case, entry.case)
@@ -260,7 +263,7 @@ def uncovered(
     return [] if is_covered(backend, c, covered, causes) else [kind for kind in kinds if kind not in covered]
 
 
-def unsupported(run: Run, chosen: Chosen) -> list[KnownDeviation]:
+def unsupported(run: JudgedRun, chosen: Chosen) -> list[KnownDeviation]:
     """Entries for what a backend cannot compute and nothing accepts; their reason is the backend's message."""
     needed: dict[Kind, set[Cell]] = {}
     for c in run.held().comparisons:

@@ -45,7 +45,7 @@ from parity.judge.diagnose.behaviour import (
 )
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.judge.diagnose.edits import OF_A_PASS, Budget
+from parity.judge.diagnose.edits import OF_A_PASS, WorkBudget
 from parity.judge.diagnose.evaluator import Evaluator, Observed, excusing
 from parity.judge.diagnose.explanation import unaltered
 from parity.judge.diagnose.findings import (
@@ -150,7 +150,7 @@ class Cell:
     @cached_property
     def chosen_indices(self) -> Mapping[tuple[str, str], Mask]:
         """Where a backend's indices are right and not the oracle's, by backend and tensor."""
-        found = {}
+        masks = {}
         for backend, outcome in self.outcomes.items():
             for tensor, source in self.case.definition.indexes.items():
                 exact = self.oracle[tensor]
@@ -159,8 +159,8 @@ class Cell:
                     continue
                 mask = chosen_indices(self.inputs[source], indices, exact, self.case.params.dim)
                 if mask is not None and mask.any():
-                    found[backend, tensor] = mask
-        return found
+                    masks[backend, tensor] = mask
+        return masks
 
     def _first_ratios(self, tensors: Collection[str]) -> Iterator[float]:
         """The error ratios after the first runs, without tensors too close to the oracle to be wrong."""
@@ -188,14 +188,14 @@ class Cell:
     @cached_property
     def _cancelled(self) -> Mapping[str, Envelope]:
         """The size of the cancelling terms of gradients, at the elements that are exactly zero."""
-        found = {n: self.terms[n] for n in self.zero_gradients}
+        envelopes = {n: self.terms[n] for n in self.zero_gradients}
         for name, envelope in self.terms.items():
-            if name in found or not name.startswith("grad.") or envelope.errors is None:
+            if name in envelopes or not name.startswith("grad.") or envelope.errors is None:
                 continue
             zero = np.abs(self.oracle[name]) * UNIT_ROUNDOFF[self.dtype] <= ZERO * envelope.errors
             if zero.any() and envelope.errors[zero].any():
-                found[name] = Envelope.relative(1.0, np.where(zero, envelope.errors, 0))
-        return found
+                envelopes[name] = Envelope.relative(1.0, np.where(zero, envelope.errors, 0))
+        return envelopes
 
     @cached_property
     def zero_gradients(self) -> frozenset[str]:
@@ -229,7 +229,7 @@ class Cell:
         }
 
     @cached_property
-    def off(self) -> dict[str, dict[str, float]]:
+    def wrong(self) -> dict[str, dict[str, float]]:
         """For every backend that ran, the error ratio of every tensor in which it is wrong."""
         ran = [name for name, outcome in self.outcomes.items() if outcome.outcome is Outcome.OK]
         return {name: {t: r for t, r in self.ratios(name).items() if r >= OFF} for name in ran}
@@ -396,7 +396,7 @@ class CaseJudge:
         return outcome
 
     def _is_right(self, dtype: str, outcome: CellOutcome) -> bool:
-        return not self._cell(dtype, [outcome]).off[outcome.backend]
+        return not self._cell(dtype, [outcome]).wrong[outcome.backend]
 
     def _with_rows(
         self, kernel: Kernel, cell: Cell, outcome: CellOutcome
@@ -434,7 +434,7 @@ class CaseJudge:
         results: Results = {}
         for dtype in sorted(self.cells, key=lambda d: UNIT_ROUNDOFF[d]):
             cell = self.cells[dtype]
-            backends = [name for name, ratios in cell.off.items() if ratios]
+            backends = [name for name, ratios in cell.wrong.items() if ratios]
             if not backends:
                 continue
             shared = Evaluator(self.case, dtype, self._inputs, self.oracle, cell.envelopes)
@@ -460,7 +460,7 @@ class CaseJudge:
             if name == backend and (same := confirm(evaluator, observed, wider, dtype)) is not None:
                 return same
         for (_, name), wider in results.items():
-            if name == backend and any(found == APPROXIMATED for found, _ in wider.behaviours):
+            if name == backend and any(behaviour_id == APPROXIMATED for behaviour_id, _ in wider.behaviours):
                 start = unaltered(evaluator, observed)
                 if set(start.wrong) <= set(wider.start.wrong):
                     return SearchResult(start, behaviours=wider.behaviours)
@@ -468,13 +468,13 @@ class CaseJudge:
         if earlier is not None:
             return earlier
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
-        wrong = {name for name, value in cell.off[backend].items() if value >= OFF}
+        wrong = {name for name, value in cell.wrong[backend].items() if value >= OFF}
         if wrong <= set(exact) and any(name == backend and not r.best.explains for (_, name), r in results.items()):
             return search(evaluator, observed, exact=exact, depth=1)
         question = Question(evaluator, observed)
         others = [q for (_, name), q in self._questions.items() if name == backend] if exact else []
         self._questions[evaluator.dtype, backend] = question
-        budget = Budget() if cell.fails(backend) else Budget(**OF_A_PASS)
+        budget = WorkBudget() if cell.fails(backend) else WorkBudget(**OF_A_PASS)
         return Inquiry(question, kernel_of(self._ask, backend), prepared, others, budget).result(exact)
 
     def _behaviour(self, evaluator: Evaluator, backend: str, observed: Observed) -> Behaved:
@@ -492,7 +492,7 @@ class CaseJudge:
         if settled is not None:
             return (("stateful", settled),)
         asked = behaviours(kernel, case, dtype, inputs, observed, bound) if kernel is not None else ()
-        return tuple(found for found in asked if found[0] in UNREPEATABLE) or (("nondeterministic", seen),)
+        return tuple(behaviour for behaviour in asked if behaviour[0] in UNREPEATABLE) or (("nondeterministic", seen),)
 
     def _arrays(self, outcome: CellOutcome, dtype: str) -> dict[str, Array]:
         """The outputs with the oracle's structure."""
@@ -512,8 +512,8 @@ class CaseJudge:
 
     def _kinds(self, results: Results) -> Iterator[tuple[tuple[str, str, str], str]]:
         for dtype, cell in self.cells.items():
-            for backend, off in cell.off.items():
-                for tensor in off:
+            for backend, ratios in cell.wrong.items():
+                for tensor in ratios:
                     yield (dtype, backend, tensor), self._kind(cell, backend, tensor, results.get((dtype, backend)))
 
     def _kind(self, cell: Cell, backend: str, tensor: str, result: SearchResult | None) -> str:
@@ -525,7 +525,9 @@ class CaseJudge:
         if self.oracle[tensor].dtype.kind == "i" or self._same_as_wider(cell.dtype, backend, tensor):
             return SEMANTIC
         others = [d for d in self.cells if d != cell.dtype and self._error(d, backend, tensor) is not None]
-        if not others or (cell.dtype == self._widest and not any(tensor in self.cells[d].off[backend] for d in others)):
+        if not others or (
+            cell.dtype == self._widest and not any(tensor in self.cells[d].wrong[backend] for d in others)
+        ):
             causes = () if result is None else result.causes_of(tensor)
             if causes and not any(cause.weight and not cause.lossy for cause in causes):
                 return max((cause.kind for cause in causes), key=ORDER.index)
@@ -609,7 +611,7 @@ def finished(cell: Cell, comparison: Comparison, kinds: Mapping[tuple[str, str, 
     if tensor not in cell.oracle:
         extra = tuple(name for name in names if name != ORACLE and tensor in cell.outcomes[name].outputs)
         return replace(comparison, culprit=extra)
-    culprit = tuple(name for name in names if tensor in cell.off.get(name, ()))
+    culprit = tuple(name for name in names if tensor in cell.wrong.get(name, ()))
     if comparison.verdict.passes and not culprit:
         return comparison
     actual, expected = (None if name == ORACLE else cell.ratios(name).get(tensor) for name in names)

@@ -30,7 +30,7 @@ Part = tuple[str, str | None]
 """A backend in a comparison, with the cause for which it is accepted; None: any cause."""
 
 
-class State(Judgement):
+class EntryState(Judgement):
     """The state of an entry after a run."""
 
     MATCHED = "matched"
@@ -42,26 +42,26 @@ class State(Judgement):
     @property
     def fails(self) -> bool:
         """Whether the entry is out of date."""
-        return self in (State.STALE, State.EXPIRED, State.WORSE)
+        return self in (EntryState.STALE, EntryState.EXPIRED, EntryState.WORSE)
 
 
 @dataclass(frozen=True)
-class LedgerEntry:
+class AppliedEntry:
     """An entry after a run: `n_matched` comparisons that it covers, their largest error ratio, and what to do."""
 
     deviation: KnownDeviation
-    state: State
+    state: EntryState
     n_matched: int
     worst_ratio: float | None
     message: str
 
 
 @dataclass(frozen=True)
-class LedgerResult:
+class AppliedKnown:
     """All comparisons, the accepted ones with `known` set, and every entry in the order of the config."""
 
     comparisons: tuple[Comparison, ...]
-    entries: tuple[LedgerEntry, ...]
+    entries: tuple[AppliedEntry, ...]
 
     @property
     def fails(self) -> bool:
@@ -113,14 +113,14 @@ def apply(
     diagnoses: Sequence[Diagnosis],
     today: datetime.date,
     unsupported: Collection[Answer] = (),
-) -> LedgerResult:
+) -> AppliedKnown:
     """The comparisons with the accepted ones marked, and the state of every entry of `plan.known`.
 
     `unsupported`: cells that a backend does not support. Only these can be accepted as missing, and their absence does
     not leave an entry unchecked.
     """
     if not plan.known:
-        return LedgerResult(tuple(comparisons), ())
+        return AppliedKnown(tuple(comparisons), ())
     deviating = {i: c for i, c in enumerate(comparisons) if c.verdict.fails or c.suspect or c.message == NOTHING_FINITE}
     causes = {(d.case, d.dtype, d.backend, d.id, tensor) for d in diagnoses for tensor in d.tensors}
     reach = Reach(plan.everything, frozenset(returned_in(comparisons)), frozenset(unsupported))
@@ -130,8 +130,8 @@ def apply(
         for known in plan.known
     ]
     entries = tuple(assess(c, reach, today) for c in claims)
-    valid = [c for c, entry in zip(claims, entries, strict=True) if entry.state is State.MATCHED]
-    return LedgerResult(tuple(accepted(comparisons, valid, causes, reach)), entries)
+    valid = [c for c, entry in zip(claims, entries, strict=True) if entry.state is EntryState.MATCHED]
+    return AppliedKnown(tuple(accepted(comparisons, valid, causes, reach)), entries)
 
 
 def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
@@ -141,9 +141,9 @@ def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
     reach = Reach(plan.everything, answers, frozenset())
     for known in plan.known:
         entry = assess(Claim(known, {}, None), reach, today)
-        if entry.state is State.EXPIRED:
+        if entry.state is EntryState.EXPIRED:
             remedy = "remove the entry, or set another `until`"
-            yield f"{known.source.file}:{known.source.line}: {State.EXPIRED.value}: on {known.until}; {remedy}"
+            yield f"{known.source.file}:{known.source.line}: {EntryState.EXPIRED.value}: on {known.until}; {remedy}"
         elif not reach.cells(known):
             yield entry.message
 
@@ -176,9 +176,9 @@ def claim(known: KnownDeviation, deviating: Mapping[int, Comparison], causes: Co
 
 def claim_of_missing(known: KnownDeviation, missing: Mapping[int, Comparison], reach: Reach) -> Claim:
     """What an entry for `unsupported` covers among the comparisons that could not be made."""
-    covered, told = {}, reach.answered | reach.unsupported
+    covered, responded = {}, reach.answered | reach.unsupported
     for i, c in missing.items():
-        names = [name for name in reach.absent(c) if (c.case, c.dtype, name) in told]
+        names = [name for name in reach.absent(c) if (c.case, c.dtype, name) in responded]
         if applies_to(known, c) and (parts := frozenset((s, None) for s in names if known.backend in (None, s))):
             covered[i] = parts
     return Claim(known, covered, None)
@@ -213,32 +213,32 @@ def ratios_of(c: Comparison, names: Collection[str]) -> list[float]:
     return [math.inf if math.isnan(ratio) else ratio for ratio in ratios]
 
 
-def assess(claimed: Claim, reach: Reach, today: datetime.date) -> LedgerEntry:
+def assess(claimed: Claim, reach: Reach, today: datetime.date) -> AppliedEntry:
     """What became of an entry."""
     known, n = claimed.deviation, len(claimed.covered)
     state = state_of(claimed, reach, today)
     say = {
-        State.MATCHED: matched_text,
-        State.STALE: stale_text,
-        State.EXPIRED: expired_text,
-        State.WORSE: worse_text,
-        State.NOT_CHECKED: unchecked_text,
+        EntryState.MATCHED: matched_text,
+        EntryState.STALE: stale_text,
+        EntryState.EXPIRED: expired_text,
+        EntryState.WORSE: worse_text,
+        EntryState.NOT_CHECKED: unchecked_text,
     }[state]
     message = f"{known.source.file}:{known.source.line}: {state.value}: {say(claimed, reach)}"
-    return LedgerEntry(known, state, n, claimed.worst_ratio, message)
+    return AppliedEntry(known, state, n, claimed.worst_ratio, message)
 
 
-def state_of(claimed: Claim, reach: Reach, today: datetime.date) -> State:
+def state_of(claimed: Claim, reach: Reach, today: datetime.date) -> EntryState:
     """Expired takes precedence, if any of it was run."""
     known = claimed.deviation
     answers = reach.answers(known)
     ran = reach.answered | reach.unsupported
     if known.until is not None and known.until < today and (not answers or not ran.isdisjoint(answers)):
-        return State.EXPIRED
+        return EntryState.EXPIRED
     if not claimed.covered:
-        return State.STALE if settled(known, answers, reach) else State.NOT_CHECKED
+        return EntryState.STALE if settled(known, answers, reach) else EntryState.NOT_CHECKED
     limit, ratio = known.error_ratio, claimed.worst_ratio
-    return State.WORSE if limit is not None and ratio is not None and ratio > limit else State.MATCHED
+    return EntryState.WORSE if limit is not None and ratio is not None and ratio > limit else EntryState.MATCHED
 
 
 def settled(known: KnownDeviation, answers: Sequence[Answer], reach: Reach) -> bool:
@@ -320,8 +320,8 @@ def accepted(
         placed.setdefault(row[:3], []).append(row)
     for i, comparison in enumerate(comparisons):
         blamed = (*comparison.culprit, *reach.absent(comparison))
-        found = [(name, placed.get((comparison.case, comparison.dtype, name), ())) for name in blamed]
-        if i in parts and all(is_covered(name, comparison, parts[i], own) for name, own in found):
+        causes_of_blamed = [(name, placed.get((comparison.case, comparison.dtype, name), ())) for name in blamed]
+        if i in parts and all(is_covered(name, comparison, parts[i], own) for name, own in causes_of_blamed):
             yield replace(comparison, known="; ".join(reasons[i]))
         else:
             yield comparison
@@ -330,8 +330,8 @@ def accepted(
 def is_covered(name: str, c: Comparison, parts: Collection[Part], causes: Collection[tuple[str, ...]]) -> bool:
     """Whether a culprit is accepted for any cause, or for all of its causes (for one of several that the data do not
     distinguish)."""
-    place = (c.case, c.dtype, name)
-    diagnosed = {row[3] for row in causes if row[:3] == place and row[4] == c.tensor}
+    cell = (c.case, c.dtype, name)
+    diagnosed = {row[3] for row in causes if row[:3] == cell and row[4] == c.tensor}
     if (name, None) in parts:
         return True
     accepted = {cause for cause in diagnosed if (name, cause) in parts}

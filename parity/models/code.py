@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parity.cases import OPS
-from parity.cases.brought import Brought, BroughtError, Source, op_of, outputs_of
+from parity.cases.brought import Brought, BroughtError, ReferenceFile, op_of, outputs_of
 from parity.cases.op import CaseError, Op
 from parity.config.plan import CasePlan
 from parity.models.findings import Boundary
@@ -290,7 +290,7 @@ def planned(
     path = folder / "code.py"
     path.write_text(text, encoding="utf-8")
     whole = tuple((n, *bounds(a)) for n, a in inputs.items() if a.dtype.kind == "i")
-    brought = Brought(Source(path, text.encode()), FUNCTION, tuple(inputs), whole, (), tuple(options))
+    brought = Brought(ReferenceFile(path, text.encode()), FUNCTION, tuple(inputs), whole, (), tuple(options))
     shapes = tuple((name, array.shape) for name, array in inputs.items())
     try:
         params = op_of(brought).params(**options)

@@ -329,7 +329,7 @@ class PortPair(ComparedPorts):
             return None
         if not finding.resized and not self._wrong_alone(cell):
             return judge.judged(diagnose=False)
-        verified = self._verified(finding, case, inputs, outcomes[1], set(cell.off.get(self.other.name, {})))
+        verified = self._verified(finding, case, inputs, outcomes[1], set(cell.wrong.get(self.other.name, {})))
         small = sum(array.size for array in inputs.values()) <= SMALL_CASE
         judged = judge.judged(diagnose=small and not verified)
         wrong = self._wrong_alone(cell)
@@ -353,9 +353,9 @@ class PortPair(ComparedPorts):
 
     def _wrong_alone(self, cell: Cell) -> set[str]:
         """The tensors in which the other port is wrong, and not as the baseline is."""
-        shared = cell.off.get(self.base.name, {})
+        shared = cell.wrong.get(self.base.name, {})
         apart = {c.tensor for c in cell.comparisons if c.expected == self.base.name and c.verdict.fails}
-        return {tensor for tensor in cell.off.get(self.other.name, {}) if tensor not in shared or tensor in apart}
+        return {tensor for tensor in cell.wrong.get(self.other.name, {}) if tensor not in shared or tensor in apart}
 
     def _explained(self, finding: ModelFinding, judged: Judged) -> bool:
         """Whether the judge has found the other port's cause, which becomes that of the finding."""
@@ -438,7 +438,7 @@ class PortPair(ComparedPorts):
             ask=lambda name, *cell: made.kernels[name](*cell),
         )
         judge.take(self.dtype, outcomes)
-        wrong = judge.cells[self.dtype].off
+        wrong = judge.cells[self.dtype].wrong
         if wrong.get(self.base.name) or not wrong.get(self.other.name):
             finding.evidence["untraced"] = "the program does not give the baseline's values"
             return None
@@ -461,7 +461,7 @@ class PortPair(ComparedPorts):
             try:
                 judge = CaseJudge(other, made.inputs, consult_oracle(other, made.inputs), ORACLE)
                 judge.take(self.dtype, [theirs])
-                if not judge.cells[self.dtype].off[self.other.name]:
+                if not judge.cells[self.dtype].wrong[self.other.name]:
                     return {name: (getattr(made.case.params, name), value)}
             except (TypeError, ValueError, KeyError, ArithmeticError):
                 continue
@@ -510,7 +510,7 @@ class PortPair(ComparedPorts):
             judge = CaseJudge(other, inputs, consult_oracle(other, inputs), ORACLE)
             judge.take(self.dtype, [theirs])
             # What else the layer does otherwise, as with its running statistics, is found in other modes.
-            left = judge.cells[self.dtype].off[self.other.name].keys()
+            left = judge.cells[self.dtype].wrong[self.other.name].keys()
             right = left.isdisjoint(other.definition.grad_outputs) and (not wrong or bool(wrong - left))
         except (TypeError, ValueError, KeyError):
             return {}

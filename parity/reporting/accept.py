@@ -17,9 +17,9 @@ from parity.config.known_edit import EditError, KnownEdit, edited, entry_text
 from parity.config.nodes import Problems, printable
 from parity.config.plan import KnownDeviation, Overrides, Plan
 from parity.exit_codes import INTERRUPTED
-from parity.judge.acceptance import Run, lacking, outgrown, unsupported
+from parity.judge.acceptance import JudgedRun, lacking, outgrown, unsupported
 from parity.judge.compare.verdict import Verdict
-from parity.judge.known import State, matches
+from parity.judge.known import EntryState, matches
 from parity.reporting.console.explain import case_called, choices, hint
 from parity.reporting.results import record
 from parity.reporting.results.cells import failing_level
@@ -101,7 +101,7 @@ def acceptance(run_dir: Path, request: AcceptRequest, today: datetime.date) -> A
     plan, documents = current(results)
     cannot = record.unsupported(results.outcomes)
     messages = {row.key: shortened(row.message) for row in results.outcomes if row.key in cannot}
-    run = Run(plan, list(map(comparison, results.comparisons)), results.diagnoses, messages, today)
+    run = JudgedRun(plan, list(map(comparison, results.comparisons)), results.diagnoses, messages, today)
     level = FINDINGS | failing_level(results)
     dropped = stale(request, plan.known, results.known) if request.expired else []
     changed = renewed(run, request)
@@ -172,7 +172,7 @@ def asked(row: CaseRow) -> object:
 
 def stale(request: AcceptRequest, entries: Iterable[KnownDeviation], rows: Iterable[KnownRow]) -> list[KnownDeviation]:
     """The entries of which the run says that nothing they speak of deviates."""
-    states = (State.STALE.value, State.EXPIRED.value)
+    states = (EntryState.STALE.value, EntryState.EXPIRED.value)
     gone = {keys(row) for row in rows if row.state in states and not row.n_matched}
     entries = [known for known in entries if keys(known) in gone]
     if request.case is not None:
@@ -188,7 +188,7 @@ def keys(known: KnownDeviation | KnownRow) -> tuple[str | None, ...]:
     return known.case, known.backend, known.dtype, known.tensor, known.diagnosis, until, str(outcome)
 
 
-def renewed(run: Run, request: AcceptRequest) -> list[tuple[KnownDeviation, KnownDeviation]]:
+def renewed(run: JudgedRun, request: AcceptRequest) -> list[tuple[KnownDeviation, KnownDeviation]]:
     """Entries that are outgrown or out of date, each with what takes its place."""
     old = [e for e in outgrown(run, request.chosen) if (request.unsupported if e.unsupported else request.reason)]
     new = [replace(e, reason=request.reason or e.reason, until=request.until) for e in old]
@@ -204,7 +204,9 @@ def owned(documents: Sequence[Document], plan: Plan) -> dict[Path, set[str]]:
     return cases
 
 
-def new_entries(run: Run, request: AcceptRequest, level: frozenset[str], cases: set[str]) -> Iterator[KnownDeviation]:
+def new_entries(
+    run: JudgedRun, request: AcceptRequest, level: frozenset[str], cases: set[str]
+) -> Iterator[KnownDeviation]:
     """The entries that the cases of one config lack, with reason and date."""
 
     def chosen(case: str, dtype: str, backend: str, cause: str | None) -> bool:
@@ -249,7 +251,9 @@ def file_changes(
         yield FileChange(path, before, after, edit)
 
 
-def notes(run: Run, known: Iterable[KnownDeviation], request: AcceptRequest, level: frozenset[str]) -> Iterator[str]:
+def notes(
+    run: JudgedRun, known: Iterable[KnownDeviation], request: AcceptRequest, level: frozenset[str]
+) -> Iterator[str]:
     """What would still fail a run under these entries, and how it can be accepted."""
     held = run.held(known)
     left = {(c.case, c.dtype, c.tensor) for c in held.comparisons if c.known is None and c.verdict.value in level}

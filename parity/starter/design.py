@@ -213,8 +213,8 @@ def base_case(trial: CaseEvaluator, source: UserFile, name: str, adapter: str) -
     if params is None or shapes is None:
         raise StarterError(f"found no inputs for {name}; write a case by hand (`parity ops` lists its params)")
     check_signature(source, op, op.params(**params), set(shapes.inputs))
-    optional = [item for item in op.inputs if item.optional and item.off == function.takes(item.name)]
-    switched: Written = {item.name: {} if item.off else None for item in optional}
+    optional = [item for item in op.inputs if item.optional and item.opt_in == function.takes(item.name)]
+    switched: Written = {item.name: {} if item.opt_in else None for item in optional}
     case = in_order(op, case_of(op, params, {**stated(op, shape), **switched}))
     return case if source.differentiable(name, adapter) else {**case, "gradients": False}
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from parity.config.plan import Asked, BackendSpec, KnownDeviation, Plan
-from parity.judge.acceptance import Run, globs, lacking, outgrown, unsupported
+from parity.judge.acceptance import JudgedRun, globs, lacking, outgrown, unsupported
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.judge.known import State
+from parity.judge.known import EntryState
 from parity.reporting.results.rows import FINDINGS
 
 TODAY = datetime.date(2027, 1, 31)
@@ -24,7 +24,7 @@ def run(comparisons, diagnoses=(), known=(), cannot=(), cases=SWEEP):
     everything = Asked(tuple((case, BOTH) for case in cases), ("torch", "paddle"))
     backends = tuple(BackendSpec(name, name) for name in everything.backends)
     plan = Plan("x", (), backends, "torch", 0, (), tuple(known), everything)
-    return Run(plan, comparisons, diagnoses, dict.fromkeys(cannot, "no kernel"), TODAY)
+    return JudgedRun(plan, comparisons, diagnoses, dict.fromkeys(cannot, "no kernel"), TODAY)
 
 
 def off(case, dtype="float32", tensor="y", ratio=20.0, verdict=Verdict.UNSTABLE, **changed):
@@ -52,7 +52,7 @@ def test_a_cause_in_several_cases_and_dtypes_is_one_entry_with_its_largest_ratio
     assert (entry.case, entry.backend, entry.dtype) == ("ln-4x*-offset=100*-eps=1e-05", "paddle", None)
     assert (entry.diagnosis, entry.error_ratio) == ("variance-naive", 2 * 17.0)
     (held,) = found.held([replace(entry, reason="agreed")]).entries
-    assert (held.state, held.n_matched) == (State.MATCHED, len(rows))
+    assert (held.state, held.n_matched) == (EntryState.MATCHED, len(rows))
 
 
 def test_each_cause_has_a_ratio_of_its_own():

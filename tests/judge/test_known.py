@@ -13,7 +13,7 @@ from parity.diagnoses import DIAGNOSES
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.judge.known import State, apply
+from parity.judge.known import EntryState, apply
 from parity.reporting.results.record import known_row
 from parity.reporting.results.results import read_results
 from parity.reporting.text.answer import known_lines
@@ -115,7 +115,7 @@ def test_a_plan_without_a_ledger_changes_nothing():
 )
 def test_an_entry_accepts_what_it_speaks_of(keys):
     reasons, states, result = judged(entry(**keys), [off("oneflow")], [cause("variance-naive")])
-    assert (reasons, states) == (["because"], [State.MATCHED])
+    assert (reasons, states) == (["because"], [EntryState.MATCHED])
     assert result.entries[0].n_matched == 1
     assert result.entries[0].worst_ratio == 100.0
     assert not result.fails
@@ -137,7 +137,7 @@ def test_an_entry_accepts_what_it_speaks_of(keys):
 )
 def test_an_entry_accepts_nothing_else_and_is_stale(keys):
     reasons, states, result = judged(entry(**keys), [off("oneflow")], [cause("variance-naive")])
-    assert (reasons, states) == ([None], [State.STALE])
+    assert (reasons, states) == ([None], [EntryState.STALE])
     assert result.fails
     assert "x.yaml:7: stale: " in result.entries[0].message
     assert "remove the entry" in result.entries[0].message
@@ -145,7 +145,7 @@ def test_an_entry_accepts_nothing_else_and_is_stale(keys):
 
 def test_a_diagnosis_must_be_of_this_tensor_this_case_and_this_dtype():
     for other in (cause("scaled", tensors=("grad.x",)), cause("scaled", case="bn-1"), cause("scaled", dtype="float64")):
-        assert judged(entry(diagnosis="scaled"), [off("oneflow")], [other])[1] == [State.STALE]
+        assert judged(entry(diagnosis="scaled"), [off("oneflow")], [other])[1] == [EntryState.STALE]
 
 
 def test_a_case_id_with_brackets_is_meant_by_itself():
@@ -158,8 +158,8 @@ def test_a_case_id_with_brackets_is_meant_by_itself():
 def test_both_culprits_have_to_be_covered():
     both = off("oneflow", "torch")
     one, other = entry(backend="oneflow", reason="first"), entry(backend="torch", reason="second")
-    assert judged(one, [both])[:2] == ([None], [State.MATCHED])
-    assert judged((one, other), [both])[:2] == (["first; second"], [State.MATCHED] * 2)
+    assert judged(one, [both])[:2] == ([None], [EntryState.MATCHED])
+    assert judged((one, other), [both])[:2] == (["first; second"], [EntryState.MATCHED] * 2)
     assert judged(entry(), [both])[0] == ["because"]
 
 
@@ -196,42 +196,44 @@ def test_the_nan_of_one_side_is_not_accepted_in_the_name_of_another():
 
 def test_a_pass_that_hides_a_culprit_can_be_accepted_and_keeps_its_entry_alive():
     hidden = off("oneflow", verdict=Verdict.CLOSE, suspect=True)
-    assert judged(entry(), [hidden])[:2] == (["because"], [State.MATCHED])
+    assert judged(entry(), [hidden])[:2] == (["because"], [EntryState.MATCHED])
 
 
 def test_a_vacuous_pass_does_not_keep_an_entry_alive():
     vacuous = off(verdict=Verdict.CLOSE, suspect=True)
-    assert judged(entry(), [vacuous])[:2] == ([None], [State.STALE])
+    assert judged(entry(), [vacuous])[:2] == ([None], [EntryState.STALE])
     known = entry(diagnosis="degenerate-gradient")
-    assert judged(known, [vacuous], [cause("degenerate-gradient")])[1] == [State.MATCHED]
+    assert judged(known, [vacuous], [cause("degenerate-gradient")])[1] == [EntryState.MATCHED]
 
 
 def test_an_expired_entry_accepts_nothing_and_fails():
     reasons, states, result = judged(entry(until=YESTERDAY), [off("oneflow")])
-    assert (reasons, states) == ([None], [State.EXPIRED])
+    assert (reasons, states) == ([None], [EntryState.EXPIRED])
     assert "expired: on 2027-01-30, with 1 comparison still deviating" in result.entries[0].message
     _, states, result = judged(entry(until=YESTERDAY), [])
-    assert states == [State.EXPIRED]
+    assert states == [EntryState.EXPIRED]
     assert "remove the entry" in result.entries[0].message
-    assert judged(entry(until=TOMORROW), [off("oneflow")])[1] == [State.MATCHED]
+    assert judged(entry(until=TOMORROW), [off("oneflow")])[1] == [EntryState.MATCHED]
 
 
 def test_worse_than_recorded_fails():
     small, large = off("oneflow", ratio=40.0), off("oneflow", expected="oracle", ratio=400.0)
     reasons, states, result = judged(entry(error_ratio=50.0), [small, large])
-    assert (reasons, states) == ([None, None], [State.WORSE])
+    assert (reasons, states) == ([None, None], [EntryState.WORSE])
     assert "error ratio 400 in 2 comparisons, more than the recorded 50" in result.entries[0].message
-    assert judged(entry(error_ratio=400.0), [small, large])[1] == [State.MATCHED]
+    assert judged(entry(error_ratio=400.0), [small, large])[1] == [EntryState.MATCHED]
 
 
 @pytest.mark.parametrize("ratio", [float("inf"), float("nan")])
 def test_no_number_is_beyond_any_recorded_size(ratio):
-    assert judged(entry(error_ratio=1e9), [off("oneflow", verdict=Verdict.NONFINITE, ratio=ratio)])[1] == [State.WORSE]
+    assert judged(entry(error_ratio=1e9), [off("oneflow", verdict=Verdict.NONFINITE, ratio=ratio)])[1] == [
+        EntryState.WORSE
+    ]
 
 
 def test_the_other_sides_ratio_does_not_count():
     c = replace(off("oneflow", "torch"), error_ratio=(10.0, 1e6))
-    assert judged(entry(backend="oneflow", error_ratio=20.0), [c])[1] == [State.MATCHED]
+    assert judged(entry(backend="oneflow", error_ratio=20.0), [c])[1] == [EntryState.MATCHED]
 
 
 def state_of(known, asked=None, **run):
@@ -241,61 +243,61 @@ def state_of(known, asked=None, **run):
 def test_an_entry_waits_for_no_backend_that_a_case_is_not_for():
     two = Asked(CASES, SIDES, narrower={"bn-1": ("torch", "oneflow")})
     ran = {"cases": (CASES[1],), "backends": ("torch", "oneflow")}
-    assert state_of(entry("bn-1"), asked=two, **ran).state is State.STALE
-    assert state_of(entry("bn-1"), **ran).state is State.NOT_CHECKED
-    assert state_of(entry("bn-1", backend="paddle"), asked=two, **ran).state is State.NOT_CHECKED
+    assert state_of(entry("bn-1"), asked=two, **ran).state is EntryState.STALE
+    assert state_of(entry("bn-1"), **ran).state is EntryState.NOT_CHECKED
+    assert state_of(entry("bn-1", backend="paddle"), asked=two, **ran).state is EntryState.NOT_CHECKED
 
 
 def test_what_was_not_run_is_not_checked():
-    assert state_of(entry("bn-1"), cases=CASES[:1]).state is State.NOT_CHECKED
-    assert state_of(entry("bn-*"), cases=CASES[:1]).state is State.NOT_CHECKED
-    assert state_of(entry(dtype="float64"), cases=(("bn-0", ("float32",)),)).state is State.NOT_CHECKED
-    assert state_of(entry(), cases=(("bn-0", ("float32",)),)).state is State.NOT_CHECKED
+    assert state_of(entry("bn-1"), cases=CASES[:1]).state is EntryState.NOT_CHECKED
+    assert state_of(entry("bn-*"), cases=CASES[:1]).state is EntryState.NOT_CHECKED
+    assert state_of(entry(dtype="float64"), cases=(("bn-0", ("float32",)),)).state is EntryState.NOT_CHECKED
+    assert state_of(entry(), cases=(("bn-0", ("float32",)),)).state is EntryState.NOT_CHECKED
     found = state_of(entry(backend="oneflow"), backends=("torch", "paddle"))
-    assert found.state is State.NOT_CHECKED
+    assert found.state is EntryState.NOT_CHECKED
     assert "did not compare oneflow in 2 of 2 cells" in found.message
-    assert state_of(entry(), backends=("torch", "paddle")).state is State.NOT_CHECKED
+    assert state_of(entry(), backends=("torch", "paddle")).state is EntryState.NOT_CHECKED
 
 
 def test_what_was_run_is_checked_whatever_else_was_not():
-    assert state_of(entry("bn-0"), cases=CASES[:1]).state is State.STALE
-    assert state_of(entry(dtype="float32"), cases=(("bn-0", ("float32",)),)).state is State.STALE
-    assert state_of(entry(backend="paddle"), backends=("torch", "paddle")).state is State.STALE
+    assert state_of(entry("bn-0"), cases=CASES[:1]).state is EntryState.STALE
+    assert state_of(entry(dtype="float32"), cases=(("bn-0", ("float32",)),)).state is EntryState.STALE
+    assert state_of(entry(backend="paddle"), backends=("torch", "paddle")).state is EntryState.STALE
 
 
 def test_an_unsupported_cell_can_show_nothing():
     run = [c for c in compared() if "oneflow" not in (c.actual, c.expected) or c.dtype == "float32"]
     known = entry(backend="oneflow")
-    assert apply(plan(known), run, (), TODAY).entries[0].state is State.NOT_CHECKED
+    assert apply(plan(known), run, (), TODAY).entries[0].state is EntryState.NOT_CHECKED
     unsupported = {("bn-0", "float64", "oneflow")}
-    assert apply(plan(known), run, (), TODAY, unsupported).entries[0].state is State.STALE
+    assert apply(plan(known), run, (), TODAY, unsupported).entries[0].state is EntryState.STALE
 
 
 def test_a_comparison_that_could_not_be_made_is_no_answer():
     run = [replace(c, verdict=Verdict.NOT_COMPARED) if c.actual == "oneflow" else c for c in compared()]
-    assert apply(plan(entry(backend="oneflow")), run, (), TODAY).entries[0].state is State.NOT_CHECKED
+    assert apply(plan(entry(backend="oneflow")), run, (), TODAY).entries[0].state is EntryState.NOT_CHECKED
 
 
 def test_an_expired_entry_of_what_was_not_run_waits():
-    assert state_of(entry("bn-1", until=YESTERDAY), cases=CASES[:1]).state is State.NOT_CHECKED
-    assert state_of(entry("bn-*", until=YESTERDAY), cases=CASES[:1]).state is State.EXPIRED
+    assert state_of(entry("bn-1", until=YESTERDAY), cases=CASES[:1]).state is EntryState.NOT_CHECKED
+    assert state_of(entry("bn-*", until=YESTERDAY), cases=CASES[:1]).state is EntryState.EXPIRED
 
 
 def test_other_tolerances_than_the_configs_make_nothing_stale():
     found = state_of(entry(), asked=Asked(CASES, SIDES, altered=True))
-    assert found.state is State.NOT_CHECKED
+    assert found.state is EntryState.NOT_CHECKED
     assert "other tolerances or another baseline" in found.message
 
 
 def test_a_glob_that_means_no_case_is_told_so():
     assert "no case matches ln-*" in state_of(entry("ln-*")).message
     assert "no case matching bn-1 runs in float64" in state_of(entry("bn-1", dtype="float64")).message
-    assert state_of(entry("ln-*")).state is State.STALE
+    assert state_of(entry("ln-*")).state is EntryState.STALE
 
 
 def test_states_have_no_truth_value():
     with pytest.raises(TypeError, match="truth value"):
-        bool(State.STALE)
+        bool(EntryState.STALE)
 
 
 def test_rows_and_lines():
@@ -354,7 +356,7 @@ def test_what_is_unsupported_can_be_accepted(keys):
     assert accepted_pairs(result) == ({("paddle", "oracle"), ("paddle", "torch")}, set())
     assert {c.known for c in result.comparisons} == {None, "because"}
     (found,) = result.entries
-    assert (found.state, found.n_matched, found.worst_ratio) == (State.MATCHED, 4, None)
+    assert (found.state, found.n_matched, found.worst_ratio) == (EntryState.MATCHED, 4, None)
     assert found.message == "x.yaml:7: matched: 4 comparisons that cannot be made: because"
     assert known_row(found).outcome == "unsupported"
 
@@ -379,7 +381,7 @@ def test_both_sides_that_are_absent_have_to_be_accepted():
 def test_no_other_outcome_is_accepted():
     crashed = held(cannot(backend="paddle"), cannot_compute=())
     assert accepted_pairs(crashed) == (set(), {("paddle", "oracle"), ("paddle", "torch")})
-    assert crashed.entries[0].state is State.NOT_CHECKED
+    assert crashed.entries[0].state is EntryState.NOT_CHECKED
     beside = held(cannot(), absent=("torch", "paddle"), cannot_compute=("paddle",))
     assert accepted_pairs(beside)[0] == {("paddle", "oracle")}
 
@@ -390,29 +392,33 @@ def test_an_entry_for_unsupported_accepts_no_difference_and_the_reverse():
     assert [c.known for c in result.comparisons if c.verdict is Verdict.UNSTABLE] == [None]
     result = held(entry(backend="paddle", dtype="float32"))
     assert accepted_pairs(result)[0] == set()
-    assert result.entries[0].state is State.STALE
+    assert result.entries[0].state is EntryState.STALE
     assert "use `outcome: unsupported`" in result.entries[0].message
 
 
 @pytest.mark.parametrize("altered", [False, True])
 def test_an_entry_is_stale_once_the_backend_can_compute_it(altered):
     result = held(cannot(backend="paddle"), absent=(), asked=Asked(CASES, SIDES, altered=altered))
-    assert result.entries[0].state is State.STALE
+    assert result.entries[0].state is EntryState.STALE
     assert "everything it covers is supported; remove the entry" in result.entries[0].message
 
 
 def test_an_expired_entry_for_unsupported_fails():
     result = held(cannot(backend="paddle", until=YESTERDAY))
     assert accepted_pairs(result)[0] == set()
-    assert result.entries[0].state is State.EXPIRED
+    assert result.entries[0].state is EntryState.EXPIRED
     assert "with 4 comparisons still unsupported" in result.entries[0].message
     result = held(cannot(backend="paddle", until=YESTERDAY), absent=())
     assert "nothing it covers is unsupported any more" in result.entries[0].message
 
 
 def test_an_entry_for_unsupported_that_a_filter_leaves_out_is_not_checked():
-    assert held(cannot(backend="paddle"), found=compared(backends=("torch",))).entries[0].state is State.NOT_CHECKED
-    assert held(cannot(case="bn-1"), absent=(), found=compared(cases=CASES[:1])).entries[0].state is State.NOT_CHECKED
+    assert (
+        held(cannot(backend="paddle"), found=compared(backends=("torch",))).entries[0].state is EntryState.NOT_CHECKED
+    )
+    assert (
+        held(cannot(case="bn-1"), absent=(), found=compared(cases=CASES[:1])).entries[0].state is EntryState.NOT_CHECKED
+    )
 
 
 # From the config to the exit code

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 
 from parity.judge.compare import parts
 from parity.judge.compare.metrics import Metrics, compare
-from parity.judge.compare.parts import Known, compare_parts
+from parity.judge.compare.parts import RunningMaxima, compare_parts
 from parity.judge.compare.screen import screened
 from tests.judge.test_compiled import ACTUAL, ATOLS, DRAWS, DTYPES, TOLERANCES, Array
 
@@ -40,7 +40,7 @@ def below(points: Any, frontier: Any) -> bool:
     return bool((d <= np.interp(e, places, heights) * (1 + 1e-13)).all())
 
 
-def check(actual: Array, expected: Array, rtol: float, atol: float, known: Known = Known()) -> Metrics:  # noqa: B008
+def check(actual: Array, expected: Array, rtol: float, atol: float, known: RunningMaxima = RunningMaxima()) -> Metrics:  # noqa: B008
     """Both passes say the same."""
     found = compare_parts(in_parts(actual, expected, 4 * SHORT), actual.shape, rtol, atol, known=known)
     ours, theirs = asdict(found), asdict(compare(actual, expected, rtol, atol))
@@ -108,8 +108,8 @@ def test_noise_of_every_kind(name: str, limits: tuple[float, float], dtype: Any)
     actual = NOISE[name](rng, expected).astype(dtype)
     found = check(actual, expected, *limits)
     known = screened(in_parts(actual, expected, 4 * SHORT), actual.shape, *limits)
-    assert isinstance(known, Known) == (found.n_mismatched > 0)
-    if isinstance(known, Known):
+    assert isinstance(known, RunningMaxima) == (found.n_mismatched > 0)
+    if isinstance(known, RunningMaxima):
         again = compare_parts(in_parts(actual, expected, 4 * SHORT), actual.shape, *limits, known=known)
         assert repr(again) == repr(found)
 
@@ -123,7 +123,7 @@ def test_few_elements_are_measured_in_float64(monkeypatch: pytest.MonkeyPatch) -
     block = parts.metrics._block
     monkeypatch.setattr(parts.metrics, "_block", lambda a, *others: (sizes.append(a.size), block(a, *others))[1])
     known = screened([(actual, expected)], actual.shape, 1.3e-6, 1e-5)
-    assert isinstance(known, Known)
+    assert isinstance(known, RunningMaxima)
     sizes.clear()
     compare_parts([(actual, expected)], actual.shape, 1.3e-6, 1e-5, known=known)
     assert 1 <= sum(sizes) < expected.size // 50
@@ -160,6 +160,6 @@ def test_the_check_rejects_a_frontier_that_is_too_high(name: str, monkeypatch: p
     expected = rng.standard_normal(20 * SHORT).astype(np.float32)
     actual = (expected * np.linspace(1, 1.01, expected.size)).astype(np.float32)
     check(actual, expected, 1.3e-6, 1e-5)
-    monkeypatch.setattr(Known, name, SLOPPY[name])
+    monkeypatch.setattr(RunningMaxima, name, SLOPPY[name])
     with pytest.raises(AssertionError):
         check(actual, expected, 1.3e-6, 1e-5)

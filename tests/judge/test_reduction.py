@@ -12,7 +12,7 @@ from parity.cases import OPS
 from parity.cases.oracle import evaluate
 from parity.config import Overrides, load_plan
 from parity.config.plan import CasePlan
-from parity.judge.diagnose.reduction import FEW, IsOff, reduced
+from parity.judge.diagnose.reduction import FEW, ShowsError, reduced
 from tests.conftest import CONFIGS
 from tests.judge.judging import Tensors, drawn, planned
 
@@ -79,7 +79,7 @@ def only_odd(_case, inputs, outputs: Tensors) -> Tensors:
 
 
 class Questions:
-    """`is_off` of a faulty kernel; checks and counts the cases that it is asked."""
+    """`shows_error` of a faulty kernel; checks and counts the cases that it is asked."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault, self.count = fault, 0
@@ -124,12 +124,12 @@ def faults(inputs: Tensors) -> dict[str, Fault]:
 def test_a_fault_of_values_is_shown_by_few_elements(op, name):
     case = CASES[op]
     inputs = drawn(case)
-    is_off = Questions(faults(inputs)[name])
-    if not is_off(case, inputs):
+    shows_error = Questions(faults(inputs)[name])
+    if not shows_error(case, inputs):
         pytest.fail(f"{op} does not show {name}")
-    small, cut = reduced(case, inputs, is_off)
-    count = is_off.count - 1
-    assert is_off(small, cut)
+    small, cut = reduced(case, inputs, shows_error)
+    count = shows_error.count - 1
+    assert shows_error(small, cut)
     assert largest(cut) <= FEW
     assert count <= 4 * math.log2(max(2, largest(inputs)))
 
@@ -140,13 +140,13 @@ def test_a_fault_from_a_size_on_ends_at_that_size(rows, columns):
     inputs = {tensor.name: np.zeros(tensor.shape) for tensor in case.tensors}
     count = 0
 
-    def is_off(case: CasePlan, inputs: Mapping[str, np.ndarray]) -> bool:
+    def shows_error(case: CasePlan, inputs: Mapping[str, np.ndarray]) -> bool:
         nonlocal count
         count += 1
         check(case, inputs)
         return inputs["x"].shape[-1] >= 40 if columns >= 40 else inputs["x"].shape[0] >= 40
 
-    small, cut = reduced(case, inputs, is_off)
+    small, cut = reduced(case, inputs, shows_error)
     assert small.params.normalized_shape == cut["x"].shape[1:]
     assert cut["x"].shape[1 if columns >= 40 else 0] <= 64
     assert cut["x"].size <= FEW
@@ -156,9 +156,9 @@ def test_a_fault_from_a_size_on_ends_at_that_size(rows, columns):
 def test_an_odd_size_stays_odd():
     case = planned("layer_norm", x=(4, 129), normalized_shape=(129,))
     inputs = drawn(case)
-    is_off = Questions(only_odd)
-    small, cut = reduced(case, inputs, is_off)
-    assert is_off(small, cut)
+    shows_error = Questions(only_odd)
+    small, cut = reduced(case, inputs, shows_error)
+    assert shows_error(small, cut)
     assert cut["x"].size <= FEW
 
 
@@ -166,11 +166,11 @@ def test_a_tail_of_blocks_stays_a_tail():
     case = planned("layer_norm", x=(2, 1000), normalized_shape=(1000,))
     inputs = drawn(case)
 
-    def is_off(case: CasePlan, inputs: Mapping[str, np.ndarray]) -> bool:
+    def shows_error(case: CasePlan, inputs: Mapping[str, np.ndarray]) -> bool:
         return inputs["x"].shape[-1] > 32 and inputs["x"].shape[-1] % 32 != 0
 
-    small, cut = reduced(case, inputs, is_off)
-    assert is_off(small, cut)
+    small, cut = reduced(case, inputs, shows_error)
+    assert shows_error(small, cut)
     assert cut["x"].shape[-1] == 33
 
 
@@ -179,11 +179,11 @@ def test_the_window_follows_the_error():
     inputs = drawn(case)
     marked = inputs["x"][637].copy()
 
-    def is_off(_case: CasePlan, inputs: Mapping[str, np.ndarray]) -> bool:
+    def shows_error(_case: CasePlan, inputs: Mapping[str, np.ndarray]) -> bool:
         return bool((inputs["x"] == marked[: inputs["x"].shape[1]]).all(axis=1).any())
 
-    small, cut = reduced(case, inputs, is_off)
-    assert is_off(small, cut)
+    small, cut = reduced(case, inputs, shows_error)
+    assert shows_error(small, cut)
     assert cut["x"].size <= FEW
 
 
@@ -213,7 +213,7 @@ def test_params_follow_only_where_they_must():
 
 def test_questions_are_bounded():
     case = planned("layer_norm", x=(512, 512), normalized_shape=(512,))
-    asked: list[IsOff] = []
+    asked: list[ShowsError] = []
     small, cut = reduced(case, drawn(case), lambda *cell: bool(asked.append(cell)), most_questions=7)
     assert len(asked) == 7
     assert small is case

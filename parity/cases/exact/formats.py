@@ -49,11 +49,11 @@ FEW = 64
 def rounded(values: NDArray[Any], target: Format) -> NDArray[Any]:
     """`values` rounded to nearest, ties to even, subnormals and overflow included; the dtype stays."""
     _, exponent = np.frexp(values)
-    place = np.maximum(exponent, target.min_exponent + 1) - target.digits
+    last_digit = np.maximum(exponent, target.min_exponent + 1) - target.digits
     with np.errstate(invalid="ignore", over="ignore"):
-        found: NDArray[Any] = np.ldexp(np.rint(np.ldexp(values, -place)), place)
-        beyond = np.abs(found) > target.largest
-    return np.where(beyond, np.copysign(np.asarray(np.inf, found.dtype), found), found) if beyond.any() else found
+        result: NDArray[Any] = np.ldexp(np.rint(np.ldexp(values, -last_digit)), last_digit)
+        beyond = np.abs(result) > target.largest
+    return np.where(beyond, np.copysign(np.asarray(np.inf, result.dtype), result), result) if beyond.any() else result
 
 
 def on_grid(values: NDArray[Any], target: Format) -> bool:

@@ -58,20 +58,20 @@ def chosen_indices(values: Array, indices: Array, exact: Array, dim: int) -> Mas
     if not ((indices >= 0) & (indices < length)).all():
         return None
     if indices.ndim < values.ndim:
-        places, expected = (np.expand_dims(each, axis) for each in (indices, exact))
+        positions, expected = (np.expand_dims(each, axis) for each in (indices, exact))
     else:
-        places, expected = indices, exact
-    if not (np.diff(np.sort(places, axis), axis=axis) > 0).all():
+        positions, expected = indices, exact
+    if not (np.diff(np.sort(positions, axis), axis=axis) > 0).all():
         return None
-    one, other = (np.take_along_axis(values, each, axis) for each in (places, expected))
+    one, other = (np.take_along_axis(values, each, axis) for each in (positions, expected))
     same = ((one == other) | (np.isnan(one) & np.isnan(other))).all()
     return np.asarray(indices != exact) if same else None
 
 
 def ranks_of(values: Array, indices: Array, dim: int) -> Array:
     """The place of each element of `values` among the `indices` along `dim`; the last for those that are not there."""
-    ranks, places = np.full(values.shape, float(indices.shape[dim])), np.indices(indices.shape)[dim]
-    np.put_along_axis(ranks, indices, places, dim)
+    ranks, positions = np.full(values.shape, float(indices.shape[dim])), np.indices(indices.shape)[dim]
+    np.put_along_axis(ranks, indices, positions, dim)
     return ranks
 
 
@@ -115,50 +115,52 @@ class Choices:
         exact = {n: self._exact[n] for n, v in observed.items() if n in self._exact and np.isfinite(v).all()}
         if not exact or not any(point[n].any() for point in self._around for n in exact):
             return None
-        off = {n: observed[n].astype(v.dtype, copy=False) - v for n, v in exact.items()}
+        errors = {n: observed[n].astype(v.dtype, copy=False) - v for n, v in exact.items()}
         points, unit = list(self._around), UNIT_ROUNDOFF[dtype]
-        for further in self._further(off, ranks):
+        for further in self._further(errors, ranks):
             points += further
             low, high = ({n: f.reduce([0.0 * v, *(p[n] for p in points)]) for n, v in exact.items()} for f in EXTREMES)
             kinks = {n: (low[n] < 0) | (high[n] > 0) for n in exact}
             sizes = {n: np.maximum(np.abs(low[n] + v), np.abs(high[n] + v)) for n, v in exact.items()}
             rounding = {n: np.maximum(self._rounding(n, mask, dtype), unit * sizes[n]) for n, mask in kinks.items()}
             slack = {n: OFF * values for n, values in rounding.items()}
-            inside = {n: (low[n] - slack[n] <= off[n]) & (off[n] <= high[n] + slack[n]) for n in exact}
+            inside = {n: (low[n] - slack[n] <= errors[n]) & (errors[n] <= high[n] + slack[n]) for n in exact}
             if all(mask.all() for mask in inside.values()):
                 break
-        broken = self._broken(points, off, slack, kinks)
-        valid = {n: kinks[n] & inside[n] & ~broken[n] & (np.abs(off[n]) > slack[n]) for n in exact}
+        broken = self._broken(points, errors, slack, kinks)
+        valid = {n: kinks[n] & inside[n] & ~broken[n] & (np.abs(errors[n]) > slack[n]) for n in exact}
         if not any(mask.any() for mask in valid.values()):
             return Chosen(kinks, valid, sizes)
         none = {n: np.zeros_like(v) for n, v in exact.items()}
-        return Chosen(kinks, valid, sizes, self._named(off, slack, valid), self._named(none, slack, valid))
+        return Chosen(kinks, valid, sizes, self._named(errors, slack, valid), self._named(none, slack, valid))
 
     @cached_property
     def _around(self) -> list[Arrays]:
         """The jumps of the gradients on two opposite sides."""
         rng, scale = generator(0, self._case.id, "kinks"), self._scale
-        return self._both_sides({n: scale[n] * rng.uniform(-1.0, 1.0, v.shape) for n, v in self._exact.items()})
+        return self._both_directions({n: scale[n] * rng.uniform(-1.0, 1.0, v.shape) for n, v in self._exact.items()})
 
     @cached_property
     def _scale(self) -> dict[str, float]:
         """The size of the input of each gradient."""
         return {n: size(np.abs(self._inputs[n.removeprefix(GRADIENT)])).rms or 1.0 for n in self._exact}
 
-    def _further(self, off: Arrays, ranks: Arrays) -> Iterator[list[Arrays]]:
+    def _further(self, errors: Arrays, ranks: Arrays) -> Iterator[list[Arrays]]:
         """The jumps where the gradients are likely to be those of a backend, then where each element once leads."""
         if ranks:
-            yield self._both_sides({n: -self._scale[n] / (1 + v.max(initial=0.0)) * v for n, v in ranks.items()})
+            yield self._both_directions({n: -self._scale[n] / (1 + v.max(initial=0.0)) * v for n, v in ranks.items()})
         rng, scale = generator(1, self._case.id, "kinks"), self._scale
         noise = {n: scale[n] * TIE_BREAK * rng.uniform(-1.0, 1.0, v.shape) for n, v in self._exact.items()}
-        yield self._both_sides({n: v + scale[n] * np.sign(off[n]) if n in off else v for n, v in noise.items()})
+        yield self._both_directions(
+            {n: v + scale[n] * np.sign(errors[n]) if n in errors else v for n, v in noise.items()}
+        )
         if sum(values.size for values in self._inputs.values()) > LARGEST:
             return
         for turn in range(TURNS):
             leads = {n: (np.arange(v.size).reshape(v.shape) - turn) % TURNS == 0 for n, v in self._exact.items()}
-            yield self._both_sides({n: np.where(leads[n], scale[n], v) for n, v in noise.items()})
+            yield self._both_directions({n: np.where(leads[n], scale[n], v) for n, v in noise.items()})
 
-    def _both_sides(self, direction: Arrays) -> list[Arrays]:
+    def _both_directions(self, direction: Arrays) -> list[Arrays]:
         return [self._jumps(direction), self._jumps({n: -v for n, v in direction.items()})]
 
     def _jumps(self, direction: Arrays) -> Arrays:
@@ -189,15 +191,15 @@ class Choices:
         errors = self._unmoved[dtype][tensor].errors
         return 0.0 if errors is None else size(errors[~kinks]).rms
 
-    def _named(self, off: Arrays, slack: Arrays, valid: Mapping[str, Mask]) -> str:
+    def _named(self, errors: Arrays, slack: Arrays, valid: Mapping[str, Mask]) -> str:
         """Which gradient these are at the elements that are `valid`."""
 
         def same(one: Arrays, other: Arrays) -> bool:
             return all((np.abs(one[n] - other[n]) <= slack[n])[mask].all() for n, mask in valid.items())
 
-        above, below = self._sides
+        above, below = self._above_and_below
         rises = {n: np.abs(v + above[n]) >= np.abs(v + below[n]) for n, v in self._exact.items()}
-        sides = {
+        candidates = {
             FROM_ABOVE: above,
             FROM_BELOW: below,
             FROM_BOTH: {n: (above[n] + below[n]) / 2 for n in valid},
@@ -205,17 +207,17 @@ class Choices:
             FLATTER: {n: np.where(rises[n], below[n], above[n]) for n in valid},
         }
         if not same(above, below):
-            return next((text for text, jumps in sides.items() if same(off, jumps)), NEITHER)
-        given = np.concatenate([(np.abs(off[n] + self._exact[n]) > slack[n])[mask] for n, mask in valid.items()])
-        if any(same(off, jumps) for jumps in self._in_order):
+            return next((text for text, jumps in candidates.items() if same(errors, jumps)), NEITHER)
+        given = np.concatenate([(np.abs(errors[n] + self._exact[n]) > slack[n])[mask] for n, mask in valid.items()])
+        if any(same(errors, jumps) for jumps in self._in_order):
             return TO_FIRST if given[0] else TO_LAST
         return SHARED if given.all() else NEITHER
 
     @cached_property
-    def _sides(self) -> list[Arrays]:
+    def _above_and_below(self) -> list[Arrays]:
         """The jumps where all inputs are a little larger, and where all are smaller."""
         shift = min(self._scale.values())
-        return self._both_sides({n: np.full(v.shape, shift) for n, v in self._exact.items()})
+        return self._both_directions({n: np.full(v.shape, shift) for n, v in self._exact.items()})
 
     @cached_property
     def _in_order(self) -> list[Arrays]:
@@ -225,10 +227,10 @@ class Choices:
         for name, values in self._exact.items():
             direction[name] = shift - shift * (start + np.arange(values.size).reshape(values.shape)) / total
             start += values.size
-        return self._both_sides(direction)
+        return self._both_directions(direction)
 
     def _broken(
-        self, points: Sequence[Arrays], off: Arrays, slack: Arrays, kinks: Mapping[str, Mask]
+        self, points: Sequence[Arrays], errors: Arrays, slack: Arrays, kinks: Mapping[str, Mask]
     ) -> dict[str, Mask]:
         """Where a sum that is the same at all points is another one: over axes of a gradient, over gradients of one
         shape, over everything."""
@@ -239,17 +241,17 @@ class Choices:
             shapes.setdefault(kinks[name].shape, []).append(name)
         groups = [*([n] for n in kinks), *(names for names in shapes.values() if len(names) > 1)]
         for names in groups:
-            stacked = [np.stack([values[n] for n in names]) for values in (*points, off, slack)]
+            stacked = [np.stack([values[n] for n in names]) for values in (*points, errors, slack)]
             kept = np.stack([rest[n] for n in names])
             wrong, left = self._unbalanced(stacked[:-2], stacked[-2], stacked[-1], kept)
             for i, name in enumerate(names):
                 broken[name] |= wrong[i]
                 rest[name] = left[i]
-        flat = [np.concatenate([values[n].ravel() for n in kinks]) for values in (*points, off, slack, rest)]
+        flat = [np.concatenate([values[n].ravel() for n in kinks]) for values in (*points, errors, slack, rest)]
         wrong, _ = self._unbalanced(flat[:-3], flat[-3], flat[-2], flat[-1])
         return {n: broken[n] | (rest[n] & bool(wrong.any())) for n in kinks}
 
-    def _unbalanced(self, points: Sequence[Array], off: Array, slack: Array, kinks: Mask) -> tuple[Mask, Mask]:
+    def _unbalanced(self, points: Sequence[Array], errors: Array, slack: Array, kinks: Mask) -> tuple[Mask, Mask]:
         """The kinks in a sum that must not change and does, and those in no sum that must not change."""
         wrong, rest = np.zeros_like(kinks), kinks
         for axes in (axes for n in range(1, kinks.ndim + 1) for axes in combinations(range(kinks.ndim), n)):
@@ -260,6 +262,6 @@ class Choices:
             sizes = np.maximum.reduce([total(np.abs(jumps)) for jumps in points])
             changes = np.maximum.reduce([np.abs(total(jumps)) for jumps in points])
             fixed = (sizes > 0) & (changes <= NOISE * self._roundoff * sizes)
-            wrong = wrong | (rest & fixed & (np.abs(total(off)) > total(slack)))
+            wrong = wrong | (rest & fixed & (np.abs(total(errors)) > total(slack)))
             rest = rest & ~fixed
         return wrong, rest

@@ -22,8 +22,8 @@ CLIENTS_ENTRIES = (
 
 def of_clients() -> Iterator[Entry]:
     """The entries that clients bring along."""
-    for place in CLIENTS_ENTRIES:
-        module, _, name = place.partition(":")
+    for path in CLIENTS_ENTRIES:
+        module, _, name = path.partition(":")
         yield from getattr(import_module(module), name)
 
 

@@ -117,7 +117,13 @@ def _smaller(bound: Any, other: Any) -> Any:
 
 @_inlined
 def _screened(
-    actual: Array, expected: Array, actual_bits: Array, expected_bits: Array, found: _Extremes, rtol: float, atol: float
+    actual: Array,
+    expected: Array,
+    actual_bits: Array,
+    expected_bits: Array,
+    extremes: _Extremes,
+    rtol: float,
+    atol: float,
 ) -> tuple[bool, Any]:
     """Whether an element may raise a maximum; and the largest distance in ulps, valid if no pair has opposite signs.
 
@@ -126,10 +132,10 @@ def _screened(
     the roundings. NaN, in the data or in a bound of inf * 0, raises nothing.
     """
     kind, near_kind = actual.dtype.type, actual_bits.dtype.type
-    max_abs, max_rel = _lowered(found.max_abs, 1, actual), _lowered(found.max_rel, 1, actual)
-    per_rtol, per_atol = _lowered(found.excess, rtol, actual), _lowered(found.excess, atol, actual)
-    per_atol = kind(per_atol - kind(found.excess * _UNDERFLOW))
-    required, free = _lowered(found.required, 1, actual), _lowered(atol, 1, actual)
+    max_abs, max_rel = _lowered(extremes.max_abs, 1, actual), _lowered(extremes.max_rel, 1, actual)
+    per_rtol, per_atol = _lowered(extremes.excess, rtol, actual), _lowered(extremes.excess, atol, actual)
+    per_atol = kind(per_atol - kind(extremes.excess * _UNDERFLOW))
+    required, free = _lowered(extremes.required, 1, actual), _lowered(atol, 1, actual)
     limits, may_raise, near = np.finfo(actual.dtype), False, near_kind(0)
     smallest = kind(limits.tiny * limits.eps)
     for i in range(actual.size):
@@ -143,12 +149,12 @@ def _screened(
 
 
 @_inlined
-def _raised(actual: Array, expected: Array, start: int, found: _Extremes, rtol: float, atol: float) -> _Extremes:
+def _raised(actual: Array, expected: Array, start: int, extremes: _Extremes, rtol: float, atol: float) -> _Extremes:
     """The maxima with those of a chunk without NaN and infinity, which starts at `start`.
 
     Equal elements must be skipped by the rarely taken branch: a branch of their own doubles the time.
     """
-    max_abs, max_rel, required, excess, worst = found
+    max_abs, max_rel, required, excess, worst = extremes
     smallest = 5e-324
     for i in range(actual.size):
         mag = abs(np.float64(expected[i]))
@@ -206,14 +212,14 @@ def _masked(actual: Array, expected: Array, a: Array, e: Array) -> _Outside:
 
 
 def _block(actual: Array, expected: Array, actual_bits: Array, expected_bits: Array, rtol: float, atol: float) -> Block:
-    found, largest, equal = _Extremes(0.0, 0.0, 0.0, -math.inf, 0), _NO_ULPS, True
+    extremes, largest, equal = _Extremes(0.0, 0.0, 0.0, -math.inf, 0), _NO_ULPS, True
     aa = ee = ae = dd = 0.0
     n_outside, n_mismatched, n_differ, first_differ = 0, 0, 0, -1
     spare = np.empty(_CHUNK, actual.dtype), np.empty(_CHUNK, actual.dtype)
     for start in range(0, actual.size, _CHUNK):
         part = slice(start, start + _CHUNK)
         a, e, a_bits, e_bits = actual[part], expected[part], actual_bits[part], expected_bits[part]
-        may_raise, near = _screened(a, e, a_bits, e_bits, found, rtol, atol)
+        may_raise, near = _screened(a, e, a_bits, e_bits, extremes, rtol, atol)
         sums, first_inside = _sums(a, e), 0
         finite = math.isfinite(sums[0] + sums[1])
         if not finite:
@@ -225,21 +231,21 @@ def _block(actual: Array, expected: Array, actual_bits: Array, expected_bits: Ar
             if first_differ < 0 and outside.n_differ:
                 first_differ = start + outside.first_differ
         aa, ee, ae, dd = aa + sums[0], ee + sums[1], ae + sums[2], dd + sums[3]
-        if found.excess < 0 and first_inside >= 0:
-            found, may_raise = _Extremes(0.0, 0.0, 0.0, 0.0, start + first_inside), True
+        if extremes.excess < 0 and first_inside >= 0:
+            extremes, may_raise = _Extremes(0.0, 0.0, 0.0, 0.0, start + first_inside), True
         if may_raise or not finite:
-            found = _raised(a, e, start, found, rtol, atol)
-        if found.excess >= 1:
+            extremes = _raised(a, e, start, extremes, rtol, atol)
+        if extremes.excess >= 1:
             n_mismatched += _count(a, e, rtol, atol)
-        if finite and found.max_abs > 0 and found.max_rel < 1:
+        if finite and extremes.max_abs > 0 and extremes.max_rel < 1:
             largest = max(largest, np.uint64(near))
         else:
             far, same = _ulps(a_bits, e_bits)
             largest, equal = max(largest, far), equal and same
-    equal = equal and found.max_abs == 0 and not n_differ
+    equal = equal and extremes.max_abs == 0 and not n_differ
     sums = (aa, ee, ae, dd)
     n_finite = actual.size - n_outside
-    max_abs, max_rel, required, excess, worst = found
+    max_abs, max_rel, required, excess, worst = extremes
     if n_differ:
         required, excess, worst = math.inf, math.inf, first_differ
     return sums, n_finite, n_mismatched + n_differ, n_differ, max_abs, max_rel, largest, required, excess, worst, equal

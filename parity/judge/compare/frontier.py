@@ -80,14 +80,14 @@ def between(first: tuple[Any, Any], last: tuple[Any, Any], e: Array, d: Array, a
 
 def chain(points: Iterable[Point]) -> Frontier:
     """The vertices of a few points, by Andrew's monotone chain."""
-    found: list[Point] = []
+    vertices: list[Point] = []
     for e, d in sorted(((float(e), float(d)) for e, d in points), key=lambda point: (point[0], -point[1])):
-        if d <= (found[-1][1] if found else 0.0):
+        if d <= (vertices[-1][1] if vertices else 0.0):
             continue
-        while len(found) > 1 and is_below(found[-1], found[-2], (e, d)):
-            found.pop()
-        found.append((e, d))
-    return tuple(found)
+        while len(vertices) > 1 and is_below(vertices[-1], vertices[-2], (e, d)):
+            vertices.pop()
+        vertices.append((e, d))
+    return tuple(vertices)
 
 
 def is_below(point: Point, left: Point, right: Point) -> bool:

@@ -35,7 +35,7 @@ STEEPEST = 0.25
 """Elements with smaller quotients have the same sign, and their distance in ulps is bounded."""
 
 
-class Known(NamedTuple):
+class RunningMaxima(NamedTuple):
     """What elements have shown so far: their frontier, and the largest distance in ulps."""
 
     frontier: Frontier = ()
@@ -65,19 +65,19 @@ class Known(NamedTuple):
         if not self.finite:
             return np.ones(difference.size, bool)
         slack, ends = slack_of(difference.dtype), ((0.0, 0.0), *self.frontier)
-        found = difference > self.frontier[-1][1] * (1 - slack)
+        is_above = difference > self.frontier[-1][1] * (1 - slack)
         for (e, d), (e_next, d_next) in itertools.pairwise(ends[1:] if not ends[1][0] else ends):
             steep = (d_next - d) / (e_next - e)
             if not steep < np.finfo(difference.dtype).max:
                 return np.ones(difference.size, bool)
-            found |= difference > magnitude * (steep * (1 - slack)) + (d - steep * e) * (1 - slack)
-        return found
+            is_above |= difference > magnitude * (steep * (1 - slack)) + (d - steep * e) * (1 - slack)
+        return is_above
 
-    def joined(self, parts: Iterable[metrics._Partial]) -> Known:
+    def joined(self, parts: Iterable[metrics._Partial]) -> RunningMaxima:
         """With what more elements show."""
-        found = list(parts)
-        frontier = joined([self.frontier, *(part.frontier or () for part in found)])
-        return Known(concave(frontier), max(self.max_ulp, *(part.max_ulp for part in found)))
+        partials = list(parts)
+        frontier = joined([self.frontier, *(part.frontier or () for part in partials)])
+        return RunningMaxima(concave(frontier), max(self.max_ulp, *(part.max_ulp for part in partials)))
 
 
 def concave(frontier: Frontier) -> Frontier:
@@ -98,7 +98,7 @@ def compare_parts(
     atol: float,
     *,
     threads: int = 2,
-    known: Known = Known(),  # noqa: B008 - it is frozen
+    known: RunningMaxima = RunningMaxima(),  # noqa: B008 - it is frozen
 ) -> Metrics:
     """The metrics of tensors of `shape` in flat parts, all of one length but the last, which may be shorter.
 
@@ -136,7 +136,9 @@ def same(actual: Array, expected: Array) -> metrics._Partial | None:
     return metrics._Partial(sums, actual.size, 0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0, True, ())
 
 
-def part_of(actual: Array, expected: Array, tol: metrics._Tolerance, threads: int, known: Known) -> metrics._Partial:
+def part_of(
+    actual: Array, expected: Array, tol: metrics._Tolerance, threads: int, known: RunningMaxima
+) -> metrics._Partial:
     """The metrics of a part, piece by piece if its dtype allows it."""
     floats = actual.dtype == expected.dtype and actual.dtype in (np.float32, np.float64)
     if not floats or actual.size < PIECE or max(tol) < LEAST:
@@ -149,7 +151,7 @@ def part_of(actual: Array, expected: Array, tol: metrics._Tolerance, threads: in
     return metrics._joined(run_blocks(work, -(-actual.size // PIECE), threads), PIECE)
 
 
-def piece(actual: Array, expected: Array, tol: metrics._Tolerance, known: Known) -> metrics._Partial | None:
+def piece(actual: Array, expected: Array, tol: metrics._Tolerance, known: RunningMaxima) -> metrics._Partial | None:
     """The metrics of a piece; None if sums leave the range, or are not finite."""
     space, n, dtype = workspace(actual.dtype), actual.size, actual.dtype
     difference, magnitude, bound = space.difference[:n], space.expected[:n], space.actual[:n]
@@ -171,16 +173,16 @@ def piece(actual: Array, expected: Array, tol: metrics._Tolerance, known: Known)
     d, m, a, e = (np.take(array, wanted) for array in (difference, magnitude, actual, expected))
     # From here on, the work memory is used for other elements.
     n_mismatched = 0 if top <= tol.atol * (1 - slack) else mismatched(actual, expected, space, tol)
-    found = metrics._Partial(sums, n, n_mismatched, 0, 0.0, 0.0, 0, 0.0, 0.0, 0, False, ())
+    partial = metrics._Partial(sums, n, n_mismatched, 0, 0.0, 0.0, 0, 0.0, 0.0, 0, False, ())
     if not wanted.size:
-        return found
+        return partial
     above = known.above(d, m)
     kept = np.flatnonzero(above if tol.atol >= LEAST else above | (m * tol.rtol <= LEAST))
-    found = found._replace(max_ulp=metrics._max_ulp(a, e, space, may_cross_zero=True))
+    partial = partial._replace(max_ulp=metrics._max_ulp(a, e, space, may_cross_zero=True))
     if not kept.size:
-        return found
+        return partial
     exact = metrics._block(a[kept], e[kept], tol, workspace(_FLOAT64))
-    return found._replace(
+    return partial._replace(
         max_abs=exact.max_abs, max_rel=exact.max_rel, required=exact.required, excess=exact.excess,
         worst=int(wanted[kept[exact.worst]]), frontier=exact.frontier,
     )  # fmt: skip
@@ -209,14 +211,14 @@ def dot(x: Array, y: Array) -> float:
     return float(rows) + float(x[cut:].dot(y[cut:]))
 
 
-def limit(magnitude: Array, out: Array, tol: metrics._Tolerance, side: int) -> None:
-    """The tolerances of elements, surely a little too low, or with a `side` of 1 too high; 0 at least."""
-    part = 1 + side * slack_of(magnitude.dtype)
+def limit(magnitude: Array, out: Array, tol: metrics._Tolerance, sign: int) -> None:
+    """The tolerances of elements, surely a little too low, or with a `sign` of 1 too high; 0 at least."""
+    part = 1 + sign * slack_of(magnitude.dtype)
     np.multiply(magnitude, tol.rtol * part, out=out)
     shift = tol.atol * part
     least = float(np.finfo(magnitude.dtype).tiny) / float(np.finfo(magnitude.dtype).eps)
     if shift < 2 * least:
-        shift += side * least  # A product that is subnormal has fewer digits.
+        shift += sign * least  # A product that is subnormal has fewer digits.
     if shift:
         out += shift
     if shift < 0 and float(magnitude.min()) * tol.rtol < 2 * least:

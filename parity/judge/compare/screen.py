@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from parity.judge.compare import metrics
 from parity.judge.compare.metrics import Metrics
-from parity.judge.compare.parts import LOWEST, PIECE, Known
+from parity.judge.compare.parts import LOWEST, PIECE, RunningMaxima
 from parity.judge.compare.workspace import run_blocks, workspace
 
 Array = NDArray[Any]
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 
 def screened(
     parts: Iterable[tuple[Array, Array]], shape: tuple[int, ...], rtol: float, atol: float, *, threads: int = 2
-) -> Metrics | Known:
+) -> Metrics | RunningMaxima:
     """Metrics of two float tensors that agree, which arrive in flat parts; where all metrics have to be taken, what the
     first piece shows that does not agree.
 
@@ -49,19 +49,19 @@ def screened(
         for actual, expected in parts:
             x, y = (part.astype(np.float32) if part.dtype == np.float16 else part for part in (actual, expected))
             if x.dtype != y.dtype or x.dtype not in (np.float32, np.float64) or x.size != y.size:
-                return Known()
+                return RunningMaxima()
             for i, one in enumerate(pieces_of(x, y, rtol, atol, threads)):
                 if one is None:
                     wrong = slice(i * PIECE, (i + 1) * PIECE)
                     tol = metrics._Tolerance(rtol, atol)
-                    return Known().joined([metrics._whole(x[wrong], y[wrong], tol, 1, many=False)])
+                    return RunningMaxima().joined([metrics._whole(x[wrong], y[wrong], tol, 1, many=False)])
                 if one.top > best:
-                    best, place = one.top, i * PIECE + one.at
-                    values, worst = (float(actual[place]), float(expected[place])), n + place
+                    best, index = one.top, i * PIECE + one.at
+                    values, worst = (float(actual[index]), float(expected[index])), n + index
                 pieces.append(one)
             n += x.size
     if n != math.prod(shape) or not n:
-        return Known()
+        return RunningMaxima()
     xx, yy, xy, dd = (math.fsum(column) for column in zip(*(one.squares for one in pieces), strict=True))
     both = math.sqrt(xx) * math.sqrt(yy)
     return Metrics(
@@ -88,10 +88,10 @@ def pieces_of(actual: Array, expected: Array, rtol: float, atol: float, threads:
     ended = threading.Event()
 
     def work(index: int) -> Piece | None:
-        found = None if ended.is_set() else piece(actual, expected, index, rtol, atol)
-        if found is None:
+        result = None if ended.is_set() else piece(actual, expected, index, rtol, atol)
+        if result is None:
             ended.set()
-        return found
+        return result
 
     return run_blocks(work, -(-actual.size // PIECE), threads)
 

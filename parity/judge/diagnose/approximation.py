@@ -76,8 +76,8 @@ class Approximation:
         index = self.step.operands[self.operand].index
         where = f"{words.value(index)[0]} = {self.at:.3g}"
         size, share = (short(float(f"{number:.2g}")) for number in (self.error, self.share))
-        told = f"an error of up to about {size} ({share} of its value)"
-        return f"{words.expression(self.step)} with {told}, at {where}"
+        error = f"an error of up to about {size} ({share} of its value)"
+        return f"{words.expression(self.step)} with {error}, at {where}"
 
 
 @np.errstate(all="ignore")
@@ -87,15 +87,15 @@ def approximated(
     """The functions whose approximation explains all wrong tensors, as evidence; of several for a tensor one that
     explains others too."""
     samples = sampled(kernel, case, dtype, inputs, wrong)
-    found: dict[str, list[Approximation]] = {}
+    by_tensor: dict[str, list[Approximation]] = {}
     for name in wrong if samples else ():
-        found[name] = approximations_of(name, samples)
-        if not found[name]:
+        by_tensor[name] = approximations_of(name, samples)
+        if not by_tensor[name]:
             return None
-    if not found:
+    if not by_tensor:
         return None
-    counts = Counter(one.step.index for some in found.values() for one in some)
-    best = {name: min(some, key=partial(order, counts)) for name, some in found.items()}
+    counts = Counter(one.step.index for some in by_tensor.values() for one in some)
+    best = {name: min(some, key=partial(order, counts)) for name, some in by_tensor.items()}
     texts = dict.fromkeys(one.text(samples[0].trial.program) for one in best.values())
     left = {name: one.left for name, one in best.items()}
     return {"tensors": list(best), "expression": "; ".join(texts), "left_of_the_error": left}
@@ -146,12 +146,12 @@ def approximations_of(name: str, samples: Sequence[Sample]) -> list[Approximatio
     if not min(sizes) > 0:
         return []
     targets = [error / size for error, size in zip(errors, sizes, strict=True)]
-    found: list[Approximation] = []
+    approximations: list[Approximation] = []
     for positions, operand in list(steps_of(samples[0].trial.program, name))[:MOST_TRIED]:
-        ways = (Way(name, positions, operand, relative) for relative in kinds_of_error(positions, samples))
-        fits = (fitted(way, samples, targets, sizes) for way in ways)
-        found += islice((fit for fit in fits if fit is not None and fit.part <= SMALL), 1)
-    return found
+        models = (ErrorModel(name, positions, operand, relative) for relative in kinds_of_error(positions, samples))
+        fits = (fitted(model, samples, targets, sizes) for model in models)
+        approximations += islice((fit for fit in fits if fit is not None and fit.part <= SMALL), 1)
+    return approximations
 
 
 def kinds_of_error(positions: Sequence[int], samples: Sequence[Sample]) -> tuple[bool, ...]:
@@ -175,7 +175,7 @@ def steps_of(program: Program, name: str) -> Iterator[tuple[tuple[int, ...], int
 
 
 @dataclass(frozen=True)
-class Way:
+class ErrorModel:
     """How the error of some steps reaches an output: it is added to their results, or is `relative`."""
 
     name: str
@@ -212,27 +212,27 @@ class Way:
 
 
 def fitted(
-    way: Way, samples: Sequence[Sample], targets: Sequence[Columns], sizes: Sequence[float]
+    model: ErrorModel, samples: Sequence[Sample], targets: Sequence[Columns], sizes: Sequence[float]
 ) -> Approximation | None:
     """The spline that explains the errors of every other element, and those between them; None if there is none."""
-    given = np.unique(np.concatenate([np.ravel(values) for one in samples for values in way.operands(one.trial)]))
+    given = np.unique(np.concatenate([np.ravel(values) for one in samples for values in model.operands(one.trial)]))
     given = given[np.isfinite(given)]
     n_elements = min(given.size, sum(target.size // 2 for target in targets))
     work = len(samples) * len(samples[0].trial.program.steps)
     for n in (n for n in KNOTS if PER_NUMBER * n <= n_elements and n * work <= MOST_WORK):
         knots = knots_of(given, n)
-        found = None if knots is None else over(knots, way, samples, targets, sizes)
-        if found is not None:
-            return found
+        approximation = None if knots is None else over(knots, model, samples, targets, sizes)
+        if approximation is not None:
+            return approximation
     return None
 
 
 def over(
-    knots: Columns, way: Way, samples: Sequence[Sample], targets: Sequence[Columns], sizes: Sequence[float]
+    knots: Columns, model: ErrorModel, samples: Sequence[Sample], targets: Sequence[Columns], sizes: Sequence[float]
 ) -> Approximation | None:
     """The same with these knots."""
     try:
-        tables = [way.change(one.trial, knots) for one in samples]
+        tables = [model.change(one.trial, knots) for one in samples]
     except (IncompatibleError, ValueError, TypeError):
         return None
     if any(table is None for table in tables):
@@ -243,7 +243,7 @@ def over(
     numbers = np.linalg.lstsq(seen, given, rcond=RESOLVED)[0]
     if part_of(seen @ numbers - given, given) > FITS or (left := part_of(unseen @ numbers - hidden, hidden)) > HOLDS:
         return None
-    return described(way, samples, knots, numbers, left)
+    return described(model, samples, knots, numbers, left)
 
 
 def part_of(some: Columns, whole: Columns) -> float:
@@ -251,21 +251,23 @@ def part_of(some: Columns, whole: Columns) -> float:
     return float(np.linalg.norm(some) / np.linalg.norm(whole))
 
 
-def described(way: Way, samples: Sequence[Sample], knots: Columns, numbers: Columns, left: float) -> Approximation:
+def described(
+    model: ErrorModel, samples: Sequence[Sample], knots: Columns, numbers: Columns, left: float
+) -> Approximation:
     """The largest error of the function in all samples, and where it is."""
-    step = samples[0].trial.program.steps[way.positions[0]]
+    step = samples[0].trial.program.steps[model.positions[0]]
     error, share, at, part = -1.0, 0.0, 0.0, 0.0
     for one in samples:
-        for position, values in zip(way.positions, way.operands(one.trial), strict=True):
-            off = np.tensordot(numbers, spline(values, knots), 1)
+        for position, values in zip(model.positions, model.operands(one.trial), strict=True):
+            deviation = np.tensordot(numbers, spline(values, knots), 1)
             result = np.asarray(one.trial.value(one.trial.program.steps[position].index), np.float64)
-            off = np.abs(off * result if way.relative else np.broadcast_to(off, result.shape))
-            place = int(np.nanargmax(off))
-            part = max(part, float(np.linalg.norm(off) / np.linalg.norm(result)))
-            if off.item(place) > error:
-                error, at = off.item(place), np.broadcast_to(values, result.shape).item(place)
-                share = error / abs(result.item(place))
-    return Approximation(step, way.operand, error, share, at, left, part)
+            deviation = np.abs(deviation * result if model.relative else np.broadcast_to(deviation, result.shape))
+            worst = int(np.nanargmax(deviation))
+            part = max(part, float(np.linalg.norm(deviation) / np.linalg.norm(result)))
+            if deviation.item(worst) > error:
+                error, at = deviation.item(worst), np.broadcast_to(values, result.shape).item(worst)
+                share = error / abs(result.item(worst))
+    return Approximation(step, model.operand, error, share, at, left, part)
 
 
 def knots_of(values: Columns, n: int) -> Columns | None:

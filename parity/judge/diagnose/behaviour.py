@@ -70,7 +70,7 @@ def stateful(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Obse
             previous.append(name)
     if accumulated + previous:
         return {"depends_on": "accumulated" if accumulated else "previous", "tensors": accumulated + previous}
-    seconds = second_calls_off(kernel, case, dtype, inputs)
+    seconds = wrong_second_calls(kernel, case, dtype, inputs)
     return {"depends_on": "first of its size", "tensors": seconds} if seconds else None
 
 
@@ -78,32 +78,35 @@ LATER = (7, 10)
 """The inputs of calls after the second one."""
 
 
-def parts_off(kernel: Kernel, case: CasePlan, dtype: str, asked: Sequence[Inputs]) -> list[dict[str, float]]:
+def relative_errors(kernel: Kernel, case: CasePlan, dtype: str, asked: Sequence[Inputs]) -> list[dict[str, float]]:
     """The error of each tensor in some calls, as its part of the exact values; none without all answers."""
     answers = answered(kernel, case, dtype, asked)
     exact = [evaluated(case, dtype, given) for given in asked[: len(answers)]]
-    return [{n: part_off(answer.get(n), right[n]) for n in right} for answer, right in zip(answers, exact, strict=True)]
+    return [
+        {n: relative_error(answer.get(n), right[n]) for n in right}
+        for answer, right in zip(answers, exact, strict=True)
+    ]
 
 
-def second_calls_off(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs) -> list[str]:
+def wrong_second_calls(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs) -> list[str]:
     """The tensors that are right in the first call with a size that the kernel has not seen, and off in the second one
     and two more, for both of two sizes and either order of the inputs."""
-    found: list[set[str]] = []
+    wrong: list[set[str]] = []
     larger = resized(case, inputs)
     for order in ((1, 4), (4, 1)):
         larger = None if larger is None else resized(*larger)
         if larger is None:
             return []
         asked = [generic(larger[0], number)[1] for number in order]
-        off = parts_off(kernel, larger[0], dtype, asked)
-        limits = {n: max(CLEARLY * part, SAME) for n, part in off[0].items()} if len(off) > 1 else {}
-        seconds = {n for n, limit in limits.items() if off[1][n] > limit}
-        later = parts_off(kernel, larger[0], dtype, [generic(larger[0], n)[1] for n in LATER]) if seconds else []
-        found.append({n for n in seconds if later and all(parts[n] > limits[n] for parts in later)})
-    return sorted(set.intersection(*found))
+        errors = relative_errors(kernel, larger[0], dtype, asked)
+        limits = {n: max(CLEARLY * part, SAME) for n, part in errors[0].items()} if len(errors) > 1 else {}
+        seconds = {n for n, limit in limits.items() if errors[1][n] > limit}
+        later = relative_errors(kernel, larger[0], dtype, [generic(larger[0], n)[1] for n in LATER]) if seconds else []
+        wrong.append({n for n in seconds if later and all(parts[n] > limits[n] for parts in later)})
+    return sorted(set.intersection(*wrong))
 
 
-def part_off(values: Array | None, exact: Array | None) -> float:
+def relative_error(values: Array | None, exact: Array | None) -> float:
     """The error's part of the exact values (root mean squares); inf without one of them."""
     if values is None or exact is None or values.shape != exact.shape:
         return float("inf")
@@ -320,8 +323,8 @@ def rows_of(case: CasePlan, inputs: Inputs) -> Iterator[tuple[Dim, int]]:
     """The first and the last row of each kind, if the op accepts one alone and integers mean the same there."""
     integers = case.definition.infer_shapes(case.params, shapes_of(case, inputs)).integers
     for dim in sizes_of(case, inputs):
-        found = dim.shapes((case, dict(inputs)), 1)
-        if found is not None and found[1].integers == integers:
+        sized = dim.shapes((case, dict(inputs)), 1)
+        if sized is not None and sized[1].integers == integers:
             yield from ((dim, start) for start in (0, dim.size - 1))
 
 

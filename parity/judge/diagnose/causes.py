@@ -44,8 +44,8 @@ class Result:
         (own, _), (used, strength) = output_formula(program, name), output_formula(program, self.source or name)
         whole = self.form == "{}" or "({}" in self.form or strength >= ATOM
         returned = self.form.replace("{}", used if whole else f"({used})")
-        told = f"{name} = {returned}{note}, where the reference has {own}"
-        return told + definitions(told, dict(named_formulas(program)))
+        text = f"{name} = {returned}{note}, where the reference has {own}"
+        return text + definitions(text, dict(named_formulas(program)))
 
 
 @dataclass(frozen=True)
@@ -164,11 +164,11 @@ def in_format(number: float, name: str) -> float:
 
 def numbers_of(params: Any, *, pairs: bool) -> dict[str, float]:
     """The float options by name; `pairs`: with those of several numbers, as `betas[0]`."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in asdict(params).items():
         items = {f"{name}[{i}]": item for i, item in enumerate(value)} if pairs and isinstance(value, tuple) else {}
-        found |= {n: v for n, v in {name: value, **items}.items() if isinstance(v, float)}
-    return found
+        numbers |= {n: v for n, v in {name: value, **items}.items() if isinstance(v, float)}
+    return numbers
 
 
 def whole(params: Any, changed: Mapping[str, float]) -> dict[str, Any]:

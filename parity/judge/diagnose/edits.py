@@ -55,7 +55,7 @@ NEAR = 4.0
 
 
 @dataclass
-class Budget:
+class WorkBudget:
     """The work that a finding is worth, in steps of a program (3 to 4 microseconds each for tensors of a few hundred
     elements), so that what is found does not depend on the machine. `untried` counts the edits for which it did not
     suffice, the least probable ones."""
@@ -129,34 +129,34 @@ class Match:
 
 
 @np.errstate(all="ignore")
-def edit_causes(origin: KernelExplanation, budget: Budget | None = None, *, rounding: bool = True) -> list[Cause]:
+def edit_causes(origin: KernelExplanation, budget: WorkBudget | None = None, *, rounding: bool = True) -> list[Cause]:
     """The edits that explain a tensor which `origin` leaves wrong: those that explain most tensors, the simplest first.
 
     `rounding`: steps in a lower precision are tried too.
     """
-    budget = budget or Budget()
+    budget = budget or WorkBudget()
     if is_beyond(origin):
         return []
     for some in (forms, lossy_forms):
         scans = [Scan(origin, form, rounding=rounding) for form in some(origin)]
         for target in scans[0].targets[:MAX_TARGETS] if scans else ():
-            found = [(scan, match) for scan in scans for match in scan.matches(target, budget)]
-            if some is forms and not any(scan.says_all(match) for scan, match in found):
-                found += [(scans[0], match) for match in scans[0].detached(target, budget)]
-            if found:
-                most = max(len(match.tensors) for _, match in found)
-                best = [(scan.effort(match), match.cause) for scan, match in found if len(match.tensors) == most]
+            matches = [(scan, match) for scan in scans for match in scan.matches(target, budget)]
+            if some is forms and not any(scan.says_all(match) for scan, match in matches):
+                matches += [(scans[0], match) for match in scans[0].detached(target, budget)]
+            if matches:
+                most = max(len(match.tensors) for _, match in matches)
+                best = [(scan.effort(match), match.cause) for scan, match in matches if len(match.tensors) == most]
                 return [cause for _, cause in sorted(best, key=itemgetter(0))][:MAX_KEPT]
     return []
 
 
 @np.errstate(all="ignore")
-def fitted_causes(origin: KernelExplanation, budget: Budget | None = None) -> list[Cause]:
+def fitted_causes(origin: KernelExplanation, budget: WorkBudget | None = None) -> list[Cause]:
     """The edits with one fitted number that explain most of what `origin` leaves wrong: evidence only if other inputs
     confirm the number."""
     if is_beyond(origin):
         return []
-    budget = budget or Budget()
+    budget = budget or WorkBudget()
     matches = [match for form in forms(origin) for match in Scan(origin, form, rounding=False).fits(budget)]
     most = max((len(match.tensors) for match in matches), default=0)
     return [match.cause for match in matches if len(match.tensors) == most][:MAX_KEPT]
@@ -261,22 +261,22 @@ class Scan:
         usable = np.isfinite(error) if excused is None else np.isfinite(error) & ~np.ravel(excused)
         if not usable.any():
             return 0, 0.0, math.inf
-        place = int(np.argmax(np.where(usable, error, -1)))
+        index = int(np.argmax(np.where(usable, error, -1)))
         most = max(self._limits[name], self._little[name] * math.sqrt(observed.size))
-        return place, float(observed[place]), most
+        return index, float(observed[index]), most
 
     @property
     def targets(self) -> list[str]:
         """The wrong tensors: outputs before gradients, those of few steps first."""
         return sorted(self._wrong, key=lambda name: (name not in self._forward, self._trial.costs[name]))
 
-    def matches(self, target: str, budget: Budget) -> Iterator[Match]:
+    def matches(self, target: str, budget: WorkBudget) -> Iterator[Match]:
         """The edits that explain a tensor, with all others that they explain."""
         edits = (edit for edit in edits_of(self._program, self._trial.shapes, target) if self._is_tried(edit))
         for edit in budget.spent_on(edits, self._trial, self._trial.costs[target], self._right):
             yield from self._matched(edit, target)
 
-    def detached(self, target: str, budget: Budget) -> Iterator[Match]:
+    def detached(self, target: str, budget: WorkBudget) -> Iterator[Match]:
         """The values through which no gradient flows, if outputs are right and a gradient is not."""
         if self._forward or target.removeprefix(GRADIENT) not in self._program.inputs:
             return
@@ -306,7 +306,7 @@ class Scan:
         if tensors >= self._forward and len(tensors) < len(self._wrong):
             yield from self._again(edit)
 
-    def fits(self, budget: Budget) -> Iterator[Match]:
+    def fits(self, budget: WorkBudget) -> Iterator[Match]:
         """The edits with a number that was fitted to the first target."""
         for target in self.targets[:1]:
             edits = fits_of(self._program, target)
@@ -409,8 +409,8 @@ class Scan:
         changed = None if step is None else Ref(step.index) if edit.operand == RESULT else step.operands[edit.operand]
         values = np.asarray(self._trial.value(changed.index)) if isinstance(changed, Ref) else np.zeros(0)
         usable = values[np.isfinite(values)] if values.dtype.kind == "f" else np.zeros(0)
-        found = np.quantile(usable, QUANTILES).tolist() if usable.size else DECADES
-        return [value for value in dict.fromkeys(found) if value] or DECADES
+        starts = np.quantile(usable, QUANTILES).tolist() if usable.size else DECADES
+        return [value for value in dict.fromkeys(starts) if value] or DECADES
 
     def _again(self, edit: Edit) -> Iterator[Match]:
         """The edit of the outputs, with the gradients that follow from them."""
@@ -425,8 +425,8 @@ class Scan:
     def _fits(self, name: str, values: Array | None, edit: Edit | None = None) -> bool:
         """Whether a prediction matches the observed tensor: roughly, then by the error bound; or closely, and by the
         bound of a careful implementation of the edit. Most do not in the element with the largest error."""
-        place, value, most = self._screens[name]
-        if values is not None and values.size > place and abs(values.item(place) - value) > most:
+        index, value, most = self._screens[name]
+        if values is not None and values.size > index and abs(values.item(index) - value) > most:
             return False
         if self._fits_the_bound(name, values):
             return True

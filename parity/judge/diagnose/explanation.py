@@ -157,7 +157,7 @@ class KernelExplanation:
 
 def predicted(evaluator: Evaluator, causes: Sequence[Cause]) -> Prediction | None:
     """The prediction of all causes together; None if they contradict each other."""
-    found: Prediction = {} if causes else evaluator.base
+    combined: Prediction = {} if causes else evaluator.base
     for only in dict.fromkeys(cause.only for cause in causes):
         same = [cause for cause in causes if cause.only == only]
         try:
@@ -167,8 +167,8 @@ def predicted(evaluator: Evaluator, causes: Sequence[Cause]) -> Prediction | Non
         if prediction is None:
             return None
         changes = (c.change for c in same if c.change is not None)
-        found = {**found, **concerned(reduce(lambda p, change: change(p), changes, prediction), only)}
-    return found
+        combined = {**combined, **concerned(reduce(lambda p, change: change(p), changes, prediction), only)}
+    return combined
 
 
 def concerned(prediction: Prediction, only: Collection[str]) -> Prediction:

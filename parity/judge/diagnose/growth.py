@@ -41,25 +41,25 @@ def growing(case: CasePlan, inputs: Mapping[str, Array], ratios: Ratios) -> dict
     calls for each size of the inputs."""
     for dim in sizes_of(case, inputs):
         lengths: list[int] = []
-        found: list[Mapping[str, float]] = []
+        answers: list[Mapping[str, float]] = []
         for length in () if is_unrolled(case, inputs, dim) else LENGTHS:
-            if len(found) == FEWEST and not any(begun(lengths, of_one(name, found)) for name in found[0]):
+            if len(answers) == FEWEST and not any(begun(lengths, of_one(name, answers)) for name in answers[0]):
                 break
             longer = lengthened(case, inputs, dim, length)
             answer = None if longer is None else ratios(*longer)
             if answer is not None:
                 lengths.append(length)
-                found.append(answer)
-        if len(found) < FEWEST:
+                answers.append(answer)
+        if len(answers) < FEWEST:
             continue
-        slopes = {name: slope(lengths, of_one(name, found)) for name in found[-1]}
-        grown = [name for name, value in slopes.items() if value >= SLOPE and found[-1][name] >= OFF]
+        slopes = {name: slope(lengths, of_one(name, answers)) for name in answers[-1]}
+        grown = [name for name, value in slopes.items() if value >= SLOPE and answers[-1][name] >= OFF]
         if grown:
             return {
                 "tensors": grown,
                 "axes": dict(dim.axes),
                 "lengths": lengths,
-                "error_ratios": {name: [row[name] for row in found] for name in grown},
+                "error_ratios": {name: [row[name] for row in answers] for name in grown},
                 "slope": {name: slopes[name] for name in grown},
             }
     return None
@@ -84,10 +84,10 @@ def lengthened(
     """The case with generic inputs (`number`) and another length of a dimension; None if there is none, or it is too
     large."""
     given = {name: values for name, values in inputs.items() if not name.startswith("grad.")}
-    found = dim.shapes((case, given), length)
-    if found is None:
+    sized = dim.shapes((case, given), length)
+    if sized is None:
         return None
-    params, shapes = found
+    params, shapes = sized
     every = {**shapes.inputs, **{f"grad.{name}": shape for name, shape in shapes.outputs.items()}}
     tensors = tuple(replace(plan, shape=every[plan.name]) for plan in case.tensors)
     if max(int(np.prod(plan.shape)) for plan in tensors) > MOST:
@@ -101,16 +101,16 @@ def lengthened(
 def resized(case: CasePlan, inputs: Mapping[str, Array]) -> tuple[CasePlan, Mapping[str, Array]] | None:
     """The case with generic inputs, its options, and another length of every dimension that may have one, all
     different and multiples of what they were, so that windows and heads fit; None if none may."""
-    found: tuple[CasePlan, Mapping[str, Array]] | None = None
+    larger: tuple[CasePlan, Mapping[str, Array]] | None = None
     taken = {dim.size for dim in sizes_of(case, inputs)}
     for dim in list(sizes_of(case, inputs)):
         for length in (dim.size * factor for factor in FACTORS if dim.size * factor not in taken):
-            other = lengthened(*(found or (case, inputs)), dim, length, KEEPS_ALL)
+            other = lengthened(*(larger or (case, inputs)), dim, length, KEEPS_ALL)
             if other is not None:
-                found = other
+                larger = other
                 taken.add(length)
                 break
-    return found
+    return larger
 
 
 def begun(lengths: list[int], ratios: list[float]) -> bool:

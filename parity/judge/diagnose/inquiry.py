@@ -21,9 +21,9 @@ from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Array, size
 from parity.judge.diagnose.approximation import APPROXIMATED, approximated
 from parity.judge.diagnose.asking import Kernel
-from parity.judge.diagnose.behaviour import BY_ROW, behaviours, part_off
+from parity.judge.diagnose.behaviour import BY_ROW, behaviours, relative_error
 from parity.judge.diagnose.causes import Cause, standing_causes
-from parity.judge.diagnose.edits import Budget, Match, edit_causes, fitted_causes
+from parity.judge.diagnose.edits import Match, WorkBudget, edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation, predicted, together, unaltered
 from parity.judge.diagnose.growth import growing, resized
@@ -34,7 +34,7 @@ from parity.judge.diagnose.proposals import absent, proposals, recounted
 from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
 from parity.judge.diagnose.statistics import statistics_causes
-from parity.judge.diagnose.synthesis import Data, formulas_of
+from parity.judge.diagnose.synthesis import Observation, formulas_of
 from parity.judge.diagnose.weights import copied, edit_of, n_results, otherwise, summed
 
 FEW_ELEMENTS = 32
@@ -89,10 +89,10 @@ class Inquiry:
         kernel: Kernel | None,
         prepare: Prepare,
         same: Sequence[Question] = (),
-        budget: Budget | None = None,
+        budget: WorkBudget | None = None,
     ) -> None:
         self._question, self._kernel, self._prepare, self._same = question, kernel, prepare, same
-        self._budget = budget or Budget()
+        self._budget = budget or WorkBudget()
 
     def result(self, exact: Sequence[str] = ()) -> SearchResult:
         """The best explanation; tensors in `exact` have not lost precision.
@@ -143,8 +143,8 @@ class Inquiry:
             return result
         if lost := self._lost_when_narrow():
             return replace(result, best=result.start, behaviours=lost)
-        if found := self._approximated(small):
-            return replace(result, best=result.start, behaviours=found)
+        if approximated := self._approximated(small):
+            return replace(result, best=result.start, behaviours=approximated)
         same = set(result.start.wrong) <= set(exact)
         return (None if same else self._milder()) or replace(result, behaviours=self._behaviours(small, result.best))
 
@@ -156,10 +156,10 @@ class Inquiry:
             question = self._ask(evaluator.case, inputs)
             if question is None or unaltered(question.evaluator, question.observed).explains:
                 continue
-            found = Inquiry(question, self._kernel, self._prepare, budget=self._budget)._searched(())
-            best = lost(start, found.best, part) if found.best.explains and found.best.causes else None
+            result = Inquiry(question, self._kernel, self._prepare, budget=self._budget)._searched(())
+            best = lost(start, result.best, part) if result.best.explains and result.best.causes else None
             if best is not None and best.explains:
-                return SearchResult(best, n_asked=found.n_asked)
+                return SearchResult(best, n_asked=result.n_asked)
         return None
 
     def _searched(self, exact: Sequence[str]) -> SearchResult:
@@ -183,8 +183,8 @@ class Inquiry:
             if not kept and self.can_ask:
                 fits = [e for origin in (first.start, *origins) for e in extended(origin, self._fits(origin))]
                 kept = self.confirmed(fits) or self.confirmed_here(fits) or self._two_mistakes(first, origins)
-            for found in (self._formulas, self._measured):
-                here = [] if kept else self.confirmed_here(extended(first.start, found(first.start)))
+            for causes_of in (self._formulas, self._measured):
+                here = [] if kept else self.confirmed_here(extended(first.start, causes_of(first.start)))
                 kept = kept or [e for e in here if all(holds(e, question) for question in self._far)]
         return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
 
@@ -195,8 +195,8 @@ class Inquiry:
         if self._kernel is None or not self.can_ask or len(structure(start.evaluator)) > FEW_STEPS:
             return []
         standing = standing_causes(start.evaluator)
-        found = (start.extended(cause) for cause in standing if not cause.weight and cause.id != STORED)
-        changed = [e for e in found if e is not None and any(e.left[n] != start.left[n] for n in start.wrong)]
+        explanations = (start.extended(cause) for cause in standing if not cause.weight and cause.id != STORED)
+        changed = [e for e in explanations if e is not None and any(e.left[n] != start.left[n] for n in start.wrong)]
         for origin in sorted((e for e in changed if e.ids not in tried), key=lambda e: e.score)[:MOST_TWO]:
             both = extended(origin, self._edits(origin))
             if kept := self.confirmed(both) or self.confirmed_here(both):
@@ -208,8 +208,8 @@ class Inquiry:
         nothing overflows. None if the backend cannot be called: what it returns may be the same everywhere."""
         if self._question.evaluator.dtype != "float16" or not self.can_ask:
             return []
-        found = (e for e in explanations if e.explains and all(c.id == "narrow-overflow" for c in e.causes))
-        return sorted(found, key=lambda e: e.rank)
+        overflows = (e for e in explanations if e.explains and all(c.id == "narrow-overflow" for c in e.causes))
+        return sorted(overflows, key=lambda e: e.rank)
 
     def _divided(self, exact: Sequence[str], whole: SearchResult) -> SearchResult:
         """The causes of each wrong tensor alone, if they explain more than those of all together do."""
@@ -311,14 +311,14 @@ class Inquiry:
         steps = structure(evaluator)
         questions: dict[int, Question] = {}
 
-        def is_off(case: CasePlan, inputs: Mapping[str, Array]) -> bool:
+        def shows_error(case: CasePlan, inputs: Mapping[str, Array]) -> bool:
             question = self._ask(case, inputs)
             if question is None or structure(question.evaluator) != steps:
                 return False
             questions[sum(values.size for values in inputs.values())] = question
             return wrong <= set(unaltered(question.evaluator, question.observed).wrong)
 
-        _, inputs = reduced(evaluator.case, evaluator.inputs, is_off, MOST_QUESTIONS)
+        _, inputs = reduced(evaluator.case, evaluator.inputs, shows_error, MOST_QUESTIONS)
         n_elements = sum(values.size for values in inputs.values())
         return questions.get(n_elements) if n_elements < evaluator.n_elements else None
 
@@ -339,9 +339,9 @@ class Inquiry:
         evaluator = question.evaluator
         bound = {name: OFF * envelope.max for name, envelope in evaluator.envelopes.items()}
         case, inputs, observed = evaluator.case, evaluator.inputs, question.observed
-        found = behaviours(kernel, case, evaluator.dtype, inputs, observed, bound)
+        shown = behaviours(kernel, case, evaluator.dtype, inputs, observed, bound)
         formula = any(cause.alteration is not None for cause in best.causes)
-        return tuple((name, evidence) for name, evidence in found if not (formula and name == BY_ROW))
+        return tuple((name, evidence) for name, evidence in shown if not (formula and name == BY_ROW))
 
     def _approximated(self, small: Question | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """The functions that a backend approximates, if they explain all wrong tensors."""
@@ -370,8 +370,8 @@ class Inquiry:
             return ()
         wide = self._prepare(evaluator.case, dtype, evaluator.inputs, {})
         wrong = unaltered(evaluator, observed).wrong
-        lost = {name: part_off(observed[name], wide.base[name].values) for name in wrong}
-        left = {name: part_off(answer.get(name), wide.base[name].values) for name in wrong}
+        lost = {name: relative_error(observed[name], wide.base[name].values) for name in wrong}
+        left = {name: relative_error(answer.get(name), wide.base[name].values) for name in wrong}
         if any(lost[n] > DIGITS_LOST or FINER * left[n] > lost[n] for n in wrong):
             return ()
         evidence = {"parameters": {"format": evaluator.dtype}, "error": lost, f"error_in_{dtype}": left}
@@ -532,13 +532,13 @@ class Inquiry:
         return SearchResult(self._recounted(best), tuple(rivals), second, n_asked=len(self.probes))
 
 
-def data_of(evaluator: Evaluator, name: str, values: Array | None) -> Data | None:
+def data_of(evaluator: Evaluator, name: str, values: Array | None) -> Observation | None:
     """A tensor as it was returned, beside all values of the reference; None if it has another shape."""
     exact, program = evaluator.base[name].values, evaluator.program(Alteration())
     if values is None or exact is None or values.shape != exact.shape or values.dtype.kind != "f":
         return None
     trial = Trial(program, evaluator.tensors(Alteration()))
-    return Data(trial, values, ~wrong_elements(values, evaluator.base[name]))
+    return Observation(trial, values, ~wrong_elements(values, evaluator.base[name]))
 
 
 def structure(evaluator: Evaluator) -> list[str]:

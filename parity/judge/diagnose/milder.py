@@ -58,8 +58,8 @@ def lost(start: KernelExplanation, milder: KernelExplanation, part: float) -> Ke
         return None
 
     def widened(prediction: Prediction) -> Prediction:
-        found = {n: widest(prediction[n], start.left[n]) for n in wrong}
-        return {**prediction, **{name: replace(predicted, unstable=True) for name, predicted in found.items()}}
+        wide = {n: widest(prediction[n], start.left[n]) for n in wrong}
+        return {**prediction, **{name: replace(predicted, unstable=True) for name, predicted in wide.items()}}
 
     cause = milder.causes[0]
     return start.extended(

@@ -30,15 +30,19 @@ BLOCK = 32
 NEAR = 256
 """How far from halfway to look for a size that the op's params (groups, heads) allow."""
 
-IsOff = Callable[[CasePlan, Mapping[str, Array]], bool]
+ShowsError = Callable[[CasePlan, Mapping[str, Array]], bool]
 Small = tuple[CasePlan, dict[str, Array]]
 
 
 def reduced(
-    case: CasePlan, inputs: Mapping[str, Array], is_off: IsOff, most_questions: int = MOST_QUESTIONS, few: int = FEW
+    case: CasePlan,
+    inputs: Mapping[str, Array],
+    shows_error: ShowsError,
+    most_questions: int = MOST_QUESTIONS,
+    few: int = FEW,
 ) -> Small:
-    """The smallest case found in `most_questions` calls of `is_off`, which says whether a case shows the same error;
-    from `few` elements on it is small enough.
+    """The smallest case found in `most_questions` calls of `shows_error`, which says whether a case shows the same
+    error; from `few` elements on it is small enough.
 
     `inputs` by tensor name, grad_outputs as `grad.<output>`; `case` with them is assumed to show it. The inputs of the
     result are views of these; its tensors have its shapes, but their draws do not describe them.
@@ -47,7 +51,7 @@ def reduced(
     left = most_questions
     for corner in islice(corners(small, few), left):
         left -= 1
-        if is_off(*corner):
+        if shows_error(*corner):
             small = corner
             break
     for dims_of in (lists_of, sizes_of):
@@ -57,7 +61,7 @@ def reduced(
             windows = () if size is None else dim.windows(small, size)
             for cut in islice(windows, left):
                 left -= 1
-                if is_off(*cut):
+                if shows_error(*cut):
                     small, dim.size = cut, size or dim.size
                     break
             else:

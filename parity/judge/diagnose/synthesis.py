@@ -47,7 +47,7 @@ LIMITS = (0.0, 1.0, -1.0)
 
 
 @dataclass(frozen=True)
-class Data:
+class Observation:
     """A program's values for some inputs, what was returned for them, and whether the reference is right there."""
 
     trial: Trial
@@ -60,14 +60,14 @@ class Terms:
     """Values at the same points, a row each, and their expressions."""
 
     rows: Columns
-    told: tuple[Expression, ...]
+    expressions: tuple[Expression, ...]
 
     def at(self, chosen: Any) -> Terms:
         """The same at some of the points."""
-        return Terms(self.rows[:, chosen], self.told)
+        return Terms(self.rows[:, chosen], self.expressions)
 
 
-def formulas_of(output: str, data: Sequence[Data], unit: float) -> list[Edit]:
+def formulas_of(output: str, data: Sequence[Observation], unit: float) -> list[Edit]:
     """The formulas for an output, the simplest first, to within rounding in units of `unit`."""
     program, rng = data[0].trial.program, np.random.default_rng(0)
     points = [sampled(one, one.trial.base[output], rng, MOST_POINTS // len(data)) for one in data]
@@ -79,13 +79,13 @@ def formulas_of(output: str, data: Sequence[Data], unit: float) -> list[Edit]:
     with np.errstate(all="ignore"):
         atoms = atoms_of(program, output, data, points)
         terms = unary_terms(atoms)
-        found = fitted(terms, observed, tolerance)
-        if not found and right.any():
+        formulas = fitted(terms, observed, tolerance)
+        if not formulas and right.any():
             whole = (READ, key_of(program, program.outputs[output]))
-            found = piecewise(whole, atoms, terms, observed, right, tolerance)
-        for name in () if found else alike(output, data[0]):
-            found = found or two_sided(name, atoms, terms, observed, tolerance)
-    kept = sorted(dict.fromkeys(map(simple, found)), key=length)[:MOST_KEPT]
+            formulas = piecewise(whole, atoms, terms, observed, right, tolerance)
+        for name in () if formulas else alike(output, data[0]):
+            formulas = formulas or two_sided(name, atoms, terms, observed, tolerance)
+    kept = sorted(dict.fromkeys(map(simple, formulas)), key=length)[:MOST_KEPT]
     return [Edit((), output, RETURNED, value=(COMPUTED, expression)) for expression in kept]
 
 
@@ -102,19 +102,19 @@ def evaluated(expression: Expression, atoms: Terms) -> Columns:
     """The values of an expression of atoms."""
     if expression[0] == "number":
         return np.full(atoms.rows.shape[1], expression[1])
-    if expression in atoms.told:
-        return np.asarray(atoms.rows[atoms.told.index(expression)], float)
+    if expression in atoms.expressions:
+        return np.asarray(atoms.rows[atoms.expressions.index(expression)], float)
     return np.asarray(getattr(np, expression[0])(*(evaluated(part, atoms) for part in expression[1:])), float)
 
 
-def sampled(one: Data, reference: Array, rng: np.random.Generator, most: int) -> NDArray[np.intp]:
+def sampled(one: Observation, reference: Array, rng: np.random.Generator, most: int) -> NDArray[np.intp]:
     """The places of some elements, of the wrong ones at least half if there are as many; of both the `FEW` at which the
     reference is largest, since it may be zero nearly everywhere."""
     finite, right, size = np.isfinite(np.ravel(one.observed)), np.ravel(one.right), np.abs(np.ravel(reference))
 
-    def mixed(places: NDArray[np.intp]) -> NDArray[np.intp]:
-        largest = places[np.argsort(-size[places], kind="stable")[:FEW]]
-        return np.concatenate([largest, rng.permutation(np.setdiff1d(places, largest))])
+    def mixed(indices: NDArray[np.intp]) -> NDArray[np.intp]:
+        largest = indices[np.argsort(-size[indices], kind="stable")[:FEW]]
+        return np.concatenate([largest, rng.permutation(np.setdiff1d(indices, largest))])
 
     wrong, others = (mixed(np.flatnonzero(finite & part)) for part in (~right, right))
     wrong = wrong[: max(most // 2, most - others.size)]
@@ -129,7 +129,7 @@ def key_of(program: Program, index: int) -> Key:
     return named.get(index) or ("step", next(positions))
 
 
-def atoms_of(program: Program, output: str, data: Sequence[Data], points: Sequence[NDArray[np.intp]]) -> Terms:
+def atoms_of(program: Program, output: str, data: Sequence[Observation], points: Sequence[NDArray[np.intp]]) -> Terms:
     """The different values of a program that have the shape of an output, or can be repeated to it: the right output
     and the inputs first, then options, named steps and others."""
     reach = program.reach([output])
@@ -137,7 +137,7 @@ def atoms_of(program: Program, output: str, data: Sequence[Data], points: Sequen
     steps.sort(key=lambda step: (step.index not in program.outputs.values(), not step.label, -step.index))
     order = [program.outputs[output], *program.inputs.values(), *(i for i, _ in program.options.values())]
     rows: list[Columns] = [np.ones(sum(map(len, points)))]
-    told: list[Expression] = [ONE]
+    expressions: list[Expression] = [ONE]
     for index in dict.fromkeys((*order, *(step.index for step in steps))):
         axes = missing(np.shape(data[0].trial.value(index)), data[0].observed.shape)
         row = row_of(index, axes, data, points)
@@ -145,14 +145,14 @@ def atoms_of(program: Program, output: str, data: Sequence[Data], points: Sequen
             continue
         rows.append(row)
         value = (READ, key_of(program, index))
-        told.append(("expand_dims", value, ("number", axes)) if axes else value)
+        expressions.append(("expand_dims", value, ("number", axes)) if axes else value)
         if len(rows) == MOST_ATOMS:
             break
-    return Terms(np.array(rows), tuple(told))
+    return Terms(np.array(rows), tuple(expressions))
 
 
 def row_of(
-    index: int, axes: tuple[int, ...], data: Sequence[Data], points: Sequence[NDArray[np.intp]]
+    index: int, axes: tuple[int, ...], data: Sequence[Observation], points: Sequence[NDArray[np.intp]]
 ) -> Columns | None:
     """A value at the points, with `axes` of length 1 inserted; None where it has no number for each."""
     parts = []
@@ -184,15 +184,15 @@ def proportional(row: Columns, other: Columns) -> bool:
 
 def unary_terms(atoms: Terms) -> Terms:
     """The values, functions of each, one more and one less, and where they are positive."""
-    rows, told = list(atoms.rows), list(atoms.told)
+    rows, expressions = list(atoms.rows), list(atoms.expressions)
 
     def add(row: Columns, expression: Expression) -> None:
         if np.isfinite(row).all() and row.any() and len(rows) < MOST_TERMS:
             rows.append(row)
-            told.append(expression)
+            expressions.append(expression)
 
     with np.errstate(all="ignore"):
-        for row, expression in zip(atoms.rows[1:], atoms.told[1:], strict=True):
+        for row, expression in zip(atoms.rows[1:], atoms.expressions[1:], strict=True):
             for name, function in UNARY.items():
                 add(function(row), (name, expression))
             if row.min() < 0 < row.max():
@@ -202,7 +202,7 @@ def unary_terms(atoms: Terms) -> Terms:
                 add(np.minimum(row, limit), ("minimum", expression, ("number", limit)))
             add(1 + row, ("add", ("number", 1.0), expression))
             add(1 - row, ("subtract", ("number", 1.0), expression))
-    table = Terms(np.array(rows), tuple(told))
+    table = Terms(np.array(rows), tuple(expressions))
     return distinct(table)
 
 
@@ -211,7 +211,7 @@ def distinct(terms: Terms) -> Terms:
     unit = terms.rows / np.linalg.norm(terms.rows, axis=1, keepdims=True)
     alike = np.abs(unit @ unit.T) >= 1 - RESOLVED**2
     kept = [i for i in range(len(unit)) if not alike[i, :i].any()]
-    return Terms(terms.rows[kept], tuple(terms.told[i] for i in kept))
+    return Terms(terms.rows[kept], tuple(terms.expressions[i] for i in kept))
 
 
 def fitted(terms: Terms, observed: Columns, tolerance: float) -> list[Expression]:
@@ -220,24 +220,26 @@ def fitted(terms: Terms, observed: Columns, tolerance: float) -> list[Expression
     size = np.abs(observed) + np.sqrt(np.mean(observed**2)) * SMALLEST
     if not size.all():
         return []
-    found: list[Expression] = []
-    for row, told in zip(terms.rows, terms.told, strict=True):
+    formulas: list[Expression] = []
+    for row, expression in zip(terms.rows, terms.expressions, strict=True):
         if row.all():
-            found += [("multiply", told, e) for e in sums(terms, terms, observed / row, np.abs(row) / size, tolerance)]
-            found += (
-                [("divide", told, e) for e in sums(terms, terms, row / observed, size / np.abs(row), tolerance)]
+            formulas += [
+                ("multiply", expression, e) for e in sums(terms, terms, observed / row, np.abs(row) / size, tolerance)
+            ]
+            formulas += (
+                [("divide", expression, e) for e in sums(terms, terms, row / observed, size / np.abs(row), tolerance)]
                 if observed.all()
                 else []
             )
     products = products_of(terms)
-    found += sums(products, terms, observed, 1 / size, tolerance)
-    found += triple_products(terms, products, observed, 1 / size, tolerance)
+    formulas += sums(products, terms, observed, 1 / size, tolerance)
+    formulas += triple_products(terms, products, observed, 1 / size, tolerance)
     for name, inverse in OUTER.items():
         target = inverse(observed)
         if np.isfinite(target).all() and target.any():
             spread = np.abs(inverse(observed * (1 + STEP)) - target) / STEP + np.abs(target)
-            found += [outer(name, e) for e in sums(products, terms, target, 1 / spread, tolerance)]
-    return found
+            formulas += [outer(name, e) for e in sums(products, terms, target, 1 / spread, tolerance)]
+    return formulas
 
 
 SMALLEST = 1e-2
@@ -269,11 +271,13 @@ many terms are the same but for a factor."""
 
 def products_of(terms: Terms) -> Terms:
     """The products of any two terms."""
-    i, j = np.triu_indices(len(terms.told))
+    i, j = np.triu_indices(len(terms.expressions))
     rows = terms.rows[i] * terms.rows[j]
     usable = np.isfinite(rows).all(axis=1) & rows.any(axis=1)
-    told = tuple(("multiply", terms.told[m], terms.told[n]) for m, n in zip(i[usable], j[usable], strict=True))
-    return Terms(rows[usable], told)
+    expressions = tuple(
+        ("multiply", terms.expressions[m], terms.expressions[n]) for m, n in zip(i[usable], j[usable], strict=True)
+    )
+    return Terms(rows[usable], expressions)
 
 
 def sums(firsts: Terms, seconds: Terms, target: Columns, weights: Columns, tolerance: float) -> list[Expression]:
@@ -288,13 +292,15 @@ def sums(firsts: Terms, seconds: Terms, target: Columns, weights: Columns, toler
     enough = 1 - max((SLACK * tolerance) ** 2, INDEPENDENT**1.5)
     single = np.flatnonzero(r**2 >= enough)[:MOST_CHECKED]
     if single.size:
-        found = (weighed(firsts, seconds, [(0, int(i))], target, weights, tolerance) for i in single)
+        weighted = (weighed(firsts, seconds, [(0, int(i))], target, weights, tolerance) for i in single)
     else:
         pairs = [(int(i), int(j)) for i, j in most_explained(r, s, first @ second.T, enough)]
-        shortest = sorted(pairs, key=lambda pair: length(firsts.told[pair[0]]) + length(seconds.told[pair[1]]))
+        shortest = sorted(
+            pairs, key=lambda pair: length(firsts.expressions[pair[0]]) + length(seconds.expressions[pair[1]])
+        )
         tried = dict.fromkeys((*pairs[:MOST_CHECKED], *shortest[:MOST_CHECKED]))
-        found = (weighed(firsts, seconds, [(0, i), (1, j)], target, weights, tolerance) for i, j in tried)
-    return [expression for expression in found if expression is not None]
+        weighted = (weighed(firsts, seconds, [(0, i), (1, j)], target, weights, tolerance) for i, j in tried)
+    return [expression for expression in weighted if expression is not None]
 
 
 SLACK = 4.0
@@ -316,8 +322,8 @@ def most_explained(r: Columns, s: Columns, g: Columns, enough: float) -> NDArray
     i, j, apart = (values[apart > INDEPENDENT] for values in (i, j, apart))
     explained = (r[i] ** 2 + s[j] ** 2 - 2 * r[i] * s[j] * g[i, j]) / apart
     order = np.argsort(-explained, kind="stable")
-    found: NDArray[np.intp] = np.stack([i, j], axis=1)[order[explained[order] >= enough]]
-    return found[:MOST_RANKED]
+    pairs: NDArray[np.intp] = np.stack([i, j], axis=1)[order[explained[order] >= enough]]
+    return pairs[:MOST_RANKED]
 
 
 ROUNDING = 1e-14
@@ -332,12 +338,12 @@ def triple_products(
     size = np.sqrt(products.rows**2 @ (weighted**2).T) * np.linalg.norm(target * weights)
     alike = np.abs(products.rows @ (weighted * target * weights).T) / size
     at = np.argwhere(alike**2 >= 1 - max((SLACK * tolerance) ** 2, INDEPENDENT**1.5))[:MOST_CHECKED]
-    found = []
+    multiples = []
     for i, j in at:
-        told = ("multiply", terms.told[j], products.told[i])
-        whole = Terms((products.rows[i] * terms.rows[j])[None], (told,))
-        found.append(weighed(whole, whole, [(0, 0)], target, weights, tolerance))
-    return [expression for expression in found if expression is not None]
+        expression = ("multiply", terms.expressions[j], products.expressions[i])
+        whole = Terms((products.rows[i] * terms.rows[j])[None], (expression,))
+        multiples.append(weighed(whole, whole, [(0, 0)], target, weights, tolerance))
+    return [expression for expression in multiples if expression is not None]
 
 
 def normal(rows: Columns) -> Columns:
@@ -365,7 +371,7 @@ def weighed(
         short = (float(f"{factor:.{digits}g}") for digits in range(1, FEW_DIGITS))
         others = (np.concatenate([factors[:at], [number], factors[at + 1 :]]) for number in short)
         factors = next(filter(fits, others), factors)
-    parts = [times(float(f), tables[k].told[i]) for f, (k, i) in zip(factors, which, strict=True) if f]
+    parts = [times(float(f), tables[k].expressions[i]) for f, (k, i) in zip(factors, which, strict=True) if f]
     return parts[0] if len(parts) == 1 else ("add", *parts) if parts else None
 
 
@@ -419,16 +425,16 @@ def piecewise(
     whole: Expression, atoms: Terms, terms: Terms, observed: Columns, right: NDArray[np.bool_], tolerance: float
 ) -> list[Expression]:
     """The formulas for the wrong elements, with the condition under which the `whole` is not right."""
-    found = []
+    formulas = []
     for expression in best(terms, observed, ~right, tolerance):
         values = evaluated(expression, atoms)
         agrees = np.abs(values - observed) <= tolerance * (np.abs(observed) + np.abs(values))
         conditions = conditions_of(terms, right, agrees)
-        found += [("where", condition, expression, whole) for condition in conditions]
-    return found
+        formulas += [("where", condition, expression, whole) for condition in conditions]
+    return formulas
 
 
-def alike(output: str, one: Data) -> list[str]:
+def alike(output: str, one: Observation) -> list[str]:
     """The inputs of which each element may decide about one of an output: of a gradient its own, else those of the same
     shape."""
     shapes = {name: np.shape(one.trial.value(index)) for name, index in one.trial.program.inputs.items()}
@@ -439,48 +445,48 @@ def alike(output: str, one: Data) -> list[str]:
 
 def two_sided(name: str, atoms: Terms, terms: Terms, observed: Columns, tolerance: float) -> list[Expression]:
     """Two formulas, for the positive elements of an input and for the others."""
-    told = (READ, ("input", name))
-    if told not in atoms.told:
+    value = (READ, ("input", name))
+    if value not in atoms.expressions:
         return []
-    positive = atoms.rows[atoms.told.index(told)] > 0
+    positive = atoms.rows[atoms.expressions.index(value)] > 0
     one = best(terms, observed, positive, tolerance)[:1]
     other = one and best(terms, observed, ~positive, tolerance)[:1]
-    return [("where", ("greater", told, ("number", 0.0)), *one, *other)] if other else []
+    return [("where", ("greater", value, ("number", 0.0)), *one, *other)] if other else []
 
 
 def conditions_of(terms: Terms, right: NDArray[np.bool_], agrees: NDArray[np.bool_]) -> list[Expression]:
     """Where the reference is not right, and nowhere where the formula does not agree: where a value lies on one side of
     a number or between two, and where two inputs do; the shortest of either kind, of which other inputs refute one."""
-    values = list(zip(terms.rows[1:], terms.told[1:], strict=True))
-    found: dict[bool, list[Expression]] = {}
+    values = list(zip(terms.rows[1:], terms.expressions[1:], strict=True))
+    conditions: dict[bool, list[Expression]] = {}
     for several in chain(((value,) for value in values), combinations(filter(is_input, values), 2)):
         within = [(row >= row[~right].min()) & (row <= row[~right].max()) for row, _ in several]
         if not agrees[np.all(within, axis=0)].all():
             continue
         limits: list[Expression] = []
-        for i, (row, told) in enumerate(several):
+        for i, (row, expression) in enumerate(several):
             outside = ~agrees & np.all([w for j, w in enumerate(within) if j != i] or [~agrees], axis=0)
-            limits += sides(row[~right], row[outside], told)
+            limits += limits_of(row[~right], row[outside], expression)
         if limits:
-            found.setdefault(len(several) > 1, []).append(
+            conditions.setdefault(len(several) > 1, []).append(
                 reduce(lambda one, other: ("logical_and", one, other), limits)
             )
-    return [min(some, key=length) for some in found.values()]
+    return [min(some, key=length) for some in conditions.values()]
 
 
-def sides(inside: Columns, outside: Columns, told: Expression) -> Iterator[Expression]:
+def limits_of(inside: Columns, outside: Columns, expression: Expression) -> Iterator[Expression]:
     """The smallest and the largest number of those `inside`, if any `outside` is beyond it, as conditions."""
     low, high = inside.min(), inside.max()
     if (outside < low).any():
-        yield ("greater", told, ("number", between(outside[outside < low].max(), low)))
+        yield ("greater", expression, ("number", between(outside[outside < low].max(), low)))
     if (outside > high).any():
-        yield ("less", told, ("number", between(high, outside[outside > high].min())))
+        yield ("less", expression, ("number", between(high, outside[outside > high].min())))
 
 
 def is_input(value: tuple[Columns, Expression]) -> bool:
     """Whether a value is an input."""
-    _, told = value
-    return bool(told[0] == READ and told[1][0] == "input")
+    _, expression = value
+    return bool(expression[0] == READ and expression[1][0] == "input")
 
 
 def between(low: float, high: float) -> float:

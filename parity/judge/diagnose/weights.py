@@ -28,18 +28,18 @@ DENOMINATORS = 4096
 
 def copied(source: Sequence[Array], observed: Sequence[Array]) -> Weights | None:
     """The element of the source that each element of a tensor is, or a number; None if one is neither."""
-    found: dict[bytes, int] = {}
+    element_of: dict[bytes, int] = {}
     columns, ours = (np.stack([np.ravel(values) for values in some], axis=1) + 0.0 for some in (source, observed))
-    for place, column in enumerate(columns.astype(np.float64)):
-        found.setdefault(column.tobytes(), place)
+    for element, column in enumerate(columns.astype(np.float64)):
+        element_of.setdefault(column.tobytes(), element)
     weights, numbers = [], []
-    for place, column in enumerate(ours.astype(np.float64)):
-        if column.tobytes() in found:
-            weights.append((place, found[column.tobytes()], 1.0))
-        elif (-column + 0.0).tobytes() in found:
-            weights.append((place, found[(-column + 0.0).tobytes()], -1.0))
+    for element, column in enumerate(ours.astype(np.float64)):
+        if column.tobytes() in element_of:
+            weights.append((element, element_of[column.tobytes()], 1.0))
+        elif (-column + 0.0).tobytes() in element_of:
+            weights.append((element, element_of[(-column + 0.0).tobytes()], -1.0))
         elif (column == column[0]).all():
-            numbers.append((place, float(column[0])))
+            numbers.append((element, float(column[0])))
         else:
             return None
     shapes = source[0].shape, observed[0].shape
@@ -68,12 +68,12 @@ def summed(source: Sequence[Array], observed: Sequence[Array]) -> Weights | None
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         return None
     given = np.concatenate([x, np.ones((len(x), 1))], axis=1)
-    found = np.linalg.lstsq(given, y, rcond=None)[0]
-    if not (np.abs(given @ found - y) <= RESOLVED * (np.abs(given) @ np.abs(found) + np.abs(y).max())).all():
+    solution = np.linalg.lstsq(given, y, rcond=None)[0]
+    if not (np.abs(given @ solution - y) <= RESOLVED * (np.abs(given) @ np.abs(solution) + np.abs(y).max())).all():
         return None
-    found = np.where(np.abs(found) > NOTHING * np.abs(found).max(), found, 0)
-    weights = tuple((int(o), int(i), fraction(found[i, o])) for o, i in np.argwhere(found[:-1].T))
-    numbers = tuple((int(o), float(found[-1, o])) for o in np.flatnonzero(found[-1]))
+    solution = np.where(np.abs(solution) > NOTHING * np.abs(solution).max(), solution, 0)
+    weights = tuple((int(o), int(i), fraction(solution[i, o])) for o, i in np.argwhere(solution[:-1].T))
+    numbers = tuple((int(o), float(solution[-1, o])) for o in np.flatnonzero(solution[-1]))
     return Weights(shared, source[0].shape, observed[0].shape, weights, numbers)
 
 
@@ -85,24 +85,24 @@ def fraction(weight: float) -> float:
 
 def otherwise(weights: Weights, reference: Weights | None) -> Weights:
     """The weights, those of places that the reference has otherwise first."""
-    ours, theirs = by_place(weights), by_place(reference) if reference else {}
+    ours, theirs = weights_by_element(weights), weights_by_element(reference) if reference else {}
     least = NOTHING * max((abs(weight) for _, _, weight in weights.weights), default=0.0)
 
-    def is_same(place: int) -> bool:
-        mine, other = ours[place], theirs.get(place, {})
+    def is_same(element: int) -> bool:
+        mine, other = ours[element], theirs.get(element, {})
         return all(abs(mine.get(there, 0.0) - other.get(there, 0.0)) <= least for there in {*mine, *other})
 
-    same = {place: is_same(place) for place in ours}
+    same = {element: is_same(element) for element in ours}
     order = sorted(weights.weights, key=lambda row: same[row[0]])
     return replace(weights, weights=tuple(order))
 
 
-def by_place(weights: Weights) -> dict[int, dict[int, float]]:
+def weights_by_element(weights: Weights) -> dict[int, dict[int, float]]:
     """The weight of each element of the source, by the place that adds it up."""
-    found: dict[int, dict[int, float]] = {}
-    for place, there, weight in weights.weights:
-        found.setdefault(place, {})[there] = weight
-    return found
+    by_element: dict[int, dict[int, float]] = {}
+    for element, there, weight in weights.weights:
+        by_element.setdefault(element, {})[there] = weight
+    return by_element
 
 
 def edit_of(output: str, name: str, weights: Weights) -> Edit:

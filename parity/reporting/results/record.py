@@ -18,7 +18,7 @@ from parity.engine import BackendInfo, EngineOptions
 from parity.engine.inputs import slug
 from parity.judge.compare.metrics import Metrics
 from parity.judge.compare.verdict import Comparison
-from parity.judge.known import LedgerEntry
+from parity.judge.known import AppliedEntry
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.kinds import report_of
 from parity.reporting.results.rows import (
@@ -182,7 +182,7 @@ def comparison_row(comparison: Comparison) -> ComparisonRow:
     )
 
 
-def known_row(entry: LedgerEntry) -> KnownRow:
+def known_row(entry: AppliedEntry) -> KnownRow:
     """A row of `known`; keys that the config leaves out are None."""
     known = entry.deviation
     return KnownRow(

@@ -17,7 +17,7 @@ from msgspec.structs import force_setattr, replace
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.judge.known import State
+from parity.judge.known import EntryState
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ FAILING = frozenset(name for name, verdict in VERDICTS.items() if verdict.fails)
 PASSING = frozenset(name for name, verdict in VERDICTS.items() if verdict.passes)
 FINDINGS = FAILING - {Verdict.ROUNDING.value, Verdict.CHOICE.value}
 """Verdicts for which some backend has to exceed the error bound."""
-FAILING_STATES = frozenset(state.value for state in State if state.fails)
+FAILING_STATES = frozenset(state.value for state in EntryState if state.fails)
 """The states of a `known` entry that fail the run."""
 NOT_COMPARED = Verdict.NOT_COMPARED.value
 

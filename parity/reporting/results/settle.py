@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from parity import exit_codes
 from parity.config.plan import Asked, KnownDeviation, Plan, WrittenAt
-from parity.judge.known import LedgerEntry, apply, means
+from parity.judge.known import AppliedEntry, apply, means
 from parity.outcome import Outcome
 from parity.reporting.results import record
 from parity.reporting.results.resume import comparison, key
@@ -77,7 +77,7 @@ def deviation(row: KnownRow) -> KnownDeviation:
     )
 
 
-def accept(store: Store, plan: Plan, cases: Collection[str]) -> Sequence[LedgerEntry]:
+def accept(store: Store, plan: Plan, cases: Collection[str]) -> Sequence[AppliedEntry]:
     """Mark the accepted comparisons; only the cases that an entry names are read."""
     if not plan.known:
         return ()

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from parity import exit_codes
 from parity.config.nodes import printable
-from parity.judge.known import State
+from parity.judge.known import EntryState
 from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import Status, tally, tensor_statuses
 from parity.reporting.results.results import ResultsError
@@ -175,11 +175,11 @@ def count_tensors(rows: Sequence[ComparisonRow]) -> int:
 
 
 KNOWN_STYLES = {
-    State.STALE.value: "bold red",
-    State.EXPIRED.value: "bold red",
-    State.WORSE.value: "bold red",
-    State.NOT_CHECKED.value: "yellow",
-    State.MATCHED.value: "dim",
+    EntryState.STALE.value: "bold red",
+    EntryState.EXPIRED.value: "bold red",
+    EntryState.WORSE.value: "bold red",
+    EntryState.NOT_CHECKED.value: "yellow",
+    EntryState.MATCHED.value: "dim",
 }
 """The states of `known` entries: first those that fail, then what was not checked, last what is accepted."""
 
@@ -190,10 +190,10 @@ def known_lines(rows: Sequence[KnownRow], *, verbose: bool = True) -> Iterator[T
     Without `verbose`, entries that this run did not check are left out.
     """
     lines = {
-        (accepted_text(row) if state == State.MATCHED.value else row.message): style
+        (accepted_text(row) if state == EntryState.MATCHED.value else row.message): style
         for state, style in KNOWN_STYLES.items()
         for row in rows
-        if row.state == state and (verbose or state != State.NOT_CHECKED.value)
+        if row.state == state and (verbose or state != EntryState.NOT_CHECKED.value)
     }
     yield from (Text.assemble(("known: ", style), printable(line)) for line, style in lines.items())
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from parity.config.known_edit import entry_text, word
 from parity.config.plan import ACCEPTED_DAYS, REASON_WANTED, Asked, Plan
-from parity.judge.acceptance import Run, lacking, rounded_up
+from parity.judge.acceptance import JudgedRun, lacking, rounded_up
 from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF
 from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -277,7 +277,7 @@ def known_entries(rows: CaseRows) -> Iterator[str]:
     """Entries of `known` that would accept the findings of a case, as lines of YAML; `parity accept` writes them."""
     asked = Asked(((rows.case.id, tuple(rows.case.dtypes)),), ())
     left = [comparison(row) for row in rows.comparisons if row.known is None]
-    run = Run(Plan("", (), (), "", 0, (), asked=asked), left, rows.diagnoses, {}, datetime.date.today())
+    run = JudgedRun(Plan("", (), (), "", 0, (), asked=asked), left, rows.diagnoses, {}, datetime.date.today())
     for known in lacking(run, lambda *_: True, FINDINGS):
         entry = replace(known, reason=REASON_WANTED, until=some_day(rows.started))
         yield entry_text(entry).replace("\n  ", "")

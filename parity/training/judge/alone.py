@@ -139,7 +139,7 @@ def faults_of(one: OpCase, dtype: str, backend: str, ask: Ask) -> Iterator[OpFau
     outputs = {n: Output(dtype, v.shape, v) for n, v in returned.items() if n in oracle}
     judge = CaseJudge(one.case, one.inputs, oracle, ORACLE, ask=ask)
     judge.take(dtype, [CellOutcome(one.case.id, dtype, backend, Outcome.OK, outputs=outputs)])
-    wrong = tuple(judge.cells[dtype].off[backend])
+    wrong = tuple(judge.cells[dtype].wrong[backend])
     diagnoses = [d for d in judge.judged().diagnoses if d.explained and d.id not in RIGHT] if wrong else []
     yield from (fault_of(one, diagnosis) for diagnosis in diagnoses)
     if wrong and not diagnoses:
