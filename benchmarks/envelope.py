@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.reporting.results.results import read_results
 
 CONFIG = Path(__file__).with_name("clean.yaml")
@@ -75,7 +75,7 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
         "p99": groups.quantile(0.99, interpolation="lower"),
         "max": groups.max(),
     }
-    columns["findings"] = groups.apply(lambda ratio: int((ratio >= OFF).sum()))
+    columns["findings"] = groups.apply(lambda ratio: int((ratio >= ERROR_BOUND).sum()))
     return pd.DataFrame(columns).reset_index()
 
 

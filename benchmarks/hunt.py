@@ -26,7 +26,7 @@ from parity.hunt.reduce import reduce_case
 from parity.hunt.search import HuntFinding, Search
 from parity.hunt.subject import Subject, bases_of
 from parity.hunt.write import STATE, read_state, restored, write_config
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.reporting.results.results import spelled
 
 CENSUS = Path(__file__).parent.parent / "configs" / "census"
@@ -111,7 +111,7 @@ def row_of(op: str, search: Search, seconds: float) -> dict[str, object]:
         "op": op,
         "trials": search.bench.n_trials,
         "seconds": round(seconds, 1),
-        "largest": {name: ratio / OFF for name, ratio in search.best.items()},
+        "largest": {name: ratio / ERROR_BOUND for name, ratio in search.best.items()},
         "findings": [f"{f.backend}, {f.tensor}, {', '.join(f.causes) or 'not diagnosed'}" for f in search.findings],
         "crashed": [f"{f.backend}, {f.tensor}" for f in search.crashed],
         "failed": {f"{backend}, {what}": n for (backend, what), (n, _) in search.failed.items()},

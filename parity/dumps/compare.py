@@ -14,7 +14,7 @@ from parity.config.plan import ORACLE
 from parity.config.tolerances import Tolerance, ToleranceRule
 from parity.dumps.matching import Transform
 from parity.dumps.tensors import NARROW, WHOLE, Array, DumpError, Shape, Stored, numpy_dtype
-from parity.judge.bound.envelope import LOSSY, OFF, UNIT_ROUNDOFF
+from parity.judge.bound.envelope import ERROR_BOUND, LOSSY, UNIT_ROUNDOFF
 from parity.judge.compare.cell import vacuous
 from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare, quotient
 from parity.judge.compare.parts import RunningMaxima, compare_parts
@@ -236,9 +236,9 @@ def kind(metrics: Metrics, ratio: float, dtype: str, unit: float) -> Verdict:
     as an algorithm that loses digits; a third dump tells.
     """
     peak = max(ALONE * metrics.expected_rms, abs(metrics.expected_value))
-    if ratio <= OFF and metrics.max_abs_diff <= OFF * unit * peak:
+    if ratio <= ERROR_BOUND and metrics.max_abs_diff <= ERROR_BOUND * unit * peak:
         return Verdict.ROUNDING
-    if dtype == "float64" and metrics.rmse <= OFF * UNIT_ROUNDOFF["float32"] * metrics.expected_rms:
+    if dtype == "float64" and metrics.rmse <= ERROR_BOUND * UNIT_ROUNDOFF["float32"] * metrics.expected_rms:
         return Verdict.DEGRADED
     return Verdict.UNSTABLE if ratio <= LOSSY else Verdict.SEMANTIC
 
@@ -254,9 +254,11 @@ def judged(both: Comparison, left: Comparison, right: Comparison) -> tuple[Compa
         return both, left, right
     unit = max(unit_roundoff(dtype) for dtype in (left.dtype, right.dtype))
     floor = unit * ml.expected_rms
-    scale = min(max(min(ml.rmse, mr.rmse), floor), LOSSY / OFF * floor)
+    scale = min(max(min(ml.rmse, mr.rmse), floor), LOSSY / ERROR_BOUND * floor)
     ratios = quotient(ml.rmse, scale), quotient(mr.rmse, scale)
-    culprits = [c.actual for c, ratio in ((left, ratios[0]), (right, ratios[1])) if not ratio < OFF or nonfinite(c)]
+    culprits = [
+        c.actual for c, ratio in ((left, ratios[0]), (right, ratios[1])) if not ratio < ERROR_BOUND or nonfinite(c)
+    ]
     made = []
     for comparison, ratio in ((left, ratios[0]), (right, ratios[1])):
         mine = tuple(name for name in culprits if name == comparison.actual)

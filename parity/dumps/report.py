@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from parity.config.nodes import printable
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.reporting.kinds import CaseReport
 from parity.reporting.results.rows import FINDINGS, NOT_COMPARED, CaseRow, ComparisonRow, Results
 from parity.reporting.text.evidence import called
@@ -55,7 +55,9 @@ class DumpReport(CaseReport):
             return super().reason(row, rows)
         if row.culprit or row.error_ratio.expected is not None:
             ratios = listed(f"{name} is {factor(ratio)}" for name, ratio in row.ratios.items())
-            return f"from the truth, in units of what {row.dtype} can reach here: {ratios}; the bound is {OFF:g}"
+            return (
+                f"from the truth, in units of what {row.dtype} can reach here: {ratios}; the bound is {ERROR_BOUND:g}"
+            )
         ratio = row.error_ratio.actual
         times = "" if ratio is None else f" by {factor(ratio)} roundings of {row.dtype} in the root mean square"
         return f"the sides differ{times}; {SIZES.get(row.verdict, '')}"

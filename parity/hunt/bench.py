@@ -26,7 +26,7 @@ from parity.engine.logs import RunLog
 from parity.engine.starting import BackendInfo
 from parity.engine.supervision import BackendLost, BackendStarted, EngineOptions, OutcomeArrived
 from parity.hunt import HuntError
-from parity.judge.bound.envelope import FIRST_RUNS, OFF, Array, Envelope, EnvelopeRuns, error_ratio, size
+from parity.judge.bound.envelope import ERROR_BOUND, FIRST_RUNS, Array, Envelope, EnvelopeRuns, error_ratio, size
 from parity.judge.case import CaseJudge, Cell
 from parity.judge.compare.cell import consult_oracle
 from parity.outcome import Arrays, CellOutcome, Outcome
@@ -180,7 +180,7 @@ def judged(
         cell = judge_of(trial, own).cells[trial.dtype]
         ratios = {(name, tensor): ratio for name in cell.wrong for tensor, ratio in ratios_of(cell, name).items()}
         nearest = {name: max((r for (n, _), r in ratios.items() if n == name), default=0.0) for name in cell.wrong}
-        faults = {fault: ratio for fault, ratio in ratios.items() if ratio >= OFF}
+        faults = {fault: ratio for fault, ratio in ratios.items() if ratio >= ERROR_BOUND}
         return TrialResult(trial, own, faults, frozenset(f for f in faults if not is_finite(cell, *f)), nearest)
     except REFUSED:
         return TrialResult(trial, own)
@@ -204,13 +204,13 @@ def whole_ratios(cell: Cell, backend: str) -> dict[str, float]:
     observed = cell.observed(backend)
     for tensor, local in cell.ratios(backend).items():
         values, exact, envelope = observed[tensor], cell.oracle[tensor], cell.envelope_at(backend, tensor).whole
-        if local < OFF or values is None or values.shape != exact.shape or exact.dtype.kind == "i":
+        if local < ERROR_BOUND or values is None or values.shape != exact.shape or exact.dtype.kind == "i":
             ratios[tensor] = local
             continue
         if flushed(values, exact, cell.dtype):
             continue
         ratio = error_ratio(values, exact, envelope)
-        ratios[tensor] = ratio if ratio < OFF else error_ratio(values, exact, widened(cell, tensor, envelope))
+        ratios[tensor] = ratio if ratio < ERROR_BOUND else error_ratio(values, exact, widened(cell, tensor, envelope))
     return ratios
 
 

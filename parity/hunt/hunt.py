@@ -35,7 +35,7 @@ from parity.hunt.write import (
     write_state,
     written,
 )
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.reporting.results.directory import held, made
 from parity.reporting.results.outputs import Outputs, write_run_files
 from parity.reporting.results.results import REPORTS, new_directory
@@ -251,7 +251,7 @@ class Progress:
 
 def nearest(search: Search) -> str:
     """The largest error of each backend in error bounds."""
-    every = (f"{name} {search.best.get(name, 0.0) / OFF:.2g}" for name in search.bench.names)
+    every = (f"{name} {search.best.get(name, 0.0) / ERROR_BOUND:.2g}" for name in search.bench.names)
     return f"largest error in error bounds: {', '.join(every)}"
 
 
@@ -262,7 +262,7 @@ def answer(search: Search, request: HuntRequest, subject: Subject, folder: Path)
     if findings:
         say(f"FOUND  {plural(len(findings), 'finding')} in {trials}")
     else:
-        most = max(search.best.values(), default=0.0) / OFF
+        most = max(search.best.values(), default=0.0) / ERROR_BOUND
         say(
             f"nothing beyond {most:.2g} error bounds in {trials}"
             if search.best

@@ -21,13 +21,13 @@ from parity.cases.op import TensorShapes
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
 from parity.hunt.bench import REFUSED, Fault, TimeUp, TrialCase, TrialResult
-from parity.judge.bound.envelope import OFF, Array
+from parity.judge.bound.envelope import ERROR_BOUND, Array
 from parity.judge.diagnose.reduction import Small, reduced, shapes_of
 
 MOST_CALLS = 400
 """Trials per reduction; a case of 500 numbers takes about 100."""
 ROUNDS = 2
-CLEARLY = 8 * OFF
+CLEARLY = 8 * ERROR_BOUND
 """A smaller case has to show a large error as clearly as this: one at the bound may not show in the next run."""
 FEW_NUMBERS = 64
 """Elements are simplified one by one up to so many."""
@@ -50,7 +50,7 @@ class Reducer:
     left: int = MOST_CALLS
 
     def __post_init__(self) -> None:
-        self._least = max(OFF, min(self.ratio, CLEARLY))
+        self._least = max(ERROR_BOUND, min(self.ratio, CLEARLY))
         self._failed = {outcome.backend for outcome in self.seen.failed}
         self._needed = self.needed(self.seen.trial.case, self.seen.trial.inputs)
 

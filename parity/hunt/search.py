@@ -28,7 +28,7 @@ from parity.config.plan import ORACLE
 from parity.hunt.bench import REFUSED, Bench, Fault, TimeUp, TrialCase, TrialResult, judge_of
 from parity.hunt.descriptors import CLASSES, USUAL, Base, Descriptor, Form, descriptors, trial_of
 from parity.hunt.reduce import in_all_dtypes, reduce_case
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.case import CaseJudge
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.diagnose.behaviour import UNREPEATABLE
@@ -43,7 +43,7 @@ EXAMPLES = 4
 """Batches per round: about 30 trials, half a second."""
 MOST_SHRINKING = 120
 """Trials in which Hypothesis may make a descriptor simpler; the reduction of the case does the rest."""
-PROMISING = OFF / 4
+PROMISING = ERROR_BOUND / 4
 """An error ratio from which CMA-ES looks whether other numbers exceed the bound."""
 POPULATION, GENERATIONS = 8, 8
 STEP = 3.0
@@ -199,7 +199,7 @@ class Search:
         """0 to 1: how near a trial came to a fault that is not known."""
         faulty = {backend for backend, _ in seen[1].faults}
         near = max((ratio for name, ratio in seen[1].nearest.items() if name not in faulty), default=0.0)
-        return min(1.0, math.log1p(near) / math.log1p(OFF)) if math.isfinite(near) else 0.0
+        return min(1.0, math.log1p(near) / math.log1p(ERROR_BOUND)) if math.isfinite(near) else 0.0
 
     def _explore(self, arm: Arm) -> list[tuple[Descriptor, TrialResult]]:
         """The trials of a round; `pending` is the fault that one of them shows, in the simplest descriptor."""
@@ -341,7 +341,7 @@ class Search:
                 self.pending = faults[0]
                 return
             ratios = [max(tried[d].nearest.values(), default=0.0) if d in tried else 0.0 for d in batch]
-            evolution.tell(asked, [-math.log1p(min(ratio, OFF)) for ratio in ratios])
+            evolution.tell(asked, [-math.log1p(min(ratio, ERROR_BOUND)) for ratio in ratios])
 
     def follow(self, seen: TrialResult, fault: Fault) -> None:
         """Reduce a fault, diagnose it once, and keep it if it is a new one."""

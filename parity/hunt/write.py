@@ -20,7 +20,7 @@ from parity.hunt.bench import TrialCase
 from parity.hunt.reduce import literal
 from parity.hunt.search import Arm, HuntFinding, Search
 from parity.hunt.subject import Subject
-from parity.judge.bound.envelope import OFF, Array
+from parity.judge.bound.envelope import ERROR_BOUND, Array
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import Outcome
 from parity.reporting.results.results import as_number, spelled, write_atomically
@@ -116,7 +116,7 @@ def said(finding: HuntFinding) -> str:
     times = (
         "NaN, an infinity or a structure"
         if finding.ratio == float("inf")
-        else f"{finding.ratio / OFF:.3g} error bounds"
+        else f"{finding.ratio / ERROR_BOUND:.3g} error bounds"
     )
     return f"{finding.backend}: {titles}, in {finding.tensor} of {finding.op}, {finding.trial.dtype}: {times}"
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from parity.cases.dtypes import as_dtype
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import OFF, RUNS, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, size
+from parity.judge.bound.envelope import ERROR_BOUND, RUNS, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, size
 from parity.judge.case import Cell
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.diagnose.causes import UNSTABLE, Cause, multiplied, replaced, standing_causes
@@ -46,7 +46,7 @@ class Mistake:
     @property
     def seen_in(self) -> tuple[str, ...]:
         """The dtypes in which the judge sees it."""
-        return tuple(dtype for dtype, ratios in self.ratios.items() if any(r >= OFF for r in ratios.values()))
+        return tuple(dtype for dtype, ratios in self.ratios.items() if any(r >= ERROR_BOUND for r in ratios.values()))
 
     @property
     def fails_in(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class Effect:
     @property
     def seen(self) -> bool:
         """Whether the judge sees it."""
-        return any(value >= OFF for value in self.ratios.values())
+        return any(value >= ERROR_BOUND for value in self.ratios.values())
 
     @property
     def lossy(self) -> bool:
@@ -204,7 +204,7 @@ def beyond_tolerance(evaluator: Evaluator, effect: Effect) -> Iterator[str]:
     """The tensors that would fail against the oracle."""
     for name, predicted in effect.prediction.items():
         exact, tolerance = evaluator.base[name].values, evaluator.case.tolerance.lookup(evaluator.dtype, name)
-        if exact is None or effect.ratios[name] < OFF:
+        if exact is None or effect.ratios[name] < ERROR_BOUND:
             continue
         own = stray(predicted)
         if predicted.values is None or own.excused is not None:
@@ -272,7 +272,9 @@ def remarks(evaluator: Evaluator, zero_gradients: Iterable[str], seen: Sequence[
 
 def what_shows(evaluator: Evaluator, untransposed: Sequence[Mistake]) -> str:
     """How a missing transpose of a square weight shows."""
-    wrong = {name for m in untransposed for ratios in m.ratios.values() for name, r in ratios.items() if r >= OFF}
+    wrong = {
+        name for m in untransposed for ratios in m.ratios.values() for name, r in ratios.items() if r >= ERROR_BOUND
+    }
     if any(not evaluator.is_gradient(name) for name in wrong):
         return "y does"
     return "only gradients do, y does not" if wrong else "neither y nor the gradients do"

@@ -18,10 +18,10 @@ from parity.cases.dtypes import as_dtype
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.choices import Choices, Chosen, Mask, chosen_indices, ranks_of
 from parity.judge.bound.envelope import (
+    ERROR_BOUND,
     FIRST_RUNS,
     FLOOR,
     LOSSY,
-    OFF,
     UNIT_ROUNDOFF,
     Array,
     Envelope,
@@ -119,7 +119,9 @@ class Cell:
         """
         names = self._together(tensor)
         if tensor not in self._envelopes:
-            if (self._small and self.failing) or any(OFF <= ratio < CLEAR * OFF for ratio in self._first_ratios(names)):
+            if (self._small and self.failing) or any(
+                ERROR_BOUND <= ratio < CLEAR * ERROR_BOUND for ratio in self._first_ratios(names)
+            ):
                 self._envelopes |= self.with_terms(self._runs.envelopes(tensors=names))
             else:
                 self._envelopes |= {name: self.first_envelope(name) for name in names}
@@ -232,7 +234,7 @@ class Cell:
     def wrong(self) -> dict[str, dict[str, float]]:
         """For every backend that ran, the error ratio of every tensor in which it is wrong."""
         ran = [name for name, outcome in self.outcomes.items() if outcome.outcome is Outcome.OK]
-        return {name: {t: r for t, r in self.ratios(name).items() if r >= OFF} for name in ran}
+        return {name: {t: r for t, r in self.ratios(name).items() if r >= ERROR_BOUND} for name in ran}
 
     def ratios(self, backend: str) -> dict[str, float]:
         """The error ratios of a backend's tensors that fail or may be wrong."""
@@ -262,7 +264,7 @@ class Cell:
         if (backend, tensor) not in self.failing and self._passes(backend, tensor, values):
             return None
         ratio = error_ratio(values, exact, self.envelope(tensor))
-        known = (backend, tensor) not in self.failing and ratio < OFF
+        known = (backend, tensor) not in self.failing and ratio < ERROR_BOUND
         if known or self.chosen(backend) is None:
             return ratio
         return error_ratio(values, exact, self.envelope_at(backend, tensor))
@@ -305,7 +307,7 @@ class Cell:
     def _passes(self, backend: str, tensor: str, values: Array) -> bool:
         """Whether the first runs alone show that a tensor is right."""
         near = self._near(backend, tensor)
-        return near or error_ratio(values, self.oracle[tensor], self.first_envelope(tensor)) < OFF
+        return near or error_ratio(values, self.oracle[tensor], self.first_envelope(tensor)) < ERROR_BOUND
 
     def _near(self, backend: str, tensor: str) -> bool:
         """Whether a passing tensor is so close to the oracle that its error ratio stays below 8 in every row, channel
@@ -320,12 +322,12 @@ class Cell:
         )
         if metrics is None or metrics.n_nonfinite_mismatched:
             return False
-        limit = OFF * FLOOR[self.dtype]
+        limit = ERROR_BOUND * FLOOR[self.dtype]
         scale = self.scales[tensor]
         if metrics.rmse > limit * scale[0] or metrics.max_abs_diff > limit * scale[1]:
             return False
         values = self._usable(backend, tensor)
-        return values is not None and error_ratio(values, self.oracle[tensor], self._narrowest[tensor]) < OFF
+        return values is not None and error_ratio(values, self.oracle[tensor], self._narrowest[tensor]) < ERROR_BOUND
 
     @cached_property
     def _narrowest(self) -> dict[str, Envelope]:
@@ -468,7 +470,7 @@ class CaseJudge:
         if earlier is not None:
             return earlier
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
-        wrong = {name for name, value in cell.wrong[backend].items() if value >= OFF}
+        wrong = {name for name, value in cell.wrong[backend].items() if value >= ERROR_BOUND}
         if wrong <= set(exact) and any(name == backend and not r.best.explains for (_, name), r in results.items()):
             return search(evaluator, observed, exact=exact, depth=1)
         question = Question(evaluator, observed)
@@ -543,7 +545,7 @@ class CaseJudge:
         if size(error).rms <= LOSSY * envelope * envelope / (unit * exact):
             return UNSTABLE
         float32 = envelope * UNIT_ROUNDOFF["float32"] / unit
-        return DEGRADED if cell.dtype == "float64" and size(error).rms < OFF * float32 else SEMANTIC
+        return DEGRADED if cell.dtype == "float64" and size(error).rms < ERROR_BOUND * float32 else SEMANTIC
 
     def _error(self, dtype: str, backend: str, tensor: str) -> Array | None:
         """A backend's error from the oracle; None if it cannot be computed or is not finite."""
@@ -585,7 +587,7 @@ def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array], observed: 
 
 def bound_of(envelopes: Mapping[str, Envelope]) -> dict[str, Array | float]:
     """The largest error of a careful implementation, for every element where that is known."""
-    return {name: OFF * (e.max if e.errors is None else e.errors) for name, e in envelopes.items()}
+    return {name: ERROR_BOUND * (e.max if e.errors is None else e.errors) for name, e in envelopes.items()}
 
 
 def usable(output: Output | None, exact: Array, dtype: str) -> Array | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.compare.metrics import Metrics
 from parity.library.report import Agreement, ExactErrors, Report, Row
 from parity.reporting.text.words import few, grouped
@@ -173,7 +173,7 @@ def larger_error(errors: ExactErrors, names: tuple[str, str]) -> str:
     sizes = f"error from exact: {names[0]} {brief(errors.actual_rms)}, {names[1]} {brief(errors.expected_rms)} (rms)"
     actual, expected = names
     for ratio, wrong, other in ((errors.ratio, actual, expected), (inverse(errors.ratio), expected, actual)):
-        if ratio >= OFF:
+        if ratio >= ERROR_BOUND:
             times = brief(ratio) if math.isfinite(ratio) else "infinitely many"
             return f"{sizes}: {wrong} is wrong, its error is {times} times that of {other}"
     return f"{sizes}: both errors are about the same"

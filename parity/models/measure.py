@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity.judge.bound.envelope import FLOOR, OFF, WORK, Array, Envelope, envelope_of, error_ratio, size
+from parity.judge.bound.envelope import ERROR_BOUND, FLOOR, WORK, Array, Envelope, envelope_of, error_ratio, size
 from parity.judge.bound.groups import Spread
 from parity.models.ports import ModelError
 from parity.models.worker.tape import Recorded, regrouped
@@ -40,7 +40,7 @@ class Distance:
     @property
     def exceeds_bound(self) -> bool:
         """Whether it is more than rounding."""
-        return not self.ratio < OFF
+        return not self.ratio < ERROR_BOUND
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from parity.cases.options import differing
 from parity.config.plan import ORACLE, CasePlan
 from parity.engine.inputs import slug
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.case import CaseJudge, Cell, Judged
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.verdict import Comparison
@@ -264,7 +264,7 @@ class PortPair(ComparedPorts):
         words = re.findall(r"\w+", f"{text} {finding.options.get('dtype')}")
         narrow = next((name for name in ULP if name in words), "")
         metrics = finding.metrics.get(at)
-        if narrow and metrics is not None and metrics.rmse <= OFF * ULP[narrow] * metrics.expected_rms:
+        if narrow and metrics is not None and metrics.rmse <= ERROR_BOUND * ULP[narrow] * metrics.expected_rms:
             finding.id, finding.title, finding.explained = "layer-options", f"computes in {narrow}", True
         if text and len(text) <= LONGEST and (narrow or not finding.explained or finding.id == EDITED):
             finding.title += f"; it computes {text}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from markupsafe import Markup
 
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.models.view import HEAD, views
 from parity.reporting.kinds import Anchors, CaseReport
 from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Results
@@ -39,7 +39,7 @@ class ModelReport(CaseReport):
     resumes_by_dtype = True
     template = "models"
     head: Sequence[str] = HEAD
-    legend = f"In a model, {OFF:g} envelopes are the tolerance. "
+    legend = f"In a model, {ERROR_BOUND:g} envelopes are the tolerance. "
 
     def recorded(self, case: CasePlan, folder: Path | None) -> tuple[dict[str, Any], dict[str, InputRow]]:  # noqa: ARG002 - drawn by the baseline
         """The functions; the batch is drawn by the baseline."""
@@ -50,9 +50,9 @@ class ModelReport(CaseReport):
         return not row.rtol and not row.atol
 
     def excess(self, row: ComparisonRow) -> float:
-        """The difference in tolerances; OFF envelopes are one."""
+        """The difference in tolerances; ERROR_BOUND envelopes are one."""
         if self.enveloped(row) and row.verdict not in UNMEASURED:
-            return row.largest_ratio / OFF
+            return row.largest_ratio / ERROR_BOUND
         return super().excess(row)
 
     def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
@@ -63,10 +63,10 @@ class ModelReport(CaseReport):
             return f"{row.actual}'s own values are {row.largest_ratio:.3g} roundings from those of {row.expected}"
         what = "given the same inputs" if row.tensor.startswith(LAYER) else "run on its own"
         if not row.fails:
-            return f"{what}, {row.actual} is within {OFF:g} envelopes of {row.expected}: rounding"
+            return f"{what}, {row.actual} is within {ERROR_BOUND:g} envelopes of {row.expected}: rounding"
         return (
             f"{what}, {row.actual} is {row.largest_ratio:.3g} times as far from {row.expected} as runs whose weights "
-            f"and inputs are perturbed by an ulp; the error bound is {OFF:g}"
+            f"and inputs are perturbed by an ulp; the error bound is {ERROR_BOUND:g}"
         )
 
     def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:

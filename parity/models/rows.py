@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import FLOOR, OFF
+from parity.judge.bound.envelope import ERROR_BOUND, FLOOR
 from parity.judge.compare.cell import NOTHING_FINITE
 from parity.judge.compare.metrics import Metrics, compare, quotient
 from parity.judge.compare.verdict import Comparison, Verdict
@@ -114,7 +114,7 @@ class ComparedPorts:
         metrics = differing(have, want)
         scale = FLOOR[self.dtype] * metrics.expected_rms
         ratio = quotient(metrics.rmse, scale)
-        is_wrong = ratio >= OFF or metrics.n_nonfinite_mismatched > 0
+        is_wrong = ratio >= ERROR_BOUND or metrics.n_nonfinite_mismatched > 0
         verdict = (
             Verdict.NONFINITE if metrics.n_nonfinite_mismatched else Verdict.SEMANTIC if is_wrong else Verdict.CLOSE
         )
@@ -142,8 +142,8 @@ class ComparedPorts:
             ratio = quotient(abs(value - ours[name]), spread)
             verdict = Verdict.EQUAL if value == ours[name] else Verdict.CLOSE
             yield replace(
-                start, verdict=Verdict.SEMANTIC if ratio >= OFF else verdict, error_ratio=(ratio, 0.0),
-                envelope=(spread, spread), culprit=(self.other.name,) if ratio >= OFF else (),
+                start, verdict=Verdict.SEMANTIC if ratio >= ERROR_BOUND else verdict, error_ratio=(ratio, 0.0),
+                envelope=(spread, spread), culprit=(self.other.name,) if ratio >= ERROR_BOUND else (),
             )  # fmt: skip
 
     def _other_outputs(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.results.rows import Results
@@ -26,7 +26,10 @@ from parity.repro.words import (
     versions,
 )
 
-RATIO = f"The error ratio is the error over that of a careful implementation in this dtype; the error bound is {OFF:g}."
+RATIO = (
+    "The error ratio is the error over that of a careful implementation in this dtype; "
+    f"the error bound is {ERROR_BOUND:g}."
+)
 MAX_OPS = 20_000
 """A user's file of more characters is attached."""
 

@@ -20,7 +20,7 @@ from parity.cases.op import Input, Op, TensorShapes, call_params, default_params
 from parity.config.backends import ADAPTERS
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Envelope, error_ratio
+from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, Envelope, error_ratio
 from parity.judge.compare.verdict import Verdict
 from parity.reporting.results.cells import CellResult, ratio_of
 from parity.reporting.results.kept import KeptError, backend_folders, kept_path, load
@@ -431,13 +431,13 @@ def accuracy(
     rms, largest = envelope.rms, envelope.max
     # The exact values are stored in float64, so that a float64 error is known up to a unit roundoff.
     measured = ratio if live is None else error_ratio(np.asarray(live), np.asarray(exact), Envelope(rms, largest))
-    if measured >= OFF - 1 or live is None:
-        return Accuracy(rms, largest, measured, OFF if measured >= OFF else OFF - 1)
+    if measured >= ERROR_BOUND - 1 or live is None:
+        return Accuracy(rms, largest, measured, ERROR_BOUND if measured >= ERROR_BOUND else ERROR_BOUND - 1)
     try:
         part, local = careful.worst(row.tensor, live, exact) if careful else ((), 0.0)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ReproError(f"{name_of(cell)}: the reference fails: {printable(str(error))}") from error
-    if local < OFF - 1:
+    if local < ERROR_BOUND - 1:
         raise ReproError(
             f"{name_of(cell)}: only a part of {printable(row.tensor)} exceeds the error bound, "
             "and that part's bound is not known"
@@ -447,4 +447,4 @@ def accuracy(
     errors = errors[np.isfinite(errors)]
     # So that the script's ratio is the judge's, which knows the envelope of every element.
     rms, largest = (float(error / local) for error in (np.sqrt(np.mean(np.square(errors))), errors.max()))
-    return Accuracy(rms, largest, local, OFF if local >= OFF else OFF - 1, part)
+    return Accuracy(rms, largest, local, ERROR_BOUND if local >= ERROR_BOUND else ERROR_BOUND - 1, part)

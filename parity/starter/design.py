@@ -27,7 +27,7 @@ from parity.cases.oracle import evaluate
 from parity.config import ConfigError, load_plan
 from parity.config.plan import CasePlan
 from parity.judge.audit import audit_case
-from parity.judge.bound.envelope import OFF, Array, error_ratio, size
+from parity.judge.bound.envelope import ERROR_BOUND, Array, error_ratio, size
 from parity.judge.case import CLEAR, Cell
 from parity.judge.compare.cell import consult_oracle
 from parity.starter import StarterError
@@ -118,7 +118,7 @@ class Tried:
         exact = cell.oracle[name]
         if np.allclose(values, exact, rtol=tolerance.rtol, atol=tolerance.atol):
             return False
-        return error_ratio(values, exact, cell.first_envelope(name)) >= CLEAR * OFF
+        return error_ratio(values, exact, cell.first_envelope(name)) >= CLEAR * ERROR_BOUND
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from parity.cases import OPS
 from parity.cases.oracle import IN_SEQUENCE, evaluate
 from parity.config.plan import CasePlan
 from parity.diagnoses import DIAGNOSES
-from parity.judge.bound.envelope import OFF, envelopes
+from parity.judge.bound.envelope import ERROR_BOUND, envelopes
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.diagnose.asking import Kernel
@@ -41,7 +41,7 @@ class Counted:
 
 def bounds(case: CasePlan, dtype: str, inputs: Tensors) -> dict[str, float]:
     oracle = consult_oracle(case, inputs)
-    return {name: OFF * envelope.max for name, envelope in envelopes(case, dtype, inputs, oracle).items()}
+    return {name: ERROR_BOUND * envelope.max for name, envelope in envelopes(case, dtype, inputs, oracle).items()}
 
 
 def shown(

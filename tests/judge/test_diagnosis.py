@@ -11,7 +11,7 @@ from parity.cases import OPS
 from parity.cases.exact.formats import FORMATS, on_grid, rounded
 from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate
 from parity.diagnoses import DIAGNOSES
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, size
+from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, WORK, size
 from parity.judge.case import prepared
 from parity.judge.diagnose.causes import standing_causes
 from parity.judge.diagnose.evaluator import Alteration
@@ -173,7 +173,7 @@ def test_every_transform_is_named(change):
         assert names(found, dtype)[0] == expected, [(d.id, d.evidence) for d in found.diagnoses]
         first = next(d for d in found.diagnoses if d.dtype == dtype and d.id == expected)
         assert first.explained
-        assert first.residual_before > OFF > first.residual_after
+        assert first.residual_before > ERROR_BOUND > first.residual_after
         assert expected == "localized" or "where the reference has" in first.evidence["expression"]
 
 

@@ -15,7 +15,7 @@ from parity.cases.oracle import IN_SEQUENCE, evaluate
 from parity.config import load_plan
 from parity.config.plan import CasePlan, WrittenAt
 from parity.config.tolerances import DEFAULT_TOLERANCES
-from parity.judge.bound.envelope import OFF, Envelope, Size, envelope_of, envelopes, error_ratio, size
+from parity.judge.bound.envelope import ERROR_BOUND, Envelope, Size, envelope_of, envelopes, error_ratio, size
 from parity.judge.bound.groups import Spread
 from parity.judge.case import Cell
 from parity.judge.compare.cell import consult_oracle
@@ -90,17 +90,17 @@ def ratio_of(statistics, offset, dtype):
 @pytest.mark.parametrize("offset", [0.0, 30.0, 700.0])
 @pytest.mark.parametrize("statistics", [two_pass, welford, blocked, double])
 def test_careful_code_stays_inside(statistics, offset, dtype):
-    assert ratio_of(statistics, offset, dtype) < OFF / 2
+    assert ratio_of(statistics, offset, dtype) < ERROR_BOUND / 2
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("statistics", "offset"), [(naive, 30.0), (naive, 700.0), (unbiased, 0.0), (unbiased, 30.0)])
 def test_planted_faults_stand_outside(statistics, offset, dtype):
-    assert ratio_of(statistics, offset, dtype) >= OFF
+    assert ratio_of(statistics, offset, dtype) >= ERROR_BOUND
 
 
 def test_a_naive_variance_cannot_be_seen_without_an_offset():
-    assert ratio_of(naive, 0.0, np.float32) < OFF
+    assert ratio_of(naive, 0.0, np.float32) < ERROR_BOUND
 
 
 def test_a_long_sum_in_sequence_is_careful_code():
@@ -114,7 +114,7 @@ def test_a_long_sum_in_sequence_is_careful_code():
     oracle = consult_oracle(case, inputs)
     looped = np.cumsum(inputs["grad.y"].ravel(), dtype=np.float32)[-1:]
     envelope = envelopes(case, "float32", inputs, oracle)["grad.bias"]
-    assert error_ratio(looped, oracle["grad.bias"], envelope) < OFF / 2
+    assert error_ratio(looped, oracle["grad.bias"], envelope) < ERROR_BOUND / 2
     assert abs(float(looped[0]) - float(oracle["grad.bias"][0])) > 8 * 2.0**-24 * n / 2
 
 
@@ -177,11 +177,11 @@ def test_an_ill_conditioned_row_does_not_excuse_another_one():
     case, inputs, values = ill_conditioned_row(np.float32)
     oracle = consult_oracle(case, inputs)
     envelope = envelopes(case, "float32", inputs, oracle)["y"]
-    assert error_ratio(values, oracle["y"], envelope) < OFF / 2
+    assert error_ratio(values, oracle["y"], envelope) < ERROR_BOUND / 2
     off = values.copy()
     off[5] += np.float32(1e-4)
     assert error_ratio(off, oracle["y"], Envelope(envelope.rms, envelope.max)) < 1
-    assert error_ratio(off, oracle["y"], envelope) > 10 * OFF
+    assert error_ratio(off, oracle["y"], envelope) > 10 * ERROR_BOUND
 
 
 @pytest.mark.parametrize("shape", [(40,), (6, 8), (3, 4, 5), (2, 3, 4, 5)])
@@ -197,11 +197,11 @@ def test_groups_are_the_slices_of_a_tensor(shape):
     exact, finite = np.zeros(shape, np.longdouble), np.ones(shape, np.bool_)
     envelope = envelope_of(np.max(runs, axis=0), exact, finite, spread.inflation)
     healthy = [error_ratio(true * rng.standard_normal(shape), exact, envelope) for _ in range(200)]
-    assert max(healthy) < OFF
+    assert max(healthy) < ERROR_BOUND
     off = rng.standard_normal(shape)
     off[(0,) * len(shape)] = 1e3
     assert error_ratio(off, exact, Envelope(envelope.rms, envelope.max)) < 1
-    assert error_ratio(off, exact, envelope) >= OFF
+    assert error_ratio(off, exact, envelope) >= ERROR_BOUND
 
 
 def test_a_group_in_which_the_reference_is_exact_gives_no_scale():
@@ -230,7 +230,7 @@ def float16_rows(values):
 
 def test_a_reference_that_overflows_in_a_narrow_type_excuses_nobody():
     assert float16_rows(lambda y: y) < 2
-    assert float16_rows(lambda y: y * np.float32(1.05)) >= OFF
+    assert float16_rows(lambda y: y * np.float32(1.05)) >= ERROR_BOUND
     assert float16_rows(lambda y: np.where(np.arange(WIDTH) == 7, np.inf, y)) == np.inf
 
 
@@ -253,7 +253,7 @@ def linear_sums(dtype, offset, start):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("start", [True, False])
 def test_a_product_that_starts_from_the_bias_is_careful_code(dtype, start):
-    assert linear_sums(dtype, 3e4, start) < OFF / 2
+    assert linear_sums(dtype, 3e4, start) < ERROR_BOUND / 2
 
 
 def activation(op, x, dtype, slope):
@@ -285,8 +285,8 @@ FROM_THE_OUTPUT = {
 @pytest.mark.parametrize("op", FROM_THE_OUTPUT)
 def test_a_gradient_from_an_output_that_saturates_is_careful_code(op, x, dtype):
     """tanh's 1 - y * y at 6 has 2 digits less than 1 / cosh(x)^2, which autograd takes."""
-    assert activation(op, x, dtype, FROM_THE_OUTPUT[op]) < OFF / 2
-    assert activation(op, x, dtype, lambda v: FROM_THE_OUTPUT[op](v) + 64 * np.finfo(dtype).eps * abs(v)) >= OFF
+    assert activation(op, x, dtype, FROM_THE_OUTPUT[op]) < ERROR_BOUND / 2
+    assert activation(op, x, dtype, lambda v: FROM_THE_OUTPUT[op](v) + 64 * np.finfo(dtype).eps * abs(v)) >= ERROR_BOUND
 
 
 def bias_sums(op, params, shapes, name, dtype):
@@ -314,8 +314,8 @@ def bias_sums(op, params, shapes, name, dtype):
 def test_a_gradient_summed_row_after_row_is_careful_code(op, params, shapes, name, dtype):
     """autograd sums axis by axis, NumPy's reduceat in pairs: neither has the error of one long chain."""
     whole, without_a_row = bias_sums(op, params, shapes, name, dtype)
-    assert whole < OFF / 2
-    assert without_a_row >= OFF
+    assert whole < ERROR_BOUND / 2
+    assert without_a_row >= ERROR_BOUND
 
 
 def test_the_gradient_of_an_attention_over_one_key_is_rounding_where_products_do_not_cancel():
@@ -335,8 +335,8 @@ def test_the_gradient_of_an_attention_over_one_key_is_rounding_where_products_do
     cell = Cell(case, "float32", inputs, oracle)
     assert "grad.query" in cell.zero_gradients
     envelope = cell.with_terms(envelopes(case, "float32", inputs, oracle))["grad.query"]
-    assert 0 < error_ratio(outputs["grad.query"], oracle["grad.query"], envelope) < OFF / 2
-    assert error_ratio(outputs["grad.query"] * 100, oracle["grad.query"], envelope) >= OFF
+    assert 0 < error_ratio(outputs["grad.query"], oracle["grad.query"], envelope) < ERROR_BOUND / 2
+    assert error_ratio(outputs["grad.query"] * 100, oracle["grad.query"], envelope) >= ERROR_BOUND
 
 
 def test_a_masked_score_of_minus_infinity_excuses_no_element():

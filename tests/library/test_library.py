@@ -532,7 +532,7 @@ def test_equal_zeros_are_no_suspect():
 
 SQUARE = np.random.default_rng(2).normal(size=(6, 6))
 CUBE = np.random.default_rng(3).normal(size=(2, 3, 4))
-OFF = np.random.default_rng(4).normal(size=(8, 6)).astype(np.float32)
+ERROR_BOUND = np.random.default_rng(4).normal(size=(8, 6)).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -559,14 +559,18 @@ OFF = np.random.default_rng(4).normal(size=(8, 6)).astype(np.float32)
         (-W, W, "actual is expected with the opposite sign"),
         (W * 0, W, "actual is all zeros"),
         (W, W * 0, "expected is all zeros"),
-        (np.where(np.arange(8)[:, None] == 3, OFF, W), W, "confined to 6 of 48 elements: index 3 of axis 0 (length 8)"),
+        (
+            np.where(np.arange(8)[:, None] == 3, ERROR_BOUND, W),
+            W,
+            "confined to 6 of 48 elements: index 3 of axis 0 (length 8)",
+        ),
         (
             np.where(np.arange(6) == 5, 0, W),
             W,
             "confined to 8 of 48 elements: index 5 of axis 1 (length 6); actual has zeros there",
         ),
         (W.astype(np.float16).astype(np.float32), W, "every value of actual is exact in float16"),
-        (W.astype(np.float32).astype(np.float64), W.astype(np.float64) + 1e-9 * OFF, None),
+        (W.astype(np.float32).astype(np.float64), W.astype(np.float64) + 1e-9 * ERROR_BOUND, None),
     ],
     ids=range(21),
 )
@@ -589,14 +593,14 @@ def test_exchanged_tensors_are_named():
     ("actual", "expected"),
     [
         (SQUARE.T + np.where(np.eye(6) > 0, 1e-3, 0), SQUARE),
-        (2 * W + np.float32(1e-3) * OFF, W),
-        (-W + np.float32(1e-3) * OFF, W),
-        (W + OFF, W),
+        (2 * W + np.float32(1e-3) * ERROR_BOUND, W),
+        (-W + np.float32(1e-3) * ERROR_BOUND, W),
+        (W + ERROR_BOUND, W),
         (np.ones((3, 3)), np.full((3, 3), 2.0)),
         (np.array([1.0, 2.0]), np.array([2.0, 1.0])),
         (np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.0, 1.0])),
         (W.astype(np.float16).astype(np.float32) * np.float32(1.01), W),
-        (np.where(OFF > 1, W + 1, W), W),
+        (np.where(ERROR_BOUND > 1, W + 1, W), W),
         (np.array([True, False, True, False]), np.array([False, True, False, True])),
     ],
     ids=range(10),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parity.config.plan import ORACLE, CasePlan
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.compare.verdict import Verdict
 from parity.outcome import CellOutcome, Outcome
 from parity.training.judge.curves import CurveJudge, CurveRatios
@@ -261,7 +261,7 @@ def test_a_little_noise_that_nothing_explains_is_tolerated_and_told(case: CasePl
     assert stage.verdict is Verdict.CLOSE
     assert stage.suspect
     assert stage.culprit == ("approximate",)
-    assert stage.error_ratio[0] >= OFF
+    assert stage.error_ratio[0] >= ERROR_BOUND
 
 
 def test_more_noise_than_that_is_a_parting(case: CasePlan) -> None:

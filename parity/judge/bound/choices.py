@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from parity.cases.draw import generator
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Array, Arrays, Envelope, EnvelopeRuns, size
+from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, Array, Arrays, Envelope, EnvelopeRuns, size
 
 Mask = NDArray[np.bool_]
 GRADIENT = "grad."
@@ -123,7 +123,7 @@ class Choices:
             kinks = {n: (low[n] < 0) | (high[n] > 0) for n in exact}
             sizes = {n: np.maximum(np.abs(low[n] + v), np.abs(high[n] + v)) for n, v in exact.items()}
             rounding = {n: np.maximum(self._rounding(n, mask, dtype), unit * sizes[n]) for n, mask in kinks.items()}
-            slack = {n: OFF * values for n, values in rounding.items()}
+            slack = {n: ERROR_BOUND * values for n, values in rounding.items()}
             inside = {n: (low[n] - slack[n] <= errors[n]) & (errors[n] <= high[n] + slack[n]) for n in exact}
             if all(mask.all() for mask in inside.values()):
                 break

@@ -29,7 +29,7 @@ RUNS = 12
 FEW = 16
 FIRST_RUNS = 3
 """One run of each kind. The envelope only grows with the runs: a tensor within that of the first needs no more."""
-OFF = 8.0
+ERROR_BOUND = 8.0
 """The error bound: from this error ratio on, a backend is wrong. Over 196 cases
 (benchmarks/envelope.py) the healthy kernels of torch 2.13.0, paddle 3.3.1 and oneflow 0.9.0 have medians below 1 and
 reach 4.3 at most, in their worst groups."""

@@ -15,7 +15,7 @@ from parity.cases.exact.formats import FORMATS, Format, rounded
 from parity.cases.formula import ATOM, definitions, named_formulas, output_formula
 from parity.cases.op import Variant
 from parity.cases.program import Program
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Predicted, Prediction
 
 SEMANTIC, UNSTABLE, DEGRADED = "semantic", "unstable", "degraded"
@@ -98,11 +98,11 @@ def multiplied(names: Iterable[str], factor: float) -> Change:
     return changed(names, lambda predicted: predicted.times(factor))
 
 
-def narrowed(names: Iterable[str], target: Format, digits: int, most: float = OFF) -> tuple[Change, Change]:
+def narrowed(names: Iterable[str], target: Format, digits: int, most: float = ERROR_BOUND) -> tuple[Change, Change]:
     """Two changes: tensors are stored in a lower precision, to within `most` of its unit roundoffs, or computed in
     it."""
     names = tuple(names)
-    stored = changed(names, lambda predicted: predicted.stored(target.unit_roundoff * most / OFF))
+    stored = changed(names, lambda predicted: predicted.stored(target.unit_roundoff * most / ERROR_BOUND))
     return stored, changed(names, lambda predicted: predicted.widened(2.0 ** (digits - target.digits)))
 
 

@@ -17,7 +17,7 @@ from parity.cases.op import IncompatibleError
 from parity.cases.program import Ref
 from parity.cases.substitutes import OVERWRITING
 from parity.cases.trial import Trial
-from parity.judge.bound.envelope import OFF, Array, size
+from parity.judge.bound.envelope import ERROR_BOUND, Array, size
 from parity.judge.diagnose.causes import Cause, formats_below
 from parity.judge.diagnose.evaluator import Alteration, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
@@ -247,7 +247,7 @@ class Scan:
         values = np.abs(self._wrong[name], dtype=np.float64)
         size = float(np.max(values, initial=0.0, where=np.isfinite(values)))
         unit = float(np.finfo(self._wrong[name].dtype).eps)
-        return NEAR * OFF * max(self._evaluator.base[name].envelope.max, size * unit)
+        return NEAR * ERROR_BOUND * max(self._evaluator.base[name].envelope.max, size * unit)
 
     def _little_of(self, name: str) -> float:
         """The root mean square that a close prediction may leave of the error; below 0 where nothing is exact."""
@@ -457,7 +457,7 @@ class Scan:
         if prediction is None or name not in prediction:
             return False
         predicted = prediction[name]
-        return ratio(self._wrong[name], replace(predicted, envelope=predicted.envelope.joined(own[name]))) < OFF
+        return ratio(self._wrong[name], replace(predicted, envelope=predicted.envelope.joined(own[name]))) < ERROR_BOUND
 
     def _fits_the_bound(self, name: str, values: Array | None) -> bool:
         """Whether a prediction matches the observed tensor: roughly, then by the error bound."""
@@ -468,4 +468,4 @@ class Scan:
         excused = self._evaluator.envelopes[name].excused
         if (beyond if excused is None else beyond & ~excused).any():
             return False
-        return ratio(observed, self._evaluator.predicted(name, values)) < OFF
+        return ratio(observed, self._evaluator.predicted(name, values)) < ERROR_BOUND

@@ -23,7 +23,15 @@ from parity.cases.oracle import evaluate, is_plain, program_of
 from parity.cases.program import Program
 from parity.config.plan import CasePlan
 from parity.judge.bound.choices import Chosen
-from parity.judge.bound.envelope import FLOOR, OFF, UNIT_ROUNDOFF, Envelope, EnvelopeRuns, error_ratio, work_dtype
+from parity.judge.bound.envelope import (
+    ERROR_BOUND,
+    FLOOR,
+    UNIT_ROUNDOFF,
+    Envelope,
+    EnvelopeRuns,
+    error_ratio,
+    work_dtype,
+)
 
 Array = NDArray[Any]
 BAND_RUNS = 6
@@ -311,7 +319,7 @@ def excusing(chosen: Chosen, evaluator: Evaluator, observed: Observed) -> Evalua
     e, everywhere = evaluator, replace(chosen, valid=chosen.kinks)
     oracle = {name: predicted.values for name, predicted in e.base.items() if predicted.values is not None}
     narrow = Evaluator(e.case, e.dtype, e.inputs, oracle, e.envelopes, e.op, everywhere)
-    if any(value >= OFF for value in ratios(observed, narrow.base).values()):
+    if any(value >= ERROR_BOUND for value in ratios(observed, narrow.base).values()):
         return narrow
     return Evaluator(e.case, e.dtype, e.inputs, oracle, e.envelopes, e.op, chosen)
 

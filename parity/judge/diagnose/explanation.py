@@ -14,7 +14,7 @@ from functools import reduce
 import numpy as np
 
 from parity.cases.op import IncompatibleError
-from parity.judge.bound.envelope import OFF, Array, size
+from parity.judge.bound.envelope import ERROR_BOUND, Array, size
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio, ratios, worst
 from parity.judge.diagnose.expressions import expression_of
@@ -51,13 +51,13 @@ class KernelExplanation:
     @property
     def wrong(self) -> list[str]:
         """The tensors whose error exceeds the bound."""
-        return [name for name, value in self.left.items() if value >= OFF]
+        return [name for name, value in self.left.items() if value >= ERROR_BOUND]
 
     @property
     def explains(self) -> bool:
         """Whether every tensor lies within the error bound, without too many fitted numbers."""
         burdens = (sum(c.weight for c in self.causes if c.only == only) for only in {c.only for c in self.causes})
-        return max(burdens, default=0.0) <= MAX_BURDEN and all(value < OFF for value in self.left.values())
+        return max(burdens, default=0.0) <= MAX_BURDEN and all(value < ERROR_BOUND for value in self.left.values())
 
     @property
     def score(self) -> float:
@@ -121,12 +121,12 @@ class KernelExplanation:
         for name, predicted in comparable.items():
             before, after = self.left[name], ratio(self.observed.get(name), predicted)
             # While another cause is missing, this one applies to all tensors, even if some look worse.
-            partial = before >= OFF and after < MUCH_WORSE * before and not predicted.unstable
-            if cause.lossy and before >= OFF and name in self.exact:
+            partial = before >= ERROR_BOUND and after < MUCH_WORSE * before and not predicted.unstable
+            if cause.lossy and before >= ERROR_BOUND and name in self.exact:
                 exceptions += 1
-            elif (after < OFF and credible(self.observed.get(name), predicted, before)) or partial:
+            elif (after < ERROR_BOUND and credible(self.observed.get(name), predicted, before)) or partial:
                 taken[name], left[name] = predicted, after
-            elif after > max(OFF, before):
+            elif after > max(ERROR_BOUND, before):
                 exceptions += 1
         return replace(self, causes=(*self.causes, cause), prediction=taken, left=left, exceptions=exceptions)
 
@@ -193,7 +193,7 @@ def credible(values: Array | None, predicted: Predicted, before: float) -> bool:
 
     Where the algorithm overflows, so must the observed tensor.
     """
-    if not predicted.unstable or before < OFF or values is None or predicted.values is None:
+    if not predicted.unstable or before < ERROR_BOUND or values is None or predicted.values is None:
         return True
     if predicted.envelope.excused is not None and np.isfinite(values).all():
         return False

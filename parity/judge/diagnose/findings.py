@@ -9,7 +9,7 @@ import numpy as np
 
 from parity.config.plan import ORACLE
 from parity.judge.bound.choices import IN_ORDER, OTHER_EQUALS, Chosen, Mask
-from parity.judge.bound.envelope import OFF, size
+from parity.judge.bound.envelope import ERROR_BOUND, size
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.approximation import APPROXIMATED
@@ -36,7 +36,11 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
     if result.rivals:
         rows.insert(0, not_identifiable(cell, result))
     named = {tensor for row in rows for tensor in row.tensors}
-    rest = {n: best.left[n] for n in start.left if best.left[n] >= OFF or (start.left[n] >= OFF and n not in named)}
+    rest = {
+        n: best.left[n]
+        for n in start.left
+        if best.left[n] >= ERROR_BOUND or (start.left[n] >= ERROR_BOUND and n not in named)
+    }
     for name, behaviour in result.behaviours:
         # A sum that grows, or a function, is that of some tensors; the other behaviours show in all.
         some = "slope" in behaviour or name == APPROXIMATED
@@ -85,7 +89,9 @@ def diagnosis(cell: CellKey, cause: Cause, needing: Mapping[str, float], result:
     if expression:
         evidence["expression"] = expression
     title = CATALOGUE[cause.id].title
-    return Diagnosis(*cell, cause.id, title, tuple(needing), left < OFF, worst(needing.values()), left, evidence)
+    return Diagnosis(
+        *cell, cause.id, title, tuple(needing), left < ERROR_BOUND, worst(needing.values()), left, evidence
+    )
 
 
 def sizes(best: KernelExplanation, tensor: str) -> dict[str, float | None]:
@@ -145,7 +151,7 @@ def choice_diagnoses(
 ) -> Iterator[Diagnosis]:
     """Diagnoses of backends that took another valid gradient than the oracle, in tensors without other errors."""
     for backend, chosen in choices.items():
-        left = {name: ratio for name in chosen.tensors if (ratio := ratios(backend)[name]) < OFF}
+        left = {name: ratio for name in chosen.tensors if (ratio := ratios(backend)[name]) < ERROR_BOUND}
         evidence = {
             "chosen": {backend: chosen.backend, "the oracle": chosen.oracle},
             "elements": {name: int(chosen.valid[name].sum()) for name in left},

@@ -16,7 +16,7 @@ import numpy as np
 
 from parity.cases.oracle import program_of
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import OFF, Array
+from parity.judge.bound.envelope import ERROR_BOUND, Array
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
 from parity.judge.diagnose.reduction import Dim, sizes_of
 
@@ -53,7 +53,7 @@ def growing(case: CasePlan, inputs: Mapping[str, Array], ratios: Ratios) -> dict
         if len(answers) < FEWEST:
             continue
         slopes = {name: slope(lengths, of_one(name, answers)) for name in answers[-1]}
-        grown = [name for name, value in slopes.items() if value >= SLOPE and answers[-1][name] >= OFF]
+        grown = [name for name, value in slopes.items() if value >= SLOPE and answers[-1][name] >= ERROR_BOUND]
         if grown:
             return {
                 "tensors": grown,

@@ -18,7 +18,7 @@ from parity.cases.candidates import MAX_STEPS
 from parity.cases.dtypes import COMPUTED_IN, as_dtype
 from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, Array, size
+from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, Array, size
 from parity.judge.diagnose.approximation import APPROXIMATED, approximated
 from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.behaviour import BY_ROW, behaviours, relative_error
@@ -337,7 +337,7 @@ class Inquiry:
         if kernel is None:
             return ()
         evaluator = question.evaluator
-        bound = {name: OFF * envelope.max for name, envelope in evaluator.envelopes.items()}
+        bound = {name: ERROR_BOUND * envelope.max for name, envelope in evaluator.envelopes.items()}
         case, inputs, observed = evaluator.case, evaluator.inputs, question.observed
         shown = behaviours(kernel, case, evaluator.dtype, inputs, observed, bound)
         formula = any(cause.alteration is not None for cause in best.causes)
@@ -561,7 +561,7 @@ def agree(evaluator: Evaluator, one: KernelExplanation, other: KernelExplanation
         return False
     values = {name: prediction.values for name, prediction in ours.items() if name in theirs}
     narrow = {name: None if v is None else as_dtype(v, evaluator.dtype) for name, v in values.items()}
-    return all(ratio(given, theirs[name]) < OFF for name, given in narrow.items())
+    return all(ratio(given, theirs[name]) < ERROR_BOUND for name, given in narrow.items())
 
 
 def complete(result: SearchResult) -> list[KernelExplanation]:
@@ -600,8 +600,8 @@ def holds(explanation: KernelExplanation, probe: Question) -> bool:
 def fits(prediction: Prediction, start: KernelExplanation, probe: Question, wrong: Sequence[str]) -> bool:
     """Whether a result is as predicted: in the `wrong` tensors with the causes, in others with or without them."""
     left = {n: ratio(probe.observed[n], defined(p)) for n, p in prediction.items() if n in start.left}
-    return all(left.get(n, start.left[n]) < OFF for n in wrong if n in start.left) and all(
-        min(value, left.get(n, value)) < OFF for n, value in start.left.items()
+    return all(left.get(n, start.left[n]) < ERROR_BOUND for n in wrong if n in start.left) and all(
+        min(value, left.get(n, value)) < ERROR_BOUND for n, value in start.left.items()
     )
 
 

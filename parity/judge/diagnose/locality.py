@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.exact.formats import FORMATS
-from parity.judge.bound.envelope import OFF, Array, size
+from parity.judge.bound.envelope import ERROR_BOUND, Array, size
 from parity.judge.diagnose.causes import DIGITS, Cause, Change, Result, narrowed
 from parity.judge.diagnose.evaluator import Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
@@ -62,7 +62,7 @@ def narrow_step(origin: KernelExplanation) -> Iterator[Cause]:
     observed, wrong = origin.observed, origin.wrong
     for change in narrowed(wrong, FORMATS["float32"], DIGITS["float64"]):
         wider = change(origin.prediction)
-        if all(ratio(observed.get(n), wider[n]) < OFF and large_enough(observed[n], wider[n]) for n in wrong):
+        if all(ratio(observed.get(n), wider[n]) < ERROR_BOUND and large_enough(observed[n], wider[n]) for n in wrong):
             shown = {"format": "float32", "step": "an inner one, judging by the size of the errors"}
             results = dict.fromkeys(wrong, Result("{} with a step in float32"))
             yield Cause("reduced-precision", shown, change=change, weight=2.0, portable=False, results=results)
@@ -80,7 +80,7 @@ def wrong_elements(values: Array, predicted: Predicted) -> NDArray[np.bool_]:
     """The elements that exceed the error bound."""
     with np.errstate(invalid="ignore"):
         difference = np.abs(values - predicted.values)
-    wrong: NDArray[np.bool_] = ~(difference <= OFF * predicted.envelope.max)
+    wrong: NDArray[np.bool_] = ~(difference <= ERROR_BOUND * predicted.envelope.max)
     return wrong
 
 

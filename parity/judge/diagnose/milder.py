@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import OFF, Array
+from parity.judge.bound.envelope import ERROR_BOUND, Array
 from parity.judge.diagnose.causes import BAND_WEIGHT, standing_causes
 from parity.judge.diagnose.evaluator import Predicted, Prediction
 from parity.judge.diagnose.explanation import KernelExplanation
@@ -38,7 +38,7 @@ def milder_inputs(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[tuple
 def widest(predicted: Predicted, left: float) -> Predicted:
     """A prediction that any error of this size fits, or no number at all: a variance below 0 has no root."""
     if np.isfinite(left) or predicted.values is None:
-        return predicted.widened(2 * left / OFF)
+        return predicted.widened(2 * left / ERROR_BOUND)
     everywhere = np.ones(predicted.values.shape, bool)
     return replace(predicted, envelope=replace(predicted.envelope, excused=everywhere), coarse=True)
 

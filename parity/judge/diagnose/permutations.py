@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.judge.bound.envelope import OFF, Array
+from parity.judge.bound.envelope import ERROR_BOUND, Array
 from parity.judge.diagnose.causes import FEW, Cause, Change, Result, changed
 from parity.judge.diagnose.evaluator import Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
@@ -43,7 +43,7 @@ def permuted(name: str, values: Array, exact: Array, predicted: Predicted) -> It
     step = int(-locations[0] % values.size)
     flat = np.ravel(exact)
     moved = locations != np.arange(values.size)
-    if not np.all(np.abs(flat[locations] - flat)[moved] > OFF * predicted.envelope.max):
+    if not np.all(np.abs(flat[locations] - flat)[moved] > ERROR_BOUND * predicted.envelope.max):
         return  # Values so near to each other change places by rounding.
     n_moved = int(moved.sum())
     for kind, shown, order, weight in (
@@ -51,7 +51,7 @@ def permuted(name: str, values: Array, exact: Array, predicted: Predicted) -> It
         ("permuted-elements", {"moved": n_moved}, locations, 1.0),
     ):
         other = predicted.rearranged(flat[order].reshape(values.shape))
-        if any(shown.values()) and ratio(values, other) < OFF:
+        if any(shown.values()) and ratio(values, other) < ERROR_BOUND:
             results = {name: Result(form_of(shown, values.shape))}
             yield Cause(kind, shown, change=reordered(name, order), weight=weight, results=results), other
 
@@ -89,7 +89,7 @@ def reordered(name: str, order: NDArray[np.intp]) -> Change:
 def same_values(values: Array, exact: Array, bound: float) -> bool:
     """Whether two tensors of one size hold the same numbers, in any order."""
     differences = np.abs(np.sort(values, axis=None) - np.sort(exact, axis=None))
-    return bool(np.all(differences <= OFF * bound))
+    return bool(np.all(differences <= ERROR_BOUND * bound))
 
 
 def rearrange(name: str, kind: str, shown: Mapping[str, Any], values: Array) -> Change:

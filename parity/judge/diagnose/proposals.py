@@ -17,7 +17,7 @@ from parity.cases.draw import Shape
 from parity.cases.edits import RETURNED, Edit
 from parity.cases.exact.formats import FORMATS, on_grid
 from parity.cases.formula import short
-from parity.judge.bound.envelope import OFF, Array, Envelope, size
+from parity.judge.bound.envelope import ERROR_BOUND, Array, Envelope, size
 from parity.judge.diagnose.causes import DIGITS, FEW, Cause, Change, Result, multiplied, narrowed, replaced
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Predicted, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
@@ -52,7 +52,7 @@ def proposals(origin: KernelExplanation) -> Iterator[Causes]:
         for cause, predicted in rearranged(origin, name):
             values = origin.observed[name]
             assert values is not None  # noqa: S101 - else there is nothing to rearrange
-            if ratio(values, predicted) < OFF:
+            if ratio(values, predicted) < ERROR_BOUND:
                 yield (cause,)
             elif (factor := fits_scaled(values, predicted)) is not None:
                 yield from with_factor(origin.evaluator, cause, {name: factor})
@@ -151,7 +151,7 @@ def fits_scaled(values: Array, predicted: Predicted) -> float | None:
     factor = best_factor(values, predicted)
     if values.size < FEW or factor is None or not 1 / EXTREME < abs(factor) < EXTREME:
         return None
-    return factor if ratio(values, predicted.times(factor)) < OFF else None
+    return factor if ratio(values, predicted.times(factor)) < ERROR_BOUND else None
 
 
 def with_factor(evaluator: Evaluator, cause: Cause, factors: Mapping[str, float]) -> Iterator[Causes]:
@@ -236,7 +236,7 @@ def scaled(origin: KernelExplanation) -> Iterator[Cause]:
     for names in groups(factors):
         value = factors[names[0]]
         n_elements = sum(values.size for n in names if (values := observed[n]) is not None)
-        inside = all(ratio(observed[n], prediction[n].times(value)) < OFF for n in names)
+        inside = all(ratio(observed[n], prediction[n].times(value)) < ERROR_BOUND for n in names)
         if n_elements >= FEW and inside and 1 / EXTREME < abs(value) < EXTREME:
             yield factor_cause(Factor("scaled", value), names)
 
@@ -325,7 +325,7 @@ def exchanged_outputs(origin: KernelExplanation) -> Iterator[Causes]:
             continue
         held = {one: other, other: one}
         pairs = [(given[name], prediction[source]) for name, source in held.items()]
-        if all(comparable(predicted, values) and ratio(values, predicted) < OFF for values, predicted in pairs):
+        if all(comparable(predicted, values) and ratio(values, predicted) < ERROR_BOUND for values, predicted in pairs):
             yield (Cause("swapped-outputs", {"holds": held}, change=renamed(held), results=taken(held)),)
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from parity.cases.op import IncompatibleError
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.evaluator import Evaluator, Observed, ratio, worst
 from parity.judge.diagnose.explanation import CLEAR, COST, KernelExplanation, together, unaltered
@@ -61,7 +61,7 @@ class SearchResult:
 
     def causes_of(self, tensor: str) -> tuple[Cause, ...]:
         """The causes of a tensor's error; none if it is unexplained."""
-        if self.best.left[tensor] >= OFF:
+        if self.best.left[tensor] >= ERROR_BOUND:
             return ()
         return tuple(cause for cause, needing in self.needed if tensor in needing)
 
@@ -78,7 +78,7 @@ class SearchResult:
     def _needing(self, cause: Cause) -> dict[str, float]:
         others = (c for c in self.best.causes if c is not cause)
         rest = self.start.extended(*others) or self.start
-        return {n: r for n, r in rest.left.items() if r >= OFF and r > HELPS * self.best.left[n]}
+        return {n: r for n, r in rest.left.items() if r >= ERROR_BOUND and r > HELPS * self.best.left[n]}
 
 
 def search(
@@ -180,8 +180,8 @@ def may_give_the_outputs(one: KernelExplanation, other: KernelExplanation) -> bo
         values = one.evaluator.values_of(together((*one.causes, *other.causes)), gradients=False)
     except IncompatibleError:
         return True
-    wrong = [name for name in values if name in one.left and one.left[name] >= OFF]
-    return all(ratio(one.observed.get(n), one.evaluator.predicted(n, values[n])) < OFF for n in wrong)
+    wrong = [name for name in values if name in one.left and one.left[name] >= ERROR_BOUND]
+    return all(ratio(one.observed.get(n), one.evaluator.predicted(n, values[n])) < ERROR_BOUND for n in wrong)
 
 
 def believable(origin: KernelExplanation, weighty: Sequence[Cause]) -> list[Cause]:
@@ -230,8 +230,8 @@ def conclude(start: KernelExplanation, tried: Sequence[KernelExplanation]) -> Se
 
 def helps(start: KernelExplanation, partial: KernelExplanation) -> bool:
     """Whether an incomplete explanation fully explains some tensor and makes none worse."""
-    fixed = any(start.left[n] >= OFF > partial.left[n] for n in start.left)
-    return fixed and all(partial.left[n] < OFF for n in start.left if start.left[n] < OFF)
+    fixed = any(start.left[n] >= ERROR_BOUND > partial.left[n] for n in start.left)
+    return fixed and all(partial.left[n] < ERROR_BOUND for n in start.left if start.left[n] < ERROR_BOUND)
 
 
 def is_rival(best: KernelExplanation, other: KernelExplanation) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from parity.cases.dtypes import COMPUTED_IN
 from parity.cases.exact.formats import FORMATS
 from parity.cases.op import Implied, IncompatibleError, group_lists
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, Array
+from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, WORK, Array
 from parity.judge.diagnose.causes import FEW, Cause, formats_below
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
@@ -57,7 +57,7 @@ def statistics_causes(origin: KernelExplanation) -> Iterator[Cause]:
     except IncompatibleError:
         return
     before, output = origin.left[statistics.output], statistics.output
-    limit = min(OFF, before / BETTER)
+    limit = min(ERROR_BOUND, before / BETTER)
     if prediction is None or before < SEEN or ratio(origin.observed[output], prediction[output]) > limit:
         return
     unit, narrow = UNIT_ROUNDOFF[evaluator.dtype], evaluator.dtype in COMPUTED_IN

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -347,7 +347,7 @@ class Decoding:
         calls = only(every, which, token)
         before = self._row(calls, which, token)
         envelope = self.full[which].envelope(LOGPROBS)[1].errors
-        allowed = OFF * float(np.max(envelope[0, token])) if envelope is not None else 0.0
+        allowed = ERROR_BOUND * float(np.max(envelope[0, token])) if envelope is not None else 0.0
         vocabulary = len(before)
 
         def differs(calls: Sequence[DecodeCall]) -> bool:
@@ -428,7 +428,7 @@ class Decoding:
                 "changed": sum(len(prompt.changed) for prompt in measured),
                 "kl": max(kl), "mean_kl": float(np.mean(kl)), "left": one.left,
             }  # fmt: skip
-            explained = one.left is not None and one.left < OFF and one.id != "layer-code"
+            explained = one.left is not None and one.left < ERROR_BOUND and one.id != "layer-code"
             largest = max(prompt.ratios.largest for prompt in measured)
             yield Diagnosis(
                 self.case.id, self.dtype, self.port.name, one.id, f"{WORDS[one.way]}: {location}: {one.cause}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from parity.engine.inputs import slug
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.decode.spec import DECODE
 from parity.models.decode.ways import WORDS
@@ -111,7 +111,7 @@ def sentence(causes: Sequence[Diagnosis]) -> str:
     ]
     left = [cause.evidence["left"] for cause in causes if cause.evidence["left"] is not None]
     if left:
-        enough = max(left) < OFF
+        enough = max(left) < ERROR_BOUND
         rest = "all is rounding" if enough else f"{number(max(left))} times the rounding error remains"
         parts.append(f"once fixed, {rest}")
     return "; ".join(parts)
@@ -139,7 +139,7 @@ class DecodeReport(ModelReport):
     no_script = "there are scripts for single ops, not for models that decode"
     template = "decodings"
     head = HEAD
-    legend = f"Of a model that decodes, {OFF:g} envelopes of a token are the tolerance. "
+    legend = f"Of a model that decodes, {ERROR_BOUND:g} envelopes of a token are the tolerance. "
 
     def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
         """How far a way is from the full pass."""
@@ -149,7 +149,7 @@ class DecodeReport(ModelReport):
         return (
             f"{WORDS[way]}, the log-probabilities of prompt {prompt} are {number(row.largest_ratio)} times as far "
             f"from those of one pass without a cache as in passes with weights perturbed by an ulp; the error bound is "
-            f"{OFF:g}"
+            f"{ERROR_BOUND:g}"
         )
 
     def location(self, row: ComparisonRow) -> str:

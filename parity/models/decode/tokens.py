@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from parity.judge.bound.envelope import OFF, SMALLEST, Array, Envelope, size
+from parity.judge.bound.envelope import ERROR_BOUND, SMALLEST, Array, Envelope, size
 from parity.models.decode.port import DecodeResult
 from parity.models.measure import ReferenceRuns
 from parity.models.worker.decode import aligned, cut
@@ -34,7 +34,7 @@ class TokenRatios:
     @property
     def wrong_tokens(self) -> list[int]:
         """The tokens that are more than rounding."""
-        return sorted(token for token, ratio in self.ratios.items() if not ratio < OFF)
+        return sorted(token for token, ratio in self.ratios.items() if not ratio < ERROR_BOUND)
 
     @property
     def largest(self) -> float:
@@ -66,7 +66,7 @@ def token_ratios(
             token, index = piece.start + j, cut(piece.axis, piece.start + j, 1)
             mine = piece.values[cut(piece.axis, j, 1)]
             result.ratios[token] = ratio = token_ratio(mine, exact[index], index, envelope, piece.axis)
-            if result.values is None and not ratio < OFF:
+            if result.values is None and not ratio < ERROR_BOUND:
                 result.values = mine, bench.plain.load(name)[index]
     return result
 

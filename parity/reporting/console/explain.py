@@ -16,7 +16,7 @@ from rich.text import Text
 
 from parity.config.errors import nearest
 from parity.config.nodes import printable
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.compare.verdict import Verdict
 from parity.reporting.console.run import OpTable, finding_lines, lineup, tensor_lines
@@ -300,9 +300,8 @@ def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
         size = rows.report.excess(nearest_miss)
         text = f"{tensors} agree; the worst element differs by {number(size, 2)} tolerances"
         if rows.report.enveloped(nearest_miss):
-            text = (
-                f"{tensors} agree; the largest error ratio is {number(size * OFF, 2)}; {OFF:g} exceeds the error bound"
-            )
+            ratio = number(size * ERROR_BOUND, 2)
+            text = f"{tensors} agree; the largest error ratio is {ratio}; {ERROR_BOUND:g} exceeds the error bound"
         elif nearest_miss.worst_index is not None:
             text += f": {values_text(nearest_miss, rows.report)}"
         yield Text()

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.reporting.console.explain import case_called, choices, hint
 from parity.reporting.plots.tensors import (
     N_LEVELS,
@@ -257,14 +257,14 @@ def histogram_lines(many: Mapping[str, Errors], unit: float, *, measured: bool) 
     """A histogram per backend over a common axis; heights are square roots, so that one element is visible."""
     axis = axis_for(list(many.values()), unit)
     width = max(len(printable(name)) for name in many) + 2
-    said = f" ÷ envelope (a careful implementation's error); {OFF:g} or more is a finding" if measured else ""
+    said = f" ÷ envelope (a careful implementation's error); {ERROR_BOUND:g} or more is a finding" if measured else ""
     yield Text.assemble("\n", ("errors", "bold"), said)
     for name, one in many.items():
         counted = histogram(one, unit, axis)
         most = max(counted.counts, default=0) or 1
         text = Text(f"{printable(name):<{width}}")
         for i, n in enumerate(counted.counts):
-            exceeds = measured and upper_end(axis, i) > OFF
+            exceeds = measured and upper_end(axis, i) > ERROR_BOUND
             text.append(BARS[round((len(BARS) - 1) * math.sqrt(n / most))] if n else " ", "red" if exceeds else "")
         sizes = ((counted.n_exact, "exact"), (counted.n_infinite, "NaN or Inf in only one"))
         yield text.append("  " + ", ".join(f"{n} {what}" for n, what in sizes if n), "dim")

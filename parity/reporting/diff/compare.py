@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from parity import exit_codes
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.reporting.diff.compared_run import ComparedRun, Pair, TensorState, compared_runs
 from parity.reporting.diff.notes import KnownChange, case_notes, known_changes, run_notes, tolerance_note
 from parity.reporting.kinds import reports_of
@@ -181,10 +181,11 @@ class DiffRule:
     def grown(self, a: TensorState, b: TensorState) -> bool:
         """Whether the error is `factor` times larger, and exceeds that of a careful implementation.
 
-        Without a measured ratio, a backend within its error bound counts as `OFF`; otherwise the excess is compared.
+        Without a measured ratio, a backend within its error bound counts as `ERROR_BOUND`; otherwise the excess is
+        compared.
         """
         if b.ratio is not None and (a.ratio is not None or a.verdict not in FINDINGS):
-            return exceeds(b.ratio, max(a.ratio or 0.0, OFF), self.factor)
+            return exceeds(b.ratio, max(a.ratio or 0.0, ERROR_BOUND), self.factor)
         if a.verdict in FINDINGS and b.verdict in FINDINGS:
             return exceeds(b.excess, max(a.excess, 1.0), self.factor)
         return False

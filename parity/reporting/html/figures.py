@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from markupsafe import Markup, escape
 
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.reporting.plots.svg import Scale, power, svg, tick, words
 from parity.reporting.plots.tensors import N_LEVELS, NOT_FINITE, Histogram, LogBins, Map, runs
 from parity.reporting.results.cells import TENSOR_LABELS, Status
@@ -68,8 +68,8 @@ def histograms(
 
 
 def marks(scale: Scale, bottom: int) -> list[str]:
-    """The error bound, OFF, and the envelope itself, 1."""
-    one, bound = float(scale.at(0)), float(scale.at(math.log10(OFF)))
+    """The error bound, and the envelope itself (1)."""
+    one, bound = float(scale.at(0)), float(scale.at(math.log10(ERROR_BOUND)))
     return [
         f'<rect class="off" x="{bound:.1f}" width="{NAME_WIDTH + PLOT_WIDTH - bound:.1f}" height="{bottom}"/>',
         f'<path class="one" d="M{one:.1f} 0v{bottom}"/><path class="eight" d="M{bound:.1f} 0v{bottom}"/>',
@@ -152,14 +152,14 @@ def map_text(error_map: Map, unit: float, used: Mapping[int, str], *, measured: 
 
 
 def residuals(before: float, after: float) -> Markup:
-    """What an explanation leaves of the error ratio: two bars on a logarithmic scale, with OFF marked."""
+    """What an explanation leaves of the error ratio: two bars on a logarithmic scale, with the error bound marked."""
     least, most = RESIDUALS
-    lengths = [math.log10(min(max(value, least), most) / least) for value in (before, after, OFF)]
+    lengths = [math.log10(min(max(value, least), most) / least) for value in (before, after, ERROR_BOUND)]
     one, two, mark = (max(RESIDUAL_WIDTH * length / max(lengths), 2) for length in lengths)
     parts = [
         f'<rect class="before" y="1" width="{one:.0f}" height="7"/>',
         f'<rect class="after" y="11" width="{two:.0f}" height="7"/>',
         f'<path class="eight" d="M{mark:.1f} 0v19"/>',
     ]
-    said = f"error ratio {factor(before)} before, {factor(after)} after; the error bound is {OFF:g}"
+    said = f"error ratio {factor(before)} before, {factor(after)} after; the error bound is {ERROR_BOUND:g}"
     return svg(RESIDUAL_WIDTH + 1, 19, said, parts, "residual")

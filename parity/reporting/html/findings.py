@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.engine.inputs import slug
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -143,7 +143,7 @@ def comparison(row: ComparisonRow, report: CaseReport) -> dict[str, str]:
         "expected": expected,
         "oracle": oracle if not row.with_oracle and by_oracle else "",
         "outside": "" if row.n_mismatched is None else f"{row.n_mismatched} of {row.n_elements}",
-        "allowed": f"{OFF:g} envelopes" if judged else f"{row.rtol:.2g}, {row.atol:.2g}",
+        "allowed": f"{ERROR_BOUND:g} envelopes" if judged else f"{row.rtol:.2g}, {row.atol:.2g}",
         "needs": "" if judged or row.required_rtol is None else factor(row.required_rtol),
         "message": row.message,
     }

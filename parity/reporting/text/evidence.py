@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from parity.config.nodes import printable
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.text.words import listed, number
@@ -112,7 +112,7 @@ def falls_short(item: Mapping[str, Any]) -> bool:
     """Whether the suspected algorithm loses so much less than was found that its size speaks against it."""
     error, lost = item["error"], item["this_algorithm"]
     measured = all(isinstance(size, (int, float)) for size in (error, lost))
-    return measured and bool(lost < error / OFF)
+    return measured and bool(lost < error / ERROR_BOUND)
 
 
 def candidate_text(value: Mapping[str, Any]) -> str:

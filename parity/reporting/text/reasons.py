@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from parity.config.known_edit import entry_text, word
 from parity.config.plan import ACCEPTED_DAYS, REASON_WANTED, Asked, Plan
 from parity.judge.acceptance import JudgedRun, lacking, rounded_up
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF
+from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF
 from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.kinds import CaseReport, report_of
@@ -157,9 +157,11 @@ def rounding_reason(row: ComparisonRow, rows: CaseRows) -> str:
     """No backend exceeds the error bound; the tolerance is too tight."""
     ratios = rows.ratios(row.dtype, row.tensor)
     # 7.997 is less than 8 in print, too.
-    below = {name: min(ratio, OFF - 0.01) for name, ratio in ratios.items() if name in (row.actual, row.expected)}
+    below = {
+        name: min(ratio, ERROR_BOUND - 0.01) for name, ratio in ratios.items() if name in (row.actual, row.expected)
+    }
     shown = listed(f"{name}'s {number(ratio)}" for name, ratio in below.items())
-    measured = f": the error is {shown} times that of a careful implementation, the error bound is {OFF:g}"
+    measured = f": the error is {shown} times that of a careful implementation, the error bound is {ERROR_BOUND:g}"
     return f"rounding alone: the tolerance is tighter than {row.dtype} allows{measured if shown else ''}"
 
 

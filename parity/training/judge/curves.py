@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.config.plan import ORACLE
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF
+from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF
 from parity.training.judge.measured import EXPONENTIAL, kind_of, owner
 from parity.training.judge.oracle import Array
 from parity.training.records import Curves, Ensemble
@@ -39,7 +39,7 @@ class CurveRatios(dict[str, list[float]]):
     def first_outside(self) -> tuple[int, str, float] | None:
         """The first step at which a quantity exceeds the error bound, the worst quantity, and its ratio."""
         for i in range(max(map(len, self.values()), default=0)):
-            outside = {name: r[i] for name, r in self.items() if i < len(r) and r[i] >= OFF}
+            outside = {name: r[i] for name, r in self.items() if i < len(r) and r[i] >= ERROR_BOUND}
             if outside:
                 worst = max(outside, key=lambda name: outside[name])
                 return i + 1, worst, outside[worst]
@@ -50,18 +50,20 @@ class CurveRatios(dict[str, list[float]]):
         steps: set[int] = set()
         for values in self.values():
             largest = np.fmax.accumulate(np.nan_to_num(np.array(values), nan=0.0, posinf=np.finfo(float).max))
-            levels = np.floor(np.emath.logn(OFF, np.maximum(largest, 1.0)))
+            levels = np.floor(np.emath.logn(ERROR_BOUND, np.maximum(largest, 1.0)))
             steps.update((np.flatnonzero(np.diff(levels, prepend=0.0) > 0) + 1).tolist())
         return steps
 
     def jumped(self) -> bool:
         """Whether tensors left the envelope at once, and not gradually."""
         pooled = [np.nan_to_num(np.array(self[name])) for name in POOLED if self.get(name)]
-        first = min((int(np.argmax(values >= OFF)) for values in pooled if (values >= OFF).any()), default=None)
+        first = min(
+            (int(np.argmax(values >= ERROR_BOUND)) for values in pooled if (values >= ERROR_BOUND).any()), default=None
+        )
         if first is None:
             return True
         before = slice(max(0, first - JUMP_STEPS), first)
-        return first > 0 and any(v[first] >= max(OFF, JUMP * v[before].max()) for v in pooled if len(v) > first)
+        return first > 0 and any(v[first] >= max(ERROR_BOUND, JUMP * v[before].max()) for v in pooled if len(v) > first)
 
     def worst(self, quantity: str) -> float | None:
         """The largest ratio of a quantity; None if it is unknown."""

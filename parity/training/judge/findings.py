@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF
+from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF
 from parity.judge.case import ORDER
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison
@@ -43,7 +43,7 @@ def kind_of(divergence: FirstDivergence, dtype: str, others: Mapping[str, FirstD
             smaller, larger = sorted((error, theirs.ratio * UNIT_ROUNDOFF[other]))
             return SEMANTIC if larger <= SAME * smaller else UNSTABLE
     if dtype == "float64":
-        return DEGRADED if error < OFF * UNIT_ROUNDOFF["float32"] else SEMANTIC
+        return DEGRADED if error < ERROR_BOUND * UNIT_ROUNDOFF["float32"] else SEMANTIC
     return UNSTABLE
 
 

@@ -10,7 +10,7 @@ from msgspec import convert
 
 from parity.config.plan import ORACLE, BackendSpec, CasePlan
 from parity.config.tolerances import DEFAULT_TOLERANCES
-from parity.judge.bound.envelope import OFF, WORK
+from parity.judge.bound.envelope import ERROR_BOUND, WORK
 from parity.judge.case import KINDS, ORDER
 from parity.judge.compare.cell import verdict_of
 from parity.judge.compare.metrics import Metrics, compare
@@ -202,7 +202,7 @@ class TrainingJudge:
         # Of two diverging curves, the culprit is the one that diverges from the oracle, else the backend under test.
         both = [n for n in (name, self.baseline) if n in wrong]
         guilty = [n for n in both if wrong[n].kind]
-        culprit = tuple(guilty or [name]) if ratio is not None and ratio >= OFF else ()
+        culprit = tuple(guilty or [name]) if ratio is not None and ratio >= ERROR_BOUND else ()
         kinds = [kind for n in guilty if n in culprit and (kind := wrong[n].kind)]
         verdict = curve_verdict(metrics, ratio, kinds, given=given, diverges=bool(culprit))
         spread = self.curves.envelope.get(quantity, [])
@@ -233,7 +233,7 @@ class TrainingJudge:
             if seen is None:
                 continue
             ratio, metrics = seen
-            outside = ratio >= OFF
+            outside = ratio >= ERROR_BOUND
             tolerated = outside and stage in self.backends[name].tolerated
             fault = fault_of(stage, wrong.faults)
             kind = worst_kind(fault.causes) if fault is not None and fault.causes else wrong.kind
@@ -300,7 +300,7 @@ def curve_verdict(
         verdict = verdict_of(metrics)
         if verdict is not Verdict.ROUNDING or not diverges:
             return verdict
-    elif ratio < OFF:
+    elif ratio < ERROR_BOUND:
         return Verdict.EQUAL if metrics.equal else Verdict.CLOSE
     if metrics.n_nonfinite_mismatched:
         return Verdict.NONFINITE

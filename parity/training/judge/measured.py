@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.cases import OPS
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF, WORK, Envelope, envelope_of, error_ratio, size
+from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, WORK, Envelope, envelope_of, error_ratio, size
 from parity.training.judge.oracle import NOTHING, Array, Arrays, StepOracle, UnknownError, merged
 from parity.training.model import Variants
 from parity.training.records import StepRecord
@@ -61,7 +61,7 @@ class MeasuredStage:
     @property
     def tensors_outside(self) -> list[str]:
         """The tensors that are outside, the worst first."""
-        outside = [name for name, ratio in self.ratios.items() if ratio >= OFF]
+        outside = [name for name, ratio in self.ratios.items() if ratio >= ERROR_BOUND]
         return sorted(outside, key=lambda name: -self.ratios[name])
 
     @property
@@ -77,7 +77,7 @@ class MeasuredStage:
     @property
     def outside(self) -> bool:
         """Whether a tensor is outside."""
-        return self.worst >= OFF
+        return self.worst >= ERROR_BOUND
 
     def small(self, dtype: str) -> bool:
         """Whether every error is at most TOLERATED unit roundoffs of its tensor's size, or a part of the largest's."""

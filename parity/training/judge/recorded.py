@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.judge.bound.envelope import OFF, UNIT_ROUNDOFF
+from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF
 from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.findings import summary
@@ -134,13 +134,13 @@ class UsedRates:
     def fault(self) -> StageFault | None:
         """The cause of wrong rates; None if the rates are right."""
         ratios = self.ratios
-        steps = tuple((np.flatnonzero(ratios >= OFF) + 1).tolist())
+        steps = tuple((np.flatnonzero(ratios >= ERROR_BOUND) + 1).tolist())
         if not steps:
             return None
         wrong, right = self._wrong_groups(), self._expected()
         tried = [(float(self._ratios(np.where(wrong, rates, right)).max()), cause) for cause, rates in self._causes()]
         fault = StageFault("schedule", steps, ("schedule",), float(ratios.max()), parts=self._parameters(wrong))
-        good = sorted(((left, c) for left, c in tried if left < OFF), key=lambda one: (one[1].weight, one[0]))
+        good = sorted(((left, c) for left, c in tried if left < ERROR_BOUND), key=lambda one: (one[1].weight, one[0]))
         if not good:
             return self._edited(replace(fault, evidence={"tried": len(tried)}))
         left, best = good[0]
@@ -164,7 +164,7 @@ class UsedRates:
 
     def _wrong_groups(self) -> Array:
         """Whether each group has wrong rates."""
-        return np.asarray((self._distances(self._expected()) >= OFF).any(axis=0))
+        return np.asarray((self._distances(self._expected()) >= ERROR_BOUND).any(axis=0))
 
     def _parameters(self, wrong: Array) -> tuple[str, ...]:
         """The parameters of the wrong groups; none if all groups are wrong."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.explanation import unaltered
@@ -102,7 +102,7 @@ class StepJudge:
         known = self.ratios()
         return all(
             len(known.get(s, {})) > len(("data", "schedule"))
-            and all(ratio < OFF or stage in self.tolerated for stage, ratio in known[s].items())
+            and all(ratio < ERROR_BOUND or stage in self.tolerated for stage, ratio in known[s].items())
             for s in (step - 1, step)
             if s > 0
         )

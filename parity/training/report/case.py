@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from parity.config.plan import ORACLE, CasePlan
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.reporting.kinds import Anchors, CaseReport
 from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Results
 from parity.reporting.text.words import listed, number
@@ -70,7 +70,7 @@ class TrainingReport(CaseReport):
     )
     pictured = False
     resumes_by_dtype = True
-    legend = f"In a training, {OFF:g} envelopes are the tolerance. "
+    legend = f"In a training, {ERROR_BOUND:g} envelopes are the tolerance. "
 
     def recorded(self, case: CasePlan, folder: Path | None) -> tuple[dict[str, Any], dict[str, InputRow]]:
         """Model and recipe, the data set and the initial weights."""
@@ -94,9 +94,9 @@ class TrainingReport(CaseReport):
         return not row.rtol and not row.atol
 
     def excess(self, row: ComparisonRow) -> float:
-        """The difference in tolerances; OFF envelopes are one if none is given."""
+        """The difference in tolerances; ERROR_BOUND envelopes are one if none is given."""
         if self.enveloped(row) and row.verdict not in ("structure", "nonfinite"):
-            return row.largest_ratio / OFF
+            return row.largest_ratio / ERROR_BOUND
         return super().excess(row)
 
     def location(self, row: ComparisonRow) -> str:
@@ -195,7 +195,7 @@ def stage_reason(row: ComparisonRow, backends: str, ratios: str) -> str:
     if row.fails:
         return (
             f"given the same input, the error of the {stage} of {backends} is {ratios} times that of a careful "
-            f"implementation; the error bound is {OFF:g}"
+            f"implementation; the error bound is {ERROR_BOUND:g}"
         )
     if row.hides:
         why = f": {row.message}" if row.message else ""
@@ -209,8 +209,8 @@ def curve_reason(row: ComparisonRow, backends: str, ratios: str) -> str:
         reference = row.expected if row.error_ratio.expected is None else ORACLE
         return (
             f"the curve of {backends} is {ratios} envelopes away from that of {reference}; runs from a start perturbed "
-            f"by an ulp stay within 1, and the error bound is {OFF:g}"
+            f"by an ulp stay within 1, and the error bound is {ERROR_BOUND:g}"
         )
     if row.suspect:
         return f"the curve of {backends} passes, although it {row.message or 'leaves the envelope'}: {ratios} envelopes"
-    return f"the curve of {backends} stays within {OFF:g} envelopes of that of {row.expected}"
+    return f"the curve of {backends} stays within {ERROR_BOUND:g} envelopes of that of {row.expected}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.reporting.html.templates import n_bytes, rendered
 from parity.reporting.kinds import report_of
 from parity.reporting.plots.svg import Floats
@@ -153,7 +153,7 @@ def marks(
     for row, at in run.diverged:
         curve = values.get(row.backend, np.zeros(0))
         value = float(curve[at.step - 1]) if 0 < at.step <= len(curve) else math.nan
-        if ratio and at.ratio is not None and not value >= OFF:
+        if ratio and at.ratio is not None and not value >= ERROR_BOUND:
             value = at.ratio
         made.append(Mark(at.step, value, mark_text(run, row), looks[row.backend]))
     return made
@@ -167,13 +167,13 @@ def mark_text(run: TrainingRun, row: TrainingRow) -> str:
 
 
 def band(run: TrainingRun, name: str) -> Band | None:
-    """The error bound: OFF envelopes around the baseline's curve."""
+    """The error bound: ERROR_BOUND envelopes around the baseline's curve."""
     centre: Sequence[float] = next((getattr(row.curves, name) for row in run.every if row.backend == row.expected), [])
     envelope: Sequence[float] = next((width for row in run.rows if (width := row.curves.envelope.get(name))), [])
     n = min(len(centre), len(envelope))
     if not n:
         return None
-    around, bound = floats(centre[:n]), OFF * floats(envelope[:n])
+    around, bound = floats(centre[:n]), ERROR_BOUND * floats(envelope[:n])
     with np.errstate(over="ignore", invalid="ignore"):
         return Band(around - bound, around + bound)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.reporting.plots.drift import COLOURS, DASHES
 from parity.reporting.plots.svg import Floats, Scale, power, svg, tick, words
 from parity.reporting.text.words import cut, factor, number
@@ -211,10 +211,10 @@ def step_ticks(n_steps: int) -> list[int]:
 
 def threshold(frame: CurveFrame) -> Iterator[str]:
     """The area beyond the error bound, and the envelope itself, 1."""
-    bound, one = float(frame.values.at(OFF)), float(frame.values.at(1.0))
+    bound, one = float(frame.values.at(ERROR_BOUND)), float(frame.values.at(1.0))
     yield f'<rect class="off" x="{LEFT}" y="{frame.top:g}" width="{RIGHT - LEFT}" height="{bound - frame.top:.1f}"/>'
     yield f'<path class="one" d="M{LEFT} {one:.1f}H{RIGHT}"/><path class="eight" d="M{LEFT} {bound:.1f}H{RIGHT}"/>'
-    yield words(RIGHT - 3, round(bound - 3, 1), f"error bound {OFF:g}", "end eight")
+    yield words(RIGHT - 3, round(bound - 3, 1), f"error bound {ERROR_BOUND:g}", "end eight")
 
 
 def band(area: Band, frame: CurveFrame) -> Iterator[str]:

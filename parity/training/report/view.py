@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from parity.config.plan import ORACLE
 from parity.engine.inputs import slug
-from parity.judge.bound.envelope import OFF
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.results.rows import CaseRow, DivergenceRow, Results, TrainingRow
@@ -246,7 +246,7 @@ def calm_text(names: Sequence[str], run: TrainingRun) -> str:
 
 def drift_step(row: TrainingRow) -> int | None:
     """The step from which on a curve is outside the envelope although every stage was right."""
-    outside = np.flatnonzero(np.nan_to_num(ratio_curve(row)) >= OFF)
+    outside = np.flatnonzero(np.nan_to_num(ratio_curve(row)) >= ERROR_BOUND)
     is_backend = row.parting is None and row.backend != ORACLE
     return int(outside[0]) + 1 if is_backend and outside.size else None
 
@@ -344,7 +344,7 @@ class Probed:
     def styles(self) -> list[str]:
         """The style of each ratio: `first` for the stage that diverges first, `off` for others beyond the error
         bound."""
-        styles = ("off" if ratio is not None and not ratio < OFF else "" for ratio in self.ratios)
+        styles = ("off" if ratio is not None and not ratio < ERROR_BOUND else "" for ratio in self.ratios)
         return ["first" if i == self.outside else style for i, style in enumerate(styles)]
 
 
@@ -355,7 +355,7 @@ def ratio_texts(item: Probed) -> list[str]:
 
 def wrong_stages(row: TrainingRow) -> list[str]:
     """The stages of a backend that exceed the error bound in any probe."""
-    return [stage for stage in STAGES if any(not item.ratios.get(stage, 0.0) < OFF for item in row.probes)]
+    return [stage for stage in STAGES if any(not item.ratios.get(stage, 0.0) < ERROR_BOUND for item in row.probes)]
 
 
 def stages_of(rows: Iterable[TrainingRow]) -> tuple[str, ...]:
@@ -368,7 +368,7 @@ def probed(row: TrainingRow, stages: Sequence[str]) -> Iterator[Probed]:
     """The probes of a backend by step."""
     for item in sorted(row.probes, key=lambda item: item.step):
         ratios = tuple(item.ratios.get(stage) for stage in stages)
-        outside = [i for i, ratio in enumerate(ratios) if ratio is not None and not ratio < OFF]
+        outside = [i for i, ratio in enumerate(ratios) if ratio is not None and not ratio < ERROR_BOUND]
         yield Probed(item.step, ratios, outside[0] if outside else None)
 
 
