@@ -1,4 +1,4 @@
-"""Where gradients part although the forward pass agrees: a cut, or another factor, on the way back."""
+"""Where gradients diverge although the forward pass agrees: a cut, or a wrong factor, in the backward pass."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from parity.models.worker.tape import Recorded
 from parity.reporting.text.words import few, number
 
 NEAR = 1e-3
-"""A gradient is a multiple of another one if no more than this part of it is left."""
+"""A gradient is a multiple of another one if at most this part of it remains after subtraction."""
 
 
 def order_of(run: Recorded, parameters: Sequence[str]) -> list[str]:
-    """Parameters in the order in which a run calls their layers; those of a layer that is not called are left out."""
+    """Parameters in the order in which a run calls their layers, without those of layers that are not called."""
     called = dict.fromkeys(at.layer for name in run if (at := Boundary.of(name)) is not None)
     by_layer: dict[str, list[str]] = {}
     for name in parameters:
@@ -25,7 +25,7 @@ def order_of(run: Recorded, parameters: Sequence[str]) -> list[str]:
 
 
 def factor(theirs: Array | None, ours: Array) -> float | None:
-    """What a gradient is multiplied by; None if it is no multiple."""
+    """The factor between a gradient and ours; None if it is no multiple."""
     if theirs is None or not theirs.any():
         return 0.0
     a, b = theirs.astype(np.float64).ravel(), ours.astype(np.float64).ravel()
@@ -34,9 +34,9 @@ def factor(theirs: Array | None, ours: Array) -> float | None:
 
 
 def divergence(order: Sequence[str], factors: Mapping[str, float | None], base: str) -> tuple[str, str] | None:
-    """The layer around the place where gradients part, and words; `factors` are those of the wrong gradients.
+    """The layer around the location where gradients diverge, and a text; `factors` are those of the wrong gradients.
 
-    Gradients flow from the last layer to the first: the last wrong one is next to the place.
+    Gradients flow from the last layer to the first: the last wrong one is next to that location.
     """
     wrong = [name for name in order if name in factors]
     if not wrong:
@@ -51,14 +51,14 @@ def divergence(order: Sequence[str], factors: Mapping[str, float | None], base: 
 
 
 def around(layer: str, other: str) -> str:
-    """The innermost layer that has both."""
+    """The innermost layer that contains both."""
     mine, theirs = layer.split("."), other.split(".") if other else []
     shared = [a for a, b in zip(mine[:-1], theirs, strict=False) if a == b]
     return ".".join(shared if theirs else mine[:-1])
 
 
 def times(by: float | None, base: str) -> str:
-    """A factor in words."""
+    """`0.5 times torch's`, `0`."""
     if by is None:
         return f"other than {base}'s"
     return f"{number(by)} times {base}'s" if by else "0"

@@ -1,4 +1,4 @@
-"""What two ports' code of a layer calls, for the same tensors: where it parts (`trails.py`)."""
+"""The calls of a layer's code in two ports, given the same tensors: where they diverge (`trails.py`)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from parity.models.worker.calls import WHOLE
 from parity.models.worker.tape import Recorded
 
 MOST_LEFT_OUT = 40
-"""Steps of a layer that are left out, one after the other."""
+"""Steps of a layer that are left out, one at a time."""
 
 
 @dataclass
 class ClosedLayer:
-    """A port's layer, called with its children closed: `given` are the tensors by place, `seen` the outputs as the
-    baseline has them."""
+    """A port's layer that is called with its children closed: it gets the tensors `given`, by location, and its
+    children are not entered. `sight` converts between its tensors and the baseline's."""
 
     port: RemotePort
     state: Path
@@ -37,7 +37,7 @@ class ClosedLayer:
     locations: dict[str, str] = field(default_factory=dict)
 
     def trail(self, dtype: str, *, gradients: bool = False) -> Trail:
-        """What it calls. Raises ModelError."""
+        """The trail of its calls. Raises ModelError."""
         self.dtype = dtype
         reply, values = self.port.calls(
             self.state, self.layer, self.call, self.given, self.children, dtype, gradients=gradients
@@ -49,7 +49,7 @@ class ClosedLayer:
         return trail
 
     def again(self, others: Mapping[str, Array]) -> Trail | None:
-        """What it calls with other values in the place of some, by mark; None if that fails."""
+        """The trail of a run with some values replaced, by mark; None if that fails."""
         given = {**self.given, **{self.locations[mark]: array for mark, array in others.items()}}
         try:
             reply, values = self.port.calls(self.state, self.layer, self.call, given, self.children, self.dtype)
@@ -58,7 +58,7 @@ class ClosedLayer:
         return self.seen(Trail.of(reply, values))
 
     def seen(self, trail: Trail) -> Trail:
-        """A trail with its outputs as the baseline has them."""
+        """A trail with its outputs in the baseline's layout."""
         outputs = {mark: self.sight.base(key, trail.values[mark]) for key, mark in trail.outputs.items()}
         return replace(trail, values={**trail.values, **outputs})
 
@@ -75,8 +75,10 @@ def closed_layers(
     rows: int | None,
     behind: Collection[str] = (),
 ) -> tuple[ClosedLayer, ClosedLayer]:
-    """The baseline's layer and the other port's, with the tensors of the baseline's run (`rows` of the batch).
-    `behind` are layers of the baseline that the other port has folded into those before them."""
+    """The baseline's layer and the other port's, given the tensors of the baseline's run (`rows` of the batch).
+
+    `behind` are layers of the baseline that the other port has folded into those before them.
+    """
     base, other = ports
     ours = partners[layer]
     partners = closing(partners, layer, plain, sight.run)
@@ -98,15 +100,19 @@ def closed_layers(
 
 
 def cutting(one: ClosedLayer, other: ClosedLayer, dtype: str) -> list[str]:
-    """The calls in the second layer's code that change gradients alone, without those that the first one has, too.
-    Raises ModelError."""
+    """The calls that change only gradients and that the second layer's code has, but not the first's.
+
+    Raises ModelError.
+    """
     ours, theirs = (Counter(closed.trail(dtype, gradients=True).cuts()) for closed in (one, other))
     return list(theirs - ours)
 
 
 def closing(partners: Mapping[str, str], layer: str, base: Recorded, other: Recorded) -> dict[str, str]:
-    """The partners without layers that the two ports call more or less often, unless that is because of layers in them:
-    what these compute is a part of the code."""
+    """The partners without layers that the two ports call a different number of times: these count as code.
+
+    Where that follows from a layer within, only the inner one is left out.
+    """
     ours = steps.calls(base, {partner: name for name, partner in partners.items()})
     theirs = steps.calls(other, {name: name for name in partners})
     apart = {name for name in partners if ours[name] != theirs[name]}
@@ -114,11 +120,14 @@ def closing(partners: Mapping[str, str], layer: str, base: Recorded, other: Reco
     return {name: partner for name, partner in partners.items() if name not in opened or name == layer}
 
 
-def parted(
+def diverging(
     one: ClosedLayer, other: ClosedLayer, keys: Mapping[str, str], dtype: str, folder: Path
 ) -> tuple[list[str], bool]:
-    """Where the code of two layers parts, in words, and whether the first one makes more than the call of a function;
-    both lists of calls are stored in `folder`. In a wide dtype, unless it parts in its own alone. Raises ModelError."""
+    """Texts for where the code of two layers diverges, and whether the first is more than the call of one function.
+
+    The calls run in a wide dtype; if nothing diverges there, in the layers' own. Both lists of calls are stored in
+    `folder`. Raises ModelError.
+    """
     wide = TRUTH.get(dtype, dtype)
     try:
         comparison = compared_trails(one, other, keys, wide, NEAR)
@@ -137,9 +146,11 @@ def parted(
 def spelled_out(
     closed: ClosedLayer, key: str, goal: Array, dtype: str, base: str, *, leave_out: bool
 ) -> tuple[str, bool]:
-    """What a layer that calls several functions computes, as an expression; or what of it has no place there, and that
-    this is the cause: the right result, `y`, is changed further, or (`leave_out`) comes out without one of the steps.
-    Empty for a single call. Raises ModelError."""
+    """A layer of several calls as an expression, and whether that is the cause.
+
+    It is if the right result, `y`, is changed further, or (`leave_out`) if the result is right without one step; then
+    the expression is that of the extra step. Empty for a single call. Raises ModelError.
+    """
     trail = closed.seen(closed.trail(dtype))
     root = trail.outputs[key]
     if len(trail.steps) < 2:
@@ -152,8 +163,8 @@ def spelled_out(
         return f"{trail.expressed(root, {**known, right: 'y'})[0]}, where {base} has y", True
     for mark, before in [(one.mark, mark) for one in inner[: MOST_LEFT_OUT * leave_out] for mark in one.reads]:
         value = trail.values[before]
-        mended = closed.again({mark: value}) if value.shape == trail.values[mark].shape else None
-        if mended is not None and same(mended.values[mended.outputs[key]], goal, ROUGHLY):
+        repaired = closed.again({mark: value}) if value.shape == trail.values[mark].shape else None
+        if repaired is not None and same(repaired.values[repaired.outputs[key]], goal, ROUGHLY):
             return f"{trail.expressed(mark, known)[0]}, where {base} has {trail.expressed(before, known)[0]}", True
     return trail.expressed(root, known)[0], False
 
@@ -161,6 +172,6 @@ def spelled_out(
 def compared_trails(
     one: ClosedLayer, other: ClosedLayer, keys: Mapping[str, str], dtype: str, near: float
 ) -> TrailComparison:
-    """Both trails in a dtype. Raises ModelError."""
+    """The comparison of both trails in a dtype. Raises ModelError."""
     ours, theirs = one.trail(dtype), other.trail(dtype)
     return TrailComparison(ours, other.seen(theirs), keys, other.again, one.port.name, other.layer, near)

@@ -1,4 +1,4 @@
-"""The code of a layer between its children as an op: traced in one port, it judges what the other port computed."""
+"""The code of a layer between its children as an op: traced in the baseline, used to judge the other port."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ FUNCTION = "code"
 
 @dataclass(frozen=True)
 class CodeKernel:
-    """A port's layer with its children closed, as a kernel: `inputs` and `outputs` say where each is in this port.
+    """A port's layer with its children closed, as a kernel.
 
-    `rest` are the tensors of the run that the program does not read, by place.
+    `inputs` and `outputs` map the program's names to this port's locations and tensors. `rest` are the tensors of the
+    run that the program does not read, by location.
     """
 
     port: RemotePort
@@ -49,12 +50,12 @@ class CodeKernel:
     sight: Sight
 
     def name(self, location: str) -> str:
-        """The tensor at a boundary that is at a place."""
+        """The name of the tensor at a location, if it is at a boundary."""
         kind, _, own = location.partition(":")
         return own if kind == "child" else f"{self.layer}|{self.call}|in|{own}" if kind == "in" else ""
 
     def __call__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
-        """Its outputs by the program's names; None for another op or dtype, or what it cannot be given."""
+        """Its outputs by the program's names; None for another op or dtype, or if the call fails."""
         if dtype != self.dtype or (case.op, case.params) != (self.op, self.params):
             return None
         given = dict(self.rest)
@@ -95,14 +96,14 @@ class CodeCase:
     params: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def otherwise(self) -> Iterator[tuple[str, Any, CasePlan]]:
-        """The case with another word or axis for one option of an op in it."""
+        """The case with one option of an op changed: the option, its other value, the case."""
         options = {name: getattr(self.case.params, name) for name in self.params}
         for name, value in others(options, self.params):
             yield name, value, replace(self.case, params=replace(self.case.params, **{name: value}))
 
 
 def children_of(layer: str, paired: Sequence[str]) -> list[str]:
-    """The layers with a partner that are in a layer, and in no other one that is in it."""
+    """The outermost layers within a layer that have a partner."""
     inner = [name for name in paired if name and name != layer and (not layer or name.startswith(f"{layer}."))]
     return [name for name in inner if not any(name.startswith(f"{other}.") for other in inner)]
 
@@ -123,13 +124,12 @@ def code_case(
     rows: int | None = None,
     behind: Collection[str] = (),
 ) -> CodeCase:
-    """The code of the other port's `layer` as a case, by the program of the baseline's partner; its files are stored
-    in `folder`. `parameters` maps the baseline's parameters to those of the other port of the same layout, `keys`
-    names of the other port's tensors (`sight`) to those of the baseline's run, `plain`. With `rows`, only so many of
-    the batch are computed: of each tensor as long as the first one. `behind` are layers of the baseline that the other
-    port has folded into those before them.
+    """The code of the other port's `layer` as a case whose reference is the program traced in the baseline's partner.
 
-    Raises ModelError where it cannot be traced, or has no program.
+    Its files are stored in `folder`. `parameters` maps the baseline's parameters to the other port's of the same
+    layout, `keys` the other port's tensors (`sight`) to those of the baseline's run, `plain`. With `rows`, only so many
+    rows of the batch are computed. `behind` are layers of the baseline that the other port has folded into those before
+    them. Raises ModelError where the code cannot be traced, or has no program.
     """
     base, other = ports
     ours = partners[layer]
@@ -189,13 +189,13 @@ def code_case(
 
 @dataclass
 class Cut:
-    """The first `rows` of the batch, whose length is that of the first tensor; all rows if it is None."""
+    """Cuts tensors to the first `rows` of the batch, whose length is that of the first tensor; None keeps all."""
 
     rows: int | None
     batch: int = 0
 
     def all(self, given: Mapping[str, Array]) -> dict[str, Array]:
-        """Tensors by place, each cut that is as long as the batch."""
+        """Tensors by location; those as long as the batch are cut."""
         if self.rows is None:
             return dict(given)
         self.batch = self.batch or next((len(array) for array in given.values() if array.ndim), 0)
@@ -208,8 +208,10 @@ class Cut:
 def without_flags(
     program: Mapping[str, Any], plain: Recorded, run: Recorded, theirs: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
-    """A program without outputs that are numbers here and booleans in the other port's run: they are the same for 0 and
-    1 alone. `theirs` are the other port's names."""
+    """A program without outputs that are numbers here and booleans in the other port: these agree only on 0 and 1.
+
+    `theirs` maps this port's names to the other port's.
+    """
 
     def is_flag(name: str) -> bool:
         return any(run.entries[own]["dtype"] == "bool" for own in theirs.get(name, ()))
@@ -219,19 +221,19 @@ def without_flags(
 
 
 def is_called(boundary: str, partners: Mapping[str, str], run: Recorded) -> bool:
-    """Whether a tensor has a place in the other port's run, so that it has none of its size there: it is padded."""
+    """Whether the other port's run has a tensor at this boundary, of another size: it is padded there."""
     layer, _, rest = boundary.partition("|")
     return f"{partners.get(layer, '')}|{rest}" in run
 
 
 def is_folded(boundary: str, behind: Collection[str]) -> bool:
-    """Whether a tensor goes into a layer that the other port has not."""
+    """Whether a tensor is the input of a layer that the other port has folded away."""
     layer, _, role, _ = boundary.split("|")
     return role == "in" and layer in behind
 
 
 def inverted(names: Mapping[str, str]) -> dict[str, list[str]]:
-    """The names that have each name."""
+    """The keys of a mapping by their value."""
     by_partner: dict[str, list[str]] = {}
     for mine, partner in names.items():
         by_partner.setdefault(partner, []).append(mine)
@@ -239,7 +241,7 @@ def inverted(names: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def words_of(program: Mapping[str, Any]) -> set[str]:
-    """The words in the lines of a program, and what it returns."""
+    """The identifiers in a program's lines and in what it returns."""
     texts = [*(f"{line['text']} {line['given']}" for line in program["lines"]), *program["returned"].values()]
     return set(re.findall(r"\w+", " ".join(texts)))
 
@@ -247,7 +249,7 @@ def words_of(program: Mapping[str, Any]) -> set[str]:
 def given_to(
     layer: str, call: int, children: Collection[str], boundary: Collection[str], plain: Recorded
 ) -> dict[str, Array]:
-    """What a call's code gets: its inputs, and what the layers within return, by place."""
+    """The inputs of a call's code and the outputs of its children, by location."""
     outputs = [name for name in boundary if name.split("|")[0] in children and "|out|" in name]
     given = {f"child:{name}": plain.load(name) for name in outputs}
     inputs = {i: f"{layer}|{call}|in|{i}" for i in range(MOST_INPUTS)}
@@ -262,7 +264,7 @@ def values_of(
     given: Mapping[str, Array],
     constants: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """The inputs of a program as the baseline had them, by argument."""
+    """The baseline's values of a program's inputs, by argument."""
     values: dict[str, Array] = {}
     for name, location in program["inputs"].items():
         kind, _, own = location.partition(":")
@@ -279,9 +281,9 @@ def values_of(
 def planned(
     model: CasePlan, dtype: str, title: str, program: Mapping[str, Any], inputs: Mapping[str, Array], folder: Path
 ) -> tuple[CasePlan, dict[str, tuple[str, str]]]:
-    """A traced program's case with its inputs, both of which are stored, and which params of ops its params are.
+    """A traced program's case, and which param of which op each of its params is; the inputs are stored.
 
-    Raises ModelError if it cannot be run.
+    Raises ModelError if the program cannot be run.
     """
     text, options, known = source(
         FUNCTION, title, program["lines"], program["returned"], {n: a.shape for n, a in inputs.items()}
@@ -303,14 +305,13 @@ def planned(
 
 
 def bounds(values: Array) -> tuple[int, int]:
-    """The bounds of whole numbers that further inputs may have: without those below 0, which are marks such as
-    `ignore_index`, unless all are."""
+    """The bounds for integers in further inputs. Negative ones, such as `ignore_index`, do not count unless all are."""
     counted = values[values >= 0]
     return int((counted if counted.size else values).min(initial=0)), max(0, int(values.max(initial=0))) + 1
 
 
 def single_op(program: Mapping[str, Any]) -> tuple[Op, Any, dict[str, str]] | None:
-    """The op that is all of a program, with its params and the argument for each of its tensors; None of others."""
+    """The op of a program that is a single call, its params, and the argument for each of its tensors; else None."""
     lines = program["lines"]
     if len(lines) != 1 or lines[0]["op"] not in OPS or lines[0]["name"] not in program["returned"].values():
         return None
@@ -330,12 +331,12 @@ def single_op(program: Mapping[str, Any]) -> tuple[Op, Any, dict[str, str]] | No
 
 
 def own_names(port: RemotePort, layer: str) -> list[str]:
-    """The last parts of the names of a layer's own tensors."""
+    """The names of a layer's own tensors, without the layer's."""
     return [name.rpartition(".")[2] for name in port.tensors if name.rpartition(".")[0] == layer]
 
 
 def own_inputs(run: Recorded, layer: str, call: int) -> Iterator[tuple[str, Array]]:
-    """What a layer got in a run, by place."""
+    """A layer's inputs in a run, by location."""
     for i in range(MOST_INPUTS):
         name = f"{layer}|{call}|in|{i}"
         if name in run:
@@ -345,7 +346,7 @@ def own_inputs(run: Recorded, layer: str, call: int) -> Iterator[tuple[str, Arra
 def placed(
     location: str, layer: str, ours: tuple[str, int], names: Mapping[str, Sequence[str]], parameters: Mapping[str, str]
 ) -> list[str]:
-    """Where an input of the program is in a port: nowhere, once, or several times. `ours` is the baseline's call."""
+    """The locations of a program's input in a port, possibly none or several. `ours` is the baseline's call."""
     kind, _, own = location.partition(":")
     if kind == "in":
         inputs = names.get(f"{ours[0]}|{ours[1]}|in|{own}", [])

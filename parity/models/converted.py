@@ -1,4 +1,4 @@
-"""A port that was made of the baseline: which of its values is which parameter, and what the conversion has folded."""
+"""Converted ports, such as exports: which value is which parameter of the baseline, and what was folded."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from parity.models.weights import close
 from parity.models.worker.tape import Recorded, squeezed
 
 FOLDED = "folded"
-"""How a parameter is matched that has the BatchNorm behind its layer in it."""
+"""How a parameter is matched that includes the BatchNorm after its layer."""
 NAME, CONTENT = "name", "content"
 
 
 @dataclass(frozen=True)
 class Fold:
-    """A layer of the port that is a convolution of the baseline with the BatchNorm behind it."""
+    """A layer of the port that is a convolution of the baseline and the BatchNorm after it."""
 
     layer: str
     conv: str
@@ -40,8 +40,8 @@ def moves_of(
 ) -> tuple[list[Move], list[str], list[Fold]]:  # fmt: skip
     """The moves to a converted port, remarks about parameters without a partner, and the folded layers.
 
-    A value belongs to the parameter of its name, else to that with its numbers, else to what is left of its shape. What
-    is left over is not an error: an exporter folds constants.
+    A value is matched by name, else by content, else by shape if only one is left. Values without a partner are no
+    error: an exporter folds constants.
     """
     folds = list(folds_of(base, other))
     by_target: dict[str, Move] = dict(given)
@@ -49,7 +49,7 @@ def moves_of(
         by_target.update((move.target, move) for move in folded(base, other, fold) if move.target not in by_target)
     for move in (*named(base, other, by_target), *alike(base, other, by_target)):
         by_target.setdefault(move.target, move)
-    # Shapes and order say little about a graph whose layers have no names.
+    # In a graph whose layers have no names, shapes and order are no evidence.
     if sum(move.how == NAME for move in by_target.values()) * 2 > len(other.tensors):
         for move in left_of_shape(base, other, by_target):
             by_target.setdefault(move.target, move)
@@ -61,7 +61,7 @@ def moves_of(
 
 
 def fits(base: RemotePort, other: RemotePort, move: Move) -> bool:
-    """Whether a move gives as many numbers as there are."""
+    """Whether a move gives the right number of elements."""
     if move.eps is not None:
         return True
     size = sum(int(np.prod(base.tensors[source].shape)) for source in move.sources)
@@ -69,13 +69,13 @@ def fits(base: RemotePort, other: RemotePort, move: Move) -> bool:
 
 
 def by_pytorchs_names(base: RemotePort) -> dict[str, tuple[TensorInfo, Layout]]:
-    """The baseline's tensors by PyTorch's names, with what gives PyTorch's layouts: a graph has both."""
+    """The baseline's tensors by PyTorch's names, with the layouts that convert to PyTorch's, as a graph has them."""
     tensors = ((info, *canonical(base, info)) for info in base.tensors.values())
     return {entry.name: (info, layout) for info, entry, layout in tensors}
 
 
 def named(base: RemotePort, other: RemotePort, known: Mapping[str, Move]) -> Iterator[Move]:
-    """By name."""
+    """Moves of parameters that have the same name."""
     ours = by_pytorchs_names(base)
     for name, info in other.tensors.items():
         if name not in known and name in ours and not ours[name][1].merged:
@@ -88,7 +88,7 @@ def named(base: RemotePort, other: RemotePort, known: Mapping[str, Move]) -> Ite
 
 
 def alike(base: RemotePort, other: RemotePort, known: Mapping[str, Move]) -> Iterator[Move]:
-    """By their numbers, transposed or not; values that are all equal say nothing."""
+    """Moves of parameters that have the same values, transposed or not; constant values do not count."""
     ours, theirs = Recorded(str(base.state)), Recorded(str(other.state))
     names = by_pytorchs_names(base)
     named_already = {name for name in other.tensors if name in names}
@@ -108,7 +108,7 @@ def alike(base: RemotePort, other: RemotePort, known: Mapping[str, Move]) -> Ite
 
 
 def left_of_shape(base: RemotePort, other: RemotePort, known: Mapping[str, Move]) -> Iterator[Move]:
-    """The one value and the one parameter of a shape that are left."""
+    """Moves of the only remaining value and parameter of a shape."""
     used = {source for move in known.values() for source in move.sources}
     ours = [t for t in base.tensors.values() if t.trained and not t.tied and t.name not in used]
     theirs = [t for t in other.tensors.values() if t.name not in known]
@@ -119,7 +119,7 @@ def left_of_shape(base: RemotePort, other: RemotePort, known: Mapping[str, Move]
 
 
 def same(a: Array, b: Array) -> tuple[int, ...] | None:
-    """The order of axes with which `a` is `b`; empty for the order that it has, None if there is none."""
+    """The order of axes in which `a` equals `b`; empty if unchanged, None if there is none."""
     if a.ndim != b.ndim:
         return None
     for axes in permutations(range(a.ndim)):
@@ -129,7 +129,7 @@ def same(a: Array, b: Array) -> tuple[int, ...] | None:
 
 
 def folds_of(base: RemotePort, other: RemotePort) -> Iterator[Fold]:
-    """Convolutions of the port that have a BatchNorm in them: the baseline's has parameters, the port's has none."""
+    """Convolutions of the port that include a BatchNorm: its parameters are missing in the port."""
     names, ours = list(base.layers), by_pytorchs_names(base)
     for layer in names:
         statistic = f"{layer}.running_var"
@@ -141,7 +141,7 @@ def folds_of(base: RemotePort, other: RemotePort) -> Iterator[Fold]:
             for name in names[: names.index(layer)]
             if is_conv(base, name) and (weight(base, name) or ())[:1] == size
         ]
-        # The exporter has named the result by the one or the other.
+        # The exporter names the result after either layer.
         own = other.layers.get(layer)
         conv = next((n for n in reversed(before) if weight(base, n) == weight(other, layer)), None)
         if own is not None and conv is not None:
@@ -153,7 +153,7 @@ def folds_of(base: RemotePort, other: RemotePort) -> Iterator[Fold]:
 
 
 def with_numbers(base: RemotePort, other: RemotePort, convs: Sequence[str], norm: str) -> Iterator[Fold]:
-    """The layer whose weight is that of one of some convolutions with a BatchNorm in it."""
+    """The layer whose weight is that of one of these convolutions with the BatchNorm folded in."""
     ours, theirs = Recorded(str(base.state)), Recorded(str(other.state))
     for name in [name for name in other.layers if weight(other, name) is not None and name not in base.layers]:
         have = theirs.load(f"{name}.weight")
@@ -184,7 +184,7 @@ def is_conv(port: RemotePort, layer: str) -> bool:
 
 
 def folded(base: RemotePort, other: RemotePort, fold: Fold) -> Iterator[Move]:
-    """The weight and the bias of a folded layer."""
+    """The moves of a folded layer's weight and bias."""
     eps = float(options_of(base, base.layers[fold.norm]).get("eps", 1e-5))
     ours = by_pytorchs_names(base)
     parts = [f"{fold.norm}.{name}" for name in ("weight", "bias", "running_mean", "running_var")]
@@ -199,8 +199,10 @@ def folded(base: RemotePort, other: RemotePort, fold: Fold) -> Iterator[Move]:
 
 @dataclass(frozen=True)
 class FoldedKernel:
-    """The baseline's convolution and the BatchNorm behind it as the kernel of the convolution's op, with the weight and
-    the bias that both are together, and with no others. `kernel` is that of the port's layer."""
+    """The baseline's convolution and the BatchNorm after it as one kernel of the convolution's op.
+
+    It only runs with the folded weight and bias. `kernel` is that of the port's layer.
+    """
 
     kernel: Kernel
     base: RemotePort
@@ -225,7 +227,7 @@ class FoldedKernel:
         return self.kernel.dtype
 
     def _folded(self) -> dict[str, Array]:
-        """The weight and the bias."""
+        """The folded weight and bias."""
         stored, arrays = Recorded(str(self.states[self.kernel.port.name])), {}
         for name in ("weight", "bias"):
             if f"{self.fold.layer}.{name}" in stored:
@@ -237,7 +239,7 @@ class FoldedKernel:
         return {"x": plain.load(f"{self.fold.conv}|{self.call}|in|0"), **self._folded()}
 
     def __call__(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
-        """What both layers make of `x`; None for other weights."""
+        """The output of both layers for `x`; None for other weights."""
         own = self._folded()
         if (case.op, case.params, dtype) != (self.op.name, self.params, self.dtype) or not all(
             name in inputs and np.array_equal(inputs[name], array) for name, array in own.items()
@@ -253,7 +255,7 @@ class FoldedKernel:
 
 
 def adopted(base: RemotePort, other: RemotePort, partners: Mapping[str, str]) -> None:
-    """Let layers whose class the file does not say be of their partner's."""
+    """Give layers whose class the file does not name that of their partner."""
     other.guessed = [name for name in partners if name in other.layers and not other.layers[name].kind]
     for name in other.guessed:
         ours = base.layers[partners[name]]
@@ -261,8 +263,8 @@ def adopted(base: RemotePort, other: RemotePort, partners: Mapping[str, str]) ->
 
 
 def of_size(other: RemotePort, partners: Mapping[str, str], base: Recorded, run: Recorded) -> dict[str, str]:
-    """The partners without those of layers whose class is a guess and that get or return tensors of other sizes: such a
-    node has a layer's parameter, but is another part of the model."""
+    """The partners without layers of guessed class whose tensors have other sizes: such a node has a layer's
+    parameter, but is another part of the model."""
 
     def sizes(stored: Recorded, layer: str) -> list[list[int]]:
         groups = grouped(stored)
@@ -273,5 +275,5 @@ def of_size(other: RemotePort, partners: Mapping[str, str], base: Recorded, run:
 
 
 def paired(partners: Mapping[str, str], folds: Sequence[Fold]) -> dict[str, str]:
-    """The partners with those of folded layers."""
+    """The partners, including those of folded layers."""
     return {**partners, **{fold.layer: fold.conv for fold in folds}}

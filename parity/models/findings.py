@@ -1,4 +1,4 @@
-"""What is off in a port: the layer or the code, the cause, and how much of the difference at the output it explains."""
+"""Findings in a port: the layer or the code, the cause, and how much of the difference at the output it explains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Boundary:
 
     @classmethod
     def of(cls, name: str) -> Boundary | None:
-        """From its name on a tape; None of a name of another kind."""
+        """The boundary of a tensor's name on a tape; None if it is not at a boundary."""
         parts = name.split("|")
         return cls(parts[0], int(parts[1]), parts[2], int(parts[3])) if len(parts) == 4 else None
 
@@ -33,7 +33,7 @@ class Boundary:
 
     @property
     def state(self) -> str:
-        """The layer's name of the buffer; empty of others."""
+        """The buffer's name in the layer; empty for an input or output."""
         return self.role.removeprefix(STATE) if self.role.startswith(STATE) else ""
 
     def words(self) -> str:
@@ -48,13 +48,13 @@ class Boundary:
 
 @dataclass
 class ModelFinding:
-    """A part of a port that is off although it got its partner's inputs.
+    """A part of a port that is wrong although it got its partner's inputs.
 
-    `kind` is `layer`, `code` for the code of a layer between its children, or `weights` for `parameters` with other
-    values or in another place; `boundaries` are its tensors that are off, by error ratio, of another shape if it is
-    `resized`, `again` those of the layer's other calls; `called_otherwise` are the layers that code calls more or less
-    often. `share` is the part of the output's difference that goes away once it is mended, after all that come before
-    it; `shares` the same of the loss and of metrics, and `left` the output's error ratio after it.
+    `kind` is `layer`, `code` for the code of a layer between its children, or `weights` for `parameters` whose values
+    differ or that are no longer shared. `boundaries` are its wrong tensors with their error ratios, `again` those of
+    the layer's other calls; they have other shapes if it is `resized`. `called_otherwise` are the layers that the code
+    calls a different number of times. `share` is the part of the output's difference that vanishes once it is fixed,
+    after all findings before it, `shares` the same for the loss and metrics, and `left` the output's error ratio then.
     """
 
     kind: str
@@ -85,8 +85,8 @@ class ModelFinding:
         return max([*self.boundaries.values(), *judged], default=0.0)
 
     @property
-    def said(self) -> tuple[str, str, Any]:
-        """What is said of it."""
+    def description(self) -> tuple[str, str, Any]:
+        """What is equal in findings that are reported together."""
         return self.id, self.title, self.evidence.get("expression")
 
     @property

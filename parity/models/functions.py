@@ -1,6 +1,6 @@
-"""A traced program as a file that is an op of its own, and what it calls: parity's ops by name.
+"""A traced program as a file that defines an op and calls parity's ops by name.
 
-The options of the ops in it are params of the whole, so another value of one is found like that of any op.
+The options of these ops are params of the whole, so the judge tries other values of them like those of any op.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def op(name: str, **given: Any) -> Any:
 
 
 def expect(*tensors: tuple[Any, tuple[int, ...]]) -> None:
-    """Raise ValueError for tensors of other shapes than those that the program was traced with."""
+    """Raise ValueError for tensors of other shapes than when the program was traced."""
     for tensor, shape in tensors:
         if tuple(tensor.shape) != shape:
             raise ValueError(f"this was traced with a tensor of shape {list(shape)}, not {list(tensor.shape)}")
@@ -53,7 +53,7 @@ def source(
 ) -> tuple[str, dict[str, Any], dict[str, tuple[str, str]]]:
     """The text of a file with the function `name`, its params with their values, and which param of which op each is.
 
-    Raises ModelError for a call of what is no op.
+    Raises ModelError if it calls something that is no op.
     """
     options: dict[str, Any] = {}
     params: dict[str, tuple[str, str]] = {}
@@ -66,7 +66,7 @@ def source(
 
 
 def called(line: Mapping[str, Any], options: dict[str, Any], params: dict[str, tuple[str, str]]) -> str:
-    """The call of an op, whose numbers and words are added to the options."""
+    """The text of an op's call; its numbers and words are added to the options."""
     name, given = line["op"], dict(line["given"])
     if name not in OPS:
         raise ModelError(f"{name} has no translation to NumPy")
@@ -88,12 +88,12 @@ def called(line: Mapping[str, Any], options: dict[str, Any], params: dict[str, t
 
 
 def is_option(name: str, kind: Any) -> bool:
-    """Whether a param is a number, a word or an axis that may be another one: not a size, or a flag of shape."""
+    """Whether other values of a param are tried: a number, a word or an axis, but no size and no flag of shapes."""
     return kind in (float, "float") or bool(words_of(kind)) or name == "dim"
 
 
 def words_of(kind: Any) -> tuple[Any, ...]:
-    """The words that a param may be, or true and false; none of a number."""
+    """The values of a param that is a word or a bool; empty for a number."""
     if kind is bool or bool in get_args(kind):
         return True, False
     return get_args(kind) if get_origin(kind) is Literal else ()
@@ -105,7 +105,7 @@ def types_of(name: str) -> dict[str, Any]:
 
 
 def others(options: Mapping[str, Any], params: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, Any]]:
-    """Every other word or axis that an option may be; `params` says which param of which op each is."""
+    """Every other word or axis that an option may be; `params` maps options to op and param."""
     for option, value in options.items():
         op_name, param = params[option]
         axes = tuple(range(-MOST_AXES, 0)) if param == "dim" else ()

@@ -1,4 +1,4 @@
-"""How a framework names and lays out a layer's tensors, told in PyTorch's names and layouts."""
+"""How frameworks name and lay out a layer's tensors, compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """A tensor's name in PyTorch, and what gives PyTorch's layout: the order of axes, and how many of them, in that
-    order, become each axis (nothing if each stays one)."""
+    """A tensor's name in PyTorch, and the conversion to PyTorch's layout: the order of axes, and how many of them are
+    merged into each axis (empty if none)."""
 
     name: str
     axes: tuple[int, ...] = ()
@@ -30,7 +30,7 @@ class Layout:
         return tuple(shape[i] for i in self.axes) if self.axes else shape
 
     def shape(self, shape: Shape) -> Shape:
-        """PyTorch's shape of a tensor that has this one in its framework."""
+        """A framework's shape as PyTorch's."""
         rest, lengths = list(self.ordered(shape)), []
         for n in self.merged:
             lengths.append(prod(rest[:n]))
@@ -42,18 +42,18 @@ class Layout:
         return (array.transpose(self.axes) if self.axes else array).reshape(self.shape(array.shape))
 
     def back(self, array: Array, shape: Shape) -> Array:
-        """A tensor of PyTorch's layout in its framework's, where it has this shape. Raises ValueError."""
+        """A tensor of PyTorch's layout in its framework's layout and shape. Raises ValueError."""
         split = array.reshape(self.ordered(shape))
         return np.ascontiguousarray(split.transpose(inverse(self.axes)) if self.axes else split)
 
 
 def inverse(axes: Sequence[int]) -> tuple[int, ...]:
-    """The order of axes that undoes this one."""
+    """The inverse permutation of axes."""
     return tuple(int(i) for i in np.argsort(axes))
 
 
 SCALED = {"gamma": Layout("weight"), "beta": Layout("bias")}
-"""A norm of Keras."""
+"""The parameters of Keras's norms."""
 CONVENTIONS: Mapping[str, Mapping[str, Mapping[str, Layout]]] = {
     "paddle": {
         "Linear": {"weight": Layout("weight", (1, 0))},
@@ -96,7 +96,7 @@ def layout_of(adapter: str, layer: LayerInfo, name: str) -> Layout:
 
 
 def einsum_layout(equation: str, name: str) -> Layout:
-    """Keras's EinsumDense as a Linear: the kernel's axes that stay, then those that are summed up."""
+    """Keras's EinsumDense as a Linear: the kernel's output axes, then those that are summed over."""
     inputs, _, output = equation.partition("->")
     x, _, kernel = inputs.partition(",")
     stay, summed = [c for c in output if c in kernel], [c for c in x if c in kernel]
@@ -107,5 +107,5 @@ def einsum_layout(equation: str, name: str) -> Layout:
 
 
 def merging(*counts: int) -> tuple[int, ...]:
-    """How many axes become one; nothing where each stays one."""
+    """How many axes become one; empty if none are merged."""
     return counts if max(counts) > 1 else ()

@@ -1,4 +1,4 @@
-"""A layer of a framework as an op: its class and options as the op's name and params, its call as a kernel."""
+"""A framework's layer as an op: its class and options give the op and its params, its call is a kernel."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ALIASES = {
     "einsumdense": "linear",
     "upsampling2d": "interpolate",
 }
-"""Classes whose name is not that of an op without underscores."""
+"""Classes whose lower-case name is not that of an op without underscores."""
 BY_CLASS = {**{name.replace("_", ""): name for name in OPS}, **ALIASES}
 
 
@@ -55,7 +55,7 @@ def op_of(layer: LayerInfo) -> Op | None:
 
 
 def params_of(op: Op, options: Mapping[str, Any], layer: Mapping[str, tuple[int, ...]]) -> Any:
-    """The op's params from a layer's options, which are PyTorch's; `layer` has the shapes of its own tensors.
+    """The op's params from a layer's options in PyTorch's names; `layer` has the shapes of its own tensors.
 
     Raises CaseError, TypeError or ValueError where they do not fit.
     """
@@ -68,7 +68,7 @@ def params_of(op: Op, options: Mapping[str, Any], layer: Mapping[str, tuple[int,
 
 @dataclass(frozen=True)
 class Kernel:
-    """A call of a port's layer as a kernel of an op: `state` is the port's, `params` those that its options give."""
+    """A call of a port's layer as a kernel of an op: `state` is the port's, `params` follow from its options."""
 
     port: RemotePort
     layer: LayerInfo
@@ -80,18 +80,18 @@ class Kernel:
     sight: Sight
 
     def own_name(self, name: str) -> tuple[str, Layout]:
-        """The layer's name of one of the op's tensors, and its layout."""
+        """The layer's name for one of the op's tensors, and its layout."""
         names = (t.rpartition(".")[2] for t in self.port.tensors if t.rpartition(".")[0] == self.layer.name)
         own = ((own, layout_of(self.port.spec.adapter, self.layer, own)) for own in names)
         return next(((own, layout) for own, layout in own if layout.name == name), (name, Layout(name)))
 
     def info(self, name: str) -> Any:
-        """The layer's tensor that is one of the op's, or None."""
+        """The layer's tensor for one of the op's, or None."""
         return self.port.tensors.get(f"{self.layer.name}.{self.own_name(name)[0]}".removeprefix("."))
 
     @property
     def placed(self) -> dict[str, str]:
-        """Where each of the op's inputs is in a call of the layer: `in:0`, `param:weight`."""
+        """The location of each of the op's inputs in a call of the layer: `in:0`, `param:weight`."""
         locations: dict[str, str] = {}
         for item in self.op.inputs:
             if self.info(item.name) is not None:
@@ -105,7 +105,7 @@ class Kernel:
         return f"{self.layer.name}|{self.call}|{role}|{index}"
 
     def inputs(self, plain: Recorded) -> dict[str, Array]:
-        """The op's inputs as this port had them in a run. Raises KeyError."""
+        """The op's inputs in a run of this port. Raises KeyError."""
         stored, arrays = Recorded(str(self.state)), {}
         for name, location in self.placed.items():
             kind, _, own = location.partition(":")
@@ -168,7 +168,7 @@ class Kernel:
 
 
 class OpKernel(Protocol):
-    """What a layer's kernel is, as its case is made."""
+    """A layer's kernel, as far as its case needs it."""
 
     @property
     def op(self) -> Op:
@@ -193,8 +193,10 @@ class OpKernel(Protocol):
 def layer_case(
     kernel: OpKernel, model: CasePlan, plain: Recorded, folder: Path, *, gradients: bool
 ) -> tuple[CasePlan, dict[str, Array]] | None:
-    """A layer's call as a case of its op, with the tensors of the run, which are stored in `folder`; None if the op
-    does not take them. grad_outputs are drawn."""
+    """A layer's call as a case of its op with the tensors of the run, which are stored in `folder`.
+
+    None if the op does not take them. grad_outputs are drawn.
+    """
     op = kernel.op
     try:
         inputs = {name: held(array, kernel.dtype) for name, array in kernel.inputs(plain).items()}
@@ -219,7 +221,7 @@ def case_of(
     folder: Path,
     fixed: Collection[str] = (),
 ) -> CasePlan:
-    """A case of an op with these inputs, which are stored; the backends make the `fixed` ones themselves."""
+    """A case of an op with these inputs, which are stored; further inputs keep the `fixed` ones."""
     folder.mkdir(parents=True, exist_ok=True)
     plans = []
     for tensor, array in inputs.items():
@@ -231,7 +233,7 @@ def case_of(
 
 
 def held(array: Array, dtype: str) -> Array:
-    """A tensor as the host holds it: integers in int64, bfloat16 in float32."""
+    """A tensor in the dtype that the host uses: integers in int64, bfloat16 in float32."""
     return array.astype(np.int64) if array.dtype.kind in "iub" else as_dtype(array, dtype)
 
 
@@ -242,5 +244,5 @@ def words(differences: Mapping[str, tuple[Any, Any]], names: Sequence[str]) -> s
 
 
 def shown(value: Any) -> str:
-    """A value in short: 1 - 0.99 is 0.01."""
+    """A value in at most 10 digits: 1 - 0.99 is 0.01."""
     return f"{value:.10g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""What a tensor of one port is of the other's, if all of it follows: a multiple, or the same in another order."""
+"""The relation between a tensor of one port and the other's: a multiple, or the same in another order."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from parity.library.measure import MAX_ELEMENTS
 from parity.models.ports import Array
 
 LIKE = 1e-5
-"""Of the largest value: float32 loses less of it in a few steps."""
+"""The tolerance, relative to the largest value: a few steps in float32 lose less."""
 UNORDERED = "permuted-elements"
 
 
 def likeness(theirs: Array, ours: Array, names: tuple[str, str]) -> str:
-    """In words, with the names of their port and of ours: `paddle is torch in reverse along axis 1`; "" if it is
-    nothing of the kind."""
+    """The relation as a text: `paddle is torch in reverse along axis 1`; "" if there is none. `names` are their port's
+    and ours."""
     if theirs.dtype.kind != "f" or not 1 < theirs.size == ours.size <= MAX_ELEMENTS:
         return ""
     tolerance = Tolerance(LIKE, LIKE * float(np.abs(ours).max()))

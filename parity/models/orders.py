@@ -1,7 +1,7 @@
-"""Tensors that two ports hold with their axes in another order, such as images with the channels last.
+"""Tensors whose axes have another order in the other port, such as images with channels last.
 
-Where only another order gives a tensor its partner's shape, it is that order, and by content if there are several. Such
-an order is then tried on tensors of the same rank whose shape does not tell, and taken where the values say so.
+The order follows from the shapes, and from the values if several fit. An order that occurs is then tried on tensors
+of the same rank whose shape fits without it, too, and used where the values are clearly closer.
 """
 
 from __future__ import annotations
@@ -22,27 +22,30 @@ Axes = tuple[int, ...]
 MOST_AXES = 6
 """A tensor of more axes has too many orders."""
 CLEARLY = 0.5
-"""An order is taken where the plain one fits, too, if with it the values are apart by less than this part."""
+"""Where the plain order fits, too, another one is used if it reduces the difference to less than this part."""
 
 
 @dataclass(frozen=True)
 class Sight:
-    """A port's tensors at boundaries, as the baseline has them: `axes` by name is the order of the baseline's axes that
-    gives the port's; `run` has their shapes, `partners` the entries of the baseline's on its tape."""
+    """Converts between a port's tensors at boundaries and the baseline's layout.
+
+    `axes` is the order of the baseline's axes in the port, by name; `run` has the port's shapes, `partners` the
+    baseline's entries on its tape.
+    """
 
     run: Recorded
     axes: Mapping[str, Axes] = field(default_factory=dict)
     partners: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def own(self, name: str, array: Array) -> Array:
-        """A tensor in the baseline's layout as the port has it."""
+        """A tensor of the baseline's layout in the port's."""
         array = array.transpose(self.axes[name]) if name in self.axes else array
         return grouped_as(array, self.run.shape(name)) if name in self.run else array
 
     def base(self, name: str, array: Array, shape: Sequence[int] | None = None) -> Array:
         """A port's tensor in the baseline's layout, and in its shape if the elements have the same order there.
 
-        A mask of booleans is one of numbers if the baseline's is.
+        A boolean mask becomes numbers if the baseline's is.
         """
         array = array.transpose(inverse(self.axes[name])) if name in self.axes else array
         partner = self.partners.get(name)
@@ -53,7 +56,7 @@ class Sight:
 
 
 def grouped_as(array: Array, shape: Sequence[int]) -> Array:
-    """A tensor in a shape that has the same elements in the same order; it may have fewer rows."""
+    """A tensor in another shape with the same elements in the same order; it may have fewer rows."""
     rows = tuple(shape[:1]) if array.size == np.prod(shape, dtype=int) else array.shape[:1]
     wanted = (*rows, *shape[1:])
     return array.reshape(wanted) if regrouped(array.shape, wanted) else array
@@ -65,8 +68,10 @@ def permuted(a: Sequence[int], b: Sequence[int]) -> bool:
 
 
 def axis_orders(base: Recorded, other: Recorded, keys: Mapping[str, str]) -> dict[str, Axes]:
-    """The order of the baseline's axes that gives each tensor of another port, where it is not the plain one; `keys`
-    are the baseline's names."""
+    """The order of the baseline's axes in each tensor of another port where it is not the plain one.
+
+    `keys` maps the port's names to the baseline's.
+    """
     axes: dict[str, Axes] = {}
     plain = []
     for theirs, ours in keys.items():
@@ -89,7 +94,7 @@ def axis_orders(base: Recorded, other: Recorded, keys: Mapping[str, str]) -> dic
 
 
 def fitting(a: Sequence[int], b: Sequence[int]) -> Iterator[Axes]:
-    """The orders of the axes of one shape that give another one."""
+    """The orders of axes that turn one shape into another."""
     if len(a) != len(b) or sorted(a) != sorted(b):
         return
     for order in permutations(range(len(a))):
@@ -98,18 +103,18 @@ def fitting(a: Sequence[int], b: Sequence[int]) -> Iterator[Axes]:
 
 
 def nearest(a: Array, b: Array, orders: Sequence[Axes]) -> Axes:
-    """The order with which two tensors are nearest; the first of several."""
+    """The order in which two tensors are closest; the first of several."""
     return min(orders, key=lambda order: apart(a.transpose(order), b)) if len(orders) > 1 else orders[0]
 
 
 def apart(a: Array, b: Array) -> float:
-    """How far two tensors are apart."""
+    """The mean absolute difference of two tensors."""
     with np.errstate(all="ignore"):
         return float(np.nan_to_num(np.abs(a.astype(np.float64) - b), nan=0.0, posinf=0.0).mean()) if a.size else 0.0
 
 
 def written(axes: Mapping[str, Axes]) -> Iterator[str]:
-    """The orders in words, with how many tensors have each, for a mapping file."""
+    """The orders for a mapping file, with the number of tensors of each."""
     for order, n in Counter(axes.values()).most_common():
         first: Any = next(name for name, one in axes.items() if one == order)
         layer, _, role, _ = first.split("|")

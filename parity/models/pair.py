@@ -1,4 +1,4 @@
-"""Two ports of a model, from their runs to what is off: outputs, gradients, layers in step, causes, shares."""
+"""Two ports of a model, from their runs to findings: outputs, gradients, layers in step, causes, shares."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome, Output
 from parity.reporting.text.words import few
 
-MOST_MENDED = 12
+MOST_MEASURED = 12
 """Findings whose share is measured, each in a run of its own."""
 ELSEWHERE = 0.1
-"""So far from another one, as a part of it, a tensor is not the same with an error, if the outputs are right."""
+"""A tensor that differs by more, relative to its namesake, is another tensor if the outputs are right."""
 CLASS = "its class"
 EDITED = "reference-edit"
 """A cause without a name."""
 MAIN = 0.1
-"""A finding that explains less of the output's difference is not the cause of what is off there."""
+"""A finding that explains less of the output's difference is not its cause."""
 SMALL_CASE = 1 << 22
 """Elements of a layer's inputs up to which its op is judged with a search for the cause."""
 SEARCHED = 1 << 12
-"""Elements of a layer's inputs up to which its code is judged with the whole batch: it has more tensors within."""
+"""Elements of a layer's inputs up to which its code is judged with the whole batch: code has intermediate tensors."""
 
 
 class PortPair(ComparedPorts):
-    """The search for what is off, and for the causes."""
+    """The search for findings and their causes."""
 
     def judged(self) -> None:
-        """Look for what is off, layer by layer in step, and for the causes; measure what each explains."""
+        """Find what differs, layer by layer in step, and the causes; measure how much each explains."""
         is_wrong = any(map(self._is_wrong, [*self._outputs, "loss"]))
         if self.other.converted:
             self.partners = converted.of_size(self.other, self.partners, self.free.plain, self.run)
@@ -75,7 +75,7 @@ class PortPair(ComparedPorts):
         )  # fmt: skip
         self.findings, _ = steps.wrong_in_step(self.other, self.step, run, self.partners, self.keys, self.axes)
         if not is_wrong and not any(self._wrong_gradients()) and not any(self._buffers_left()):
-            # Layers in another order that commute: what is between them differs, nothing that it leads to does.
+            # Layers that commute, in another order: the tensors between them differ, nothing after them does.
             self.findings = [finding for finding in self.findings if finding.kind != CODE]
         for finding in self.findings:
             values = {at: sight.base(str(at), run.load(str(at))) for at in finding.boundaries}
@@ -111,7 +111,7 @@ class PortPair(ComparedPorts):
         )
 
     def _with_weights(self, loaded: Sequence[ModelFinding]) -> PortPair:
-        """The pair with the baseline's values in the port, where its own are others: what they explain is told."""
+        """The pair with the baseline's values in place of the port's own weights that differ."""
         if not loaded:
             return self
         state = self.states[self.other.name]
@@ -119,8 +119,7 @@ class PortPair(ComparedPorts):
         return replace(self, run=run)
 
     def _trusted(self) -> Iterator[tuple[str, str]]:
-        """The names of tensors without those that are far from what has their name although the outputs are right: a
-        converter has moved them."""
+        """The names of tensors, without those that differ although the outputs are right: a converter moved them."""
         for name, ours in self.keys.items():
             apart = self.free.distance(ours, self.run, name, whole=True) if ours in self.free.plain else None
             if apart is None or apart.relative < ELSEWHERE:
@@ -128,7 +127,7 @@ class PortPair(ComparedPorts):
 
     @property
     def sight(self) -> orders.Sight:
-        """The other port's tensors as the baseline has them."""
+        """The other port's tensors in the baseline's layout."""
         partners = {theirs: self.free.plain.entries[ours] for theirs, ours in self.keys.items()}
         return orders.Sight(self.run, self.axes, partners)
 
@@ -139,11 +138,11 @@ class PortPair(ComparedPorts):
         return {move.target: move.sources[0] for move in moves}
 
     def _wrong_gradients(self) -> Iterator[str]:
-        """The parameters whose gradients are more than rounding apart."""
+        """The parameters whose gradients differ by more than rounding."""
         yield from (c.tensor for c in self.comparisons() if c.tensor.startswith("grad.") and c.verdict.fails)
 
     def _backward(self) -> list[ModelFinding]:
-        """Layers whose gradients are off although they return the right values; each is called alone."""
+        """Layers that return the right values and wrong gradients; each is called alone."""
         findings = []
         for layer, partner in self.partners.items():
             op = leaves.op_of(self.base.layers[partner])
@@ -153,7 +152,7 @@ class PortPair(ComparedPorts):
         return findings
 
     def _backward_divergence(self) -> list[ModelFinding]:
-        """The code that passes back another gradient, by the parameters whose gradients are wrong."""
+        """The code that passes back a wrong gradient, located by the parameters whose gradients are wrong."""
         factors, wrong = {}, set(self._wrong_gradients())
         for move in self.moves:
             name, source = f"grad.{move.target}", f"grad.{move.sources[0]}"
@@ -162,10 +161,10 @@ class PortPair(ComparedPorts):
                 theirs = move.undone(self.run.load(name), shape) if name in self.run else None
                 factors[move.target] = backward.factor(theirs, self.free.plain.load(source))
         order = backward.order_of(self.run, list(self.other.tensors))
-        parted = backward.divergence(order, factors, self.base.name)
-        if parted is None:
+        divergence = backward.divergence(order, factors, self.base.name)
+        if divergence is None:
             return []
-        layer, title = parted
+        layer, title = divergence
         while layer not in self.partners:
             layer = layer.rpartition(".")[0]
         finding = ModelFinding(CODE, layer, 0, self.partners[layer], {}, title=title, id="layer-code", explained=True)
@@ -177,7 +176,7 @@ class PortPair(ComparedPorts):
         return [finding]
 
     def _cuts(self) -> dict[str, list[str]]:
-        """The calls by which code changes gradients alone, and the baseline's does not, by layer."""
+        """The calls that change only gradients, and that the baseline does not have, by layer."""
         cuts: dict[str, list[str]] = {}
         for layer, partner in self.partners.items():
             if not self.other.layers[layer].own or layer == LOSS:
@@ -198,12 +197,12 @@ class PortPair(ComparedPorts):
         )  # fmt: skip
 
     def _called_otherwise(self, run: Recorded) -> list[ModelFinding]:
-        """Code that calls its layers more or less often, with the same values: two norms that are still equal."""
+        """Code that calls its layers a different number of times although all values agree."""
         findings = [ModelFinding(CODE, layer, 0, partner, {}) for layer, partner in self.partners.items()]
         wrong = [name.removeprefix("grad.") for name in self._wrong_gradients()]
         for finding in findings:
             self._count_calls(finding, run)
-            # A layer that a function stands for has its gradients.
+            # A layer that the other port replaces by a function has right gradients.
             apart = finding.called_otherwise
             own = [[n for n in self.other.tensors if n.startswith(f"{name}.")] for name in apart]
             if self._differentiable and all(own) and not any(name in wrong for names in own for name in names):
@@ -213,7 +212,7 @@ class PortPair(ComparedPorts):
     # Causes
 
     def _diagnose(self, finding: ModelFinding) -> None:
-        """The cause of a finding: by the options of the two layers, or by the search that ops have."""
+        """Set the cause of a finding: options that differ, or what the search for ops finds."""
         ours, theirs = self.base.layers[finding.partner], self.other.layers[finding.layer]
         options = differing(leaves.options_of(self.base, ours), leaves.options_of(self.other, theirs))
         if finding.kind == LAYER and leaves.op_of(ours) is not leaves.op_of(theirs):
@@ -239,7 +238,7 @@ class PortPair(ComparedPorts):
             self._spell_out(finding)
 
     def _of_its_own(self, finding: ModelFinding) -> None:
-        """Keep a layer that is right with the baseline's parameters, if its own are not known as any of these."""
+        """Keep the finding of a layer that is right with the baseline's parameters, if its own match none of these."""
         known = {move.target for move in self.moves}
         own = [name for name in self.other.tensors if name.rpartition(".")[0] == finding.layer and name not in known]
         if own and any(map(self._is_wrong, self._outputs)):
@@ -248,7 +247,7 @@ class PortPair(ComparedPorts):
             finding.title += f"; its {names} are not {self.base.name}'s, or have another factor or sum in them"
 
     def _spell_out(self, finding: ModelFinding) -> None:
-        """Say what a layer of several nodes computes, or which of them is the cause."""
+        """Add to a finding what a layer of several nodes computes, or which node is the cause."""
         at = Boundary(finding.layer, finding.call, "out", 0)
         goal = self.free.plain.load(self.keys[str(at)])
         try:
@@ -279,7 +278,7 @@ class PortPair(ComparedPorts):
         return {} if more or others or here == there or not there else {"dtype": (here, there)}
 
     def _count_calls(self, finding: ModelFinding, run: Recorded) -> None:
-        """Say that a piece of code calls one of its layers more or less often."""
+        """Add to a finding that the code calls one of its layers a different number of times."""
         if finding.kind != CODE:
             return
         children = {name: name for name in children_of(finding.layer, list(self.partners))}
@@ -301,14 +300,14 @@ class PortPair(ComparedPorts):
             finding.evidence.pop("expression", None)
 
     def _is_passed(self, name: str, run: Recorded) -> bool:
-        """Whether a layer is only a container in one port: all that is in it is called as often in both."""
+        """Whether a layer is only a container in one port: its inner layers are called equally often in both."""
         within = {layer: layer for layer in self.partners if layer.startswith(f"{name}.")}
         theirs = steps.calls(run, within)
         ours = steps.calls(self.free.plain, {self.partners[layer]: layer for layer in within})
         return bool(within) and theirs == ours
 
     def _judged_op(self, finding: ModelFinding, op: Any) -> Judged | None:
-        """Judge a layer as a case of its op; a layer that is within its error bound there loses its finding."""
+        """Judge a layer as a case of its op; a layer within its error bound there is no finding."""
         kernels = self._kernels(finding, op)
         folder = self.folder / "layers" / slug(finding.layer)
         made = kernels and leaves.layer_case(
@@ -352,7 +351,7 @@ class PortPair(ComparedPorts):
         return judged
 
     def _wrong_alone(self, cell: Cell) -> set[str]:
-        """The tensors in which the other port is wrong, and not as the baseline is."""
+        """The tensors in which the other port is wrong, and not in the same way as the baseline."""
         shared = cell.wrong.get(self.base.name, {})
         apart = {c.tensor for c in cell.comparisons if c.expected == self.base.name and c.verdict.fails}
         return {tensor for tensor in cell.wrong.get(self.other.name, {}) if tensor not in shared or tensor in apart}
@@ -360,7 +359,7 @@ class PortPair(ComparedPorts):
     def _explained(self, finding: ModelFinding, judged: Judged) -> bool:
         """Whether the judge has found the other port's cause, which becomes that of the finding."""
         mine = [d for d in judged.diagnoses if d.id != "rounding" and d.backend == self.other.name]
-        # A wrong gradient may follow from the output; the reverse is not so.
+        # A wrong output may cause a wrong gradient, but not the reverse.
         causes = sorted(mine, key=lambda d: (d.id == "unexplained", of_gradients(d), not d.explained))
         if not causes or causes[0].id == "unexplained":
             return False
@@ -389,11 +388,11 @@ class PortPair(ComparedPorts):
         return judged
 
     def _parted(self, finding: ModelFinding, rows: int | None) -> tuple[Sequence[str], bool]:
-        """Where the code of both ports parts, which is told unless the baseline's is one function, whose causes have
-        names."""
+        """Where the code of both ports diverges, and whether the baseline's is more than one function. If so, that is
+        the cause; for one function the op's causes, which have names, are searched first."""
         folder = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
         try:
-            texts, is_code = beside.parted(*self._closed_layers(finding, rows), self.keys, self.dtype, folder)
+            texts, is_code = beside.diverging(*self._closed_layers(finding, rows), self.keys, self.dtype, folder)
         except (ModelError, ValueError, TypeError, KeyError) as error:
             finding.evidence["unrecorded"] = str(error)
             return [], False
@@ -402,13 +401,13 @@ class PortPair(ComparedPorts):
         return texts, is_code
 
     def _set_cause(self, finding: ModelFinding, texts: Sequence[str]) -> None:
-        """The cause of a finding is where the code of both ports parts."""
+        """Set as the cause of a finding where the code of both ports diverges."""
         steps = "one step differs" if len(texts) == 1 else f"{len(texts)} steps differ"
         finding.id, finding.title, finding.explained = "layer-code", steps, True
         finding.evidence["expression"] = "; ".join(texts)
 
     def _few_rows(self, finding: ModelFinding) -> int | None:
-        """As many rows of the batch as can be searched; None if that is all."""
+        """The number of rows of the batch that can be searched; None if all."""
         prefix = f"{finding.partner}|{finding.call}|in|"
         shapes = [self.free.plain.shape(name) for name in self.free.plain if name.startswith(prefix)]
         rows, size = next(((shape[0], sum(map(math.prod, shapes))) for shape in shapes if shape), (0, 0))
@@ -456,7 +455,7 @@ class PortPair(ComparedPorts):
         return judged
 
     def _otherwise(self, made: CodeCase, theirs: CellOutcome) -> Mapping[str, tuple[Any, Any]]:
-        """The option of an op in a program with which it gives what the other port returned."""
+        """The option of an op in a program that reproduces what the other port returned."""
         for name, value, other in made.otherwise():
             try:
                 judge = CaseJudge(other, made.inputs, consult_oracle(other, made.inputs), ORACLE)
@@ -468,7 +467,7 @@ class PortPair(ComparedPorts):
         return {}
 
     def _kernels(self, finding: ModelFinding, op: Any) -> tuple[Kernel | FoldedKernel, Kernel] | None:
-        """Both ports' layers as kernels of an op with the baseline's params; None if they have none."""
+        """Both ports' layers as kernels of an op with the baseline's params; None if these do not fit."""
         params = self._params(self.base, finding.partner, op)
         ours, theirs = (
             Kernel(port, port.layers[name], finding.call, op, params, self.states[port.name], self.dtype, sight)
@@ -485,7 +484,7 @@ class PortPair(ComparedPorts):
         return ours, theirs
 
     def _params(self, port: RemotePort, name: str, op: Any) -> Any:
-        """The params of an op by a layer's options; None if they do not fit."""
+        """The params of an op from a layer's options; None if they do not fit."""
         layer, shapes = port.layers[name], {}
         for tensor in port.tensors.values():
             if tensor.name.rpartition(".")[0] == name:
@@ -520,7 +519,7 @@ class PortPair(ComparedPorts):
         return {name: pair for name, pair in finding.options.items() if name in used} if right else {}
 
     def _undiagnosed(self, finding: ModelFinding) -> None:
-        """A finding without a cause says what is known."""
+        """Set what is known about a finding without a cause."""
         at = max(finding.boundaries, key=lambda b: finding.boundaries[b], default=Boundary(finding.layer, 0, "out", 0))
         finding.id = "layer-code" if finding.kind != LAYER else "unexplained"
         finding.title = f"computes {at.words()} differently" if finding.kind != LAYER else "differs for the same inputs"
@@ -536,7 +535,7 @@ class PortPair(ComparedPorts):
             finding.title += f"; {leaves.words(finding.options, (self.base.name, self.other.name))}"
 
     def _values(self, finding: ModelFinding, at: Boundary) -> str:
-        """The first values that differ, of whole numbers."""
+        """The first values that differ, for integers."""
         ours = self.free.plain.load(self.keys[str(at)])
         theirs = finding.values.get(at)
         if theirs is None or theirs.dtype.kind not in "iu" or theirs.shape != ours.shape:
@@ -548,22 +547,22 @@ class PortPair(ComparedPorts):
     # Shares
 
     def _measure(self) -> None:
-        """How much of the difference at the output, the loss and the metrics goes away as findings are mended.
+        """Measure how much of the difference at the output, the loss and the metrics each finding explains.
 
-        They are mended one after the other, in the order of the run.
+        Findings are fixed one after the other, in the order of the run.
         """
         self.metrics = {self.other.name: self._metric(self.run), self.base.name: self._metric(self.free.plain)}
         right = {} if any(map(self._is_wrong, self._outputs)) else {"output": 0.0}
         right |= {} if self._is_wrong("loss") else {"loss": 0.0}
         last = self._apart(self.run)
         total = {**last, **right}
-        mended: list[str] = []
+        fixed: list[str] = []
         loaded: list[str] = []
-        one_by_one = [[finding] for finding in self.findings[:MOST_MENDED]]
-        for together in (*one_by_one, self.findings[MOST_MENDED:]):
+        one_by_one = [[finding] for finding in self.findings[:MOST_MEASURED]]
+        for together in (*one_by_one, self.findings[MOST_MEASURED:]):
             for finding in together:
                 loaded += finding.parameters
-                mended += [str(at) for at in (*finding.boundaries, *finding.again) if not at.state]
+                fixed += [str(at) for at in (*finding.boundaries, *finding.again) if not at.state]
             if not together:
                 continue
             try:
@@ -575,10 +574,10 @@ class PortPair(ComparedPorts):
                     keys=self.keys,
                     axes=self.axes,
                     resized=self.resized,
-                    replace=mended,
+                    replace=fixed,
                 )
             except ModelError:
-                # Mended alone, a tensor of another size does not fit what follows; with the next finding, it may.
+                # A fixed tensor of another size does not fit what follows; with the next finding fixed, it may.
                 continue
             left = self._apart(run)
             outputs = [self.free.distance(name, run, name, whole=True) for name in self._outputs if name in run]
@@ -594,15 +593,15 @@ class PortPair(ComparedPorts):
             last = left
 
     def _state(self, loaded: Sequence[str]) -> Path:
-        """The other port's state: the baseline's values, or its own but for the `loaded` ones."""
+        """The other port's state: the baseline's values, or its own except for those in `loaded`."""
         if self.own is None:
             return self.states[self.other.name]
         folder = self.other.folder / f"state-{len(loaded)}"
-        weights.mended(self.own, self.states[self.other.name], loaded, folder)
+        weights.combined(self.own, self.states[self.other.name], loaded, folder)
         return folder
 
     def _apart(self, run: Recorded) -> dict[str, float]:
-        """How far a run's outputs (the worst root mean square, relative to theirs), loss and metrics are from the
+        """The distance of a run's outputs (the largest root mean square, relative), loss and metrics from the
         baseline's."""
         outputs = [0.0]
         for name in self._outputs:
@@ -616,7 +615,7 @@ class PortPair(ComparedPorts):
         return distances | {name: abs(value - ours[name]) for name, value in self._metric(run).items() if name in ours}
 
     def diagnoses(self, comparisons: Sequence[Comparison]) -> Iterator[Diagnosis]:
-        """One for each finding; of what is off without one, that it is unexplained."""
+        """One for each finding; tensors that fail without a finding are unexplained."""
         cell = self.case.id, self.dtype, self.other.name
         wrong = [c.tensor for c in comparisons if c.verdict.fails and not c.tensor.startswith(("layer.", "weights."))]
         main = [f for f in self.findings if (f.share or 0.0) >= MAIN] or self.findings
@@ -638,7 +637,7 @@ class PortPair(ComparedPorts):
             }
             rest = [name for name in wrong if not name.startswith("buffer.")] if finding in main else []
             tensors = tuple(dict.fromkeys([*mine, *rest]))
-            alike = [one for one in self.findings if one.said == finding.said]
+            alike = [one for one in self.findings if one.description == finding.description]
             title = f"{locations(alike)}: {finding.title}"
             yield Diagnosis(*cell, finding.id, title, tensors, finding.explained, finding.ratio, None, evidence)
         left = list(self._buffers_left(wrong))
@@ -651,7 +650,7 @@ class PortPair(ComparedPorts):
             yield Diagnosis(*cell, "unexplained", "no layer differs when given the same inputs", tuple(left), False)
 
     def _buffers_left(self, wrong: Sequence[str] | None = None) -> Iterator[str]:
-        """The buffers that are off and belong to no finding."""
+        """The wrong buffers that belong to no finding."""
         wrong = [c.tensor for c in self.comparisons() if c.verdict.fails] if wrong is None else wrong
         yield from (
             name for name in wrong
@@ -659,7 +658,7 @@ class PortPair(ComparedPorts):
         )  # fmt: skip
 
     def _is_buffer_of(self, finding: ModelFinding, name: str) -> bool:
-        """Whether a buffer that is off belongs to a finding: to its layer, or to what is wrong in that."""
+        """Whether a wrong buffer belongs to a finding: to its layer, or to what is wrong in that."""
         layer, _, own = name.removeprefix("buffer.").rpartition(".")
         if finding.kind == CODE:
             return layer in finding.called_otherwise
@@ -678,7 +677,7 @@ def outcome(
     inputs: Mapping[str, Array],
     oracle: Any,
 ) -> CellOutcome:
-    """What a layer returns, called twice, as the outcome of a cell."""
+    """The outcome of a layer that is called alone, twice."""
     returned, again = (kernel(case, dtype, inputs) for _ in range(2))
     if returned is None or again is None:
         return CellOutcome(case.id, dtype, backend, Outcome.ERROR, message="its layer cannot be called alone")
@@ -692,7 +691,7 @@ def outcome(
 
 
 def has_shapes(outcome: CellOutcome, oracle: Mapping[str, Any]) -> bool:
-    """Whether a layer that was called alone has returned something, all of it in the shapes that it should have."""
+    """Whether a layer that was called alone has returned tensors, all in the right shapes."""
     return bool(outcome.outputs) and all(o.shape == oracle[name].shape for name, o in outcome.outputs.items())
 
 
@@ -705,7 +704,7 @@ def locations(findings: Sequence[ModelFinding]) -> str:
 
 
 def of_gradients(diagnosis: Diagnosis) -> bool:
-    """Whether a cause shows in gradients only."""
+    """Whether a cause affects only gradients."""
     return all(tensor.startswith("grad.") for tensor in diagnosis.tensors)
 
 

@@ -1,4 +1,4 @@
-"""A layer that is off as a script: the user's port, the layer alone, the run's tensors, and the exact answer."""
+"""A wrong layer as a script: the user's port, the layer alone, the run's tensors, and the exact answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CALLS: Mapping[str, Mapping[str, str]] = {
         "numpy": "{}.numpy()",
     },
 }
-"""By framework: how a script gets at layers, tensors and arrays."""
+"""By framework: the expressions by which a script gets layers, tensors and arrays."""
 
 TEMPLATE = '''"""{layer} of {backend}, alone, with its partner's inputs in {base}: its {output} and the exact one."""
 
@@ -88,7 +88,7 @@ print("{backend}:", values[at], "exact:", exact[at], "at", tuple(map(int, at)))
 
 
 def of_graph(kernel: Kernel, base: str, exact: Array, folder: Path) -> Path | None:
-    """The script of a layer of a graph, beside the layer as a graph of its own."""
+    """Write the script of a graph's layer, and the layer as a graph of its own."""
     reply = kernel.port.extracted(kernel.state, kernel.layer.name, kernel.call, folder / "layer.onnx")
     given = [name for name, location in kernel.placed.items() if location.startswith("in:")]
     if len(given) != len(reply["inputs"]) or not reply["outputs"]:
@@ -108,7 +108,7 @@ def of_graph(kernel: Kernel, base: str, exact: Array, folder: Path) -> Path | No
 
 
 def write(kernel: Kernel, base: str, oracle: Mapping[str, Array], folder: Path) -> Path | None:
-    """Write the script beside the layer's tensors, which are in `folder`; None where a script cannot show it."""
+    """Write the script into `folder`, which has the layer's tensors; None where a script cannot show the finding."""
     framework, output = kernel.port.spec.adapter, kernel.op.grad_outputs[:1]
     if framework == "onnxruntime" and output and kernel.dtype == "float32":
         return of_graph(kernel, base, oracle[output[0]], folder)

@@ -1,4 +1,4 @@
-"""The baseline's runs and another port's, row by row: outputs, loss, metrics, buffers, gradients, weights."""
+"""The comparisons of another port's run with the baseline's: outputs, loss, metrics, buffers, gradients, weights."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ from parity.models.worker.tape import Recorded
 from parity.reporting.text.words import plural
 
 NOTHING = 1e-30
-"""Beside a tolerance of 0 all differences are infinitely large."""
+"""An absolute tolerance above 0, beside which differences have a finite size."""
 
 
 @dataclass
 class ComparedPorts:
-    """The baseline and another port. `states` are their states, the other's made of the baseline's; `moves` and
-    `partners` say what belongs to what. `run` is the other port's own, from `own` if it has weights of its own. `keys`
-    are the baseline's names of its tensors, `axes` the orders of the baseline's axes that give them. `behind`: the
-    baseline's layer whose output a layer gives that is two of the baseline's."""
+    """The baseline and another port.
+
+    `states` are the folders of their parameters, the other's made of the baseline's by `moves`. `partners` maps the
+    other port's layers to the baseline's. `free` and `step` are the baseline's runs: on its own, and in step. `run` is
+    the other port's run on its own, with the weights `own` if it has its own. `keys` maps its tensors to the baseline's
+    names, `axes` to the order of the baseline's axes. `behind` maps a layer with a folded norm to that norm.
+    """
 
     case: CasePlan
     dtype: str
@@ -69,7 +72,7 @@ class ComparedPorts:
         return bool(self.model.loss) and self.base.differentiable and self.other.differentiable
 
     def _is_wrong(self, name: str) -> bool:
-        """Whether an output or the loss is more than rounding."""
+        """Whether an output or the loss differs by more than rounding."""
         return (
             name in self.free.plain
             and name in self.run
@@ -85,7 +88,7 @@ class ComparedPorts:
         return self.base.metric(run, self.batch) if self.model.metric else {}
 
     def comparisons(self) -> Iterator[Comparison]:
-        """The outputs, the loss, the gradients, and the tensors of layers that are off."""
+        """The outputs, the loss, metrics, buffers, gradients, and the tensors of findings."""
         moved = {f"grad.{move.target}": move for move in self.moves} if self._differentiable else {}
         otherwise = self._other_outputs()
         for name in dict.fromkeys([*self._outputs, *outputs_of(self.run)]):
@@ -106,7 +109,7 @@ class ComparedPorts:
             yield from finding.comparisons or self._boundaries(finding)
 
     def _weights(self, name: str) -> Comparison:
-        """A parameter's own values against those that the baseline's give."""
+        """A parameter's own values, compared with those made of the baseline's."""
         start = self._start(f"weights.{name}")
         have, want = (Recorded(str(state)).load(name) for state in (self.other.state, self.states[self.other.name]))
         if have.shape != want.shape:
@@ -147,7 +150,7 @@ class ComparedPorts:
             )  # fmt: skip
 
     def _other_outputs(self) -> str:
-        """That the models return another number of tensors, or under other names, in words."""
+        """A text if the models return different numbers of tensors, or different names."""
         theirs, ours = ([name.partition(".")[2] for name in outputs_of(run)] for run in (self.run, self.free.plain))
         if len(theirs) != len(ours):
             return f"{self.other.name} returns {plural(len(theirs), 'tensor')}, {self.base.name} {len(ours)}"
@@ -157,7 +160,7 @@ class ComparedPorts:
         return ""
 
     def _start(self, tensor: str) -> Comparison:
-        """A comparison that says nothing yet."""
+        """A comparison without a result yet."""
         return Comparison(
             self.case.id, self.dtype, tensor, self.other.name, self.base.name, Verdict.STRUCTURE, 0.0, 0.0
         )
@@ -179,7 +182,7 @@ class ComparedPorts:
         return replace(row, suspect=tensor in self._outputs and row.verdict.passes and not expected.any())
 
     def _gradient(self, theirs: str, ours: Sequence[str], move: Move) -> Comparison:
-        """A gradient, in the baseline's layout; of one that is made of several, the part that is furthest off."""
+        """A gradient in the baseline's layout; the worst part of one that is made of several."""
         if theirs not in self.run or any(one not in self.free.plain for one in ours):
             return self._comparison(theirs, ours[0], None)
         parts = move.shares(self.run.load(theirs), [self.free.plain.load(one) for one in ours])
@@ -187,7 +190,7 @@ class ComparedPorts:
         return max(rows, key=lambda row: row.error_ratio[0] or 0.0)
 
     def _row(self, base: Comparison, distance: Distance, values: Array, expected: Array) -> Comparison:
-        """A comparison with its verdict: by the envelope, unless the case has a tolerance of its own."""
+        """A comparison with its verdict, by the envelope."""
         if distance.shapes:
             return replace(base, message=f"{self.other.name} has {distance.shapes}", culprit=(self.other.name,))
         metrics = differing(np.asarray(values), np.asarray(expected).astype(values.dtype))
@@ -213,7 +216,7 @@ class ComparedPorts:
         return differing(values.reshape(ours.shape), ours.astype(values.dtype))
 
     def _boundaries(self, finding: ModelFinding) -> Iterator[Comparison]:
-        """The tensors at the boundaries of a finding that was not judged as an op."""
+        """The comparisons at the boundaries of a finding that was not judged as an op."""
         for at, ratio in finding.boundaries.items():
             start = self._start(f"layer.{at.layer or 'model'}.{at.state or at.role}{at.index or ''}")
             metrics = finding.metrics.get(at)
@@ -223,7 +226,7 @@ class ComparedPorts:
 
 
 def differing(actual: Array, expected: Array) -> Metrics:
-    """The metrics of all that differs; the worst element is the one with the largest difference."""
+    """The metrics without a tolerance; the worst element has the largest difference."""
     return compare(actual, expected, 0.0, NOTHING)
 
 

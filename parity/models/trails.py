@@ -1,8 +1,8 @@
-"""The code of a layer in two ports, call beside call: where it parts, in the words of both.
+"""The call traces of a layer's code in two ports: where they diverge, as an expression of each.
 
-Both are called with the same tensors, in a wide dtype, and every call's value is noted. Values that both have are the
-same place. A value of one port is then put into the other: the first one that makes its outputs right is where the code
-parts, and what leads to it from the places that both have is what each computes there.
+Both ports are called with the same tensors, in a wide dtype, and the value of every call is recorded. Equal values
+correspond to each other. Values of one port are then put into the other's run: the first one that makes its outputs
+right is where the code diverges. The report shows how each port computes it from values that both have.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from parity.reporting.text.words import few
 
 MARK = re.compile(r"_v\d+_")
 AGAIN = re.compile(r"_\d+$")
-"""The end of a name that the source uses for several values."""
+"""The suffix of a name that the source uses for several values."""
 NEAR = 1e-6
-"""Two values are the same if no element is further apart, relative to its size and to that of small elements."""
+"""The largest difference of equal values, relative to each element's size plus that of small elements."""
 ROUGHLY = 1e-4
-"""The same where the calls cannot be made in a wider dtype."""
+"""The same where the calls do not run in a wider dtype."""
 SMALL = 0.2
-"""The quantile of the elements' sizes that counts as small: a mask's -10000 says nothing of the others."""
+"""The quantile of the elements' sizes that counts as small, so that a mask's -10000 does not hide the others."""
 NOTHING = 1e-15
-"""A difference that is no larger, as a part of the largest element, is none."""
-MENDED = 1e-3
-"""What a value in the place of another one may leave of the difference at an output, and of the output."""
+"""Differences up to this, relative to the largest element, are ignored."""
+REPAIRED = 1e-3
+"""A replaced value repairs an output if no more than this part of the difference, and of the output, remains."""
 MOST_TRIED = 160
 SHORT = 48
-"""An expression of at most so many characters is told in full, where its value has no name of its own."""
+"""A value without a name is shown as an expression of at most so many characters."""
 LONGEST, FAIR = 200, 120
-"""A longer expression tells nothing; what is told in more is first told otherwise."""
+"""Expressions longer than `LONGEST` are not shown; for those longer than `FAIR` a shorter form is searched first."""
 
 
 KINDS = {
@@ -56,12 +56,12 @@ KINDS = {
     "masked_fill": "where",
     **dict.fromkeys(("to", "type", "cast", "float", "double", "half", "bool", "bfloat16"), "astype"),
 }
-"""Functions that do the same kind of thing."""
+"""Functions that do the same, by their common name."""
 
 
 @dataclass(frozen=True)
 class CallStep:
-    """A call: its expression with marks for values, how tightly that holds together, whether the source names it."""
+    """A call: its expression with marks for values, the precedence of that, and whether the source names the result."""
 
     mark: str
     name: str
@@ -71,12 +71,12 @@ class CallStep:
 
     @property
     def reads(self) -> list[str]:
-        """The marks of the values that it gets."""
+        """The marks of its operands."""
         return MARK.findall(self.text)
 
     @property
     def kind(self) -> str:
-        """What it does, in a word that frameworks share."""
+        """The function's name, the same for all frameworks."""
         word = re.split(r"[([]", self.text)[0] if self.level == WHOLE else MARK.sub("", self.text)
         word = re.sub(r"[\d.\s]+", "", word).lower()
         return KINDS.get(word, word)
@@ -84,8 +84,11 @@ class CallStep:
 
 @dataclass(frozen=True)
 class Trail:
-    """What a layer's code calls, in order. `inputs` are places (`in:0`, `child:<tensor>`, `param:weight`, `constant:`)
-    by mark, `outputs` marks by boundary; `backward` are the calls that change gradients alone."""
+    """The calls of a layer's code, in order.
+
+    `inputs` maps marks to locations (`in:0`, `child:<tensor>`, `param:weight`, `constant:`), `outputs` boundaries to
+    marks; `backward` are the calls that change only gradients.
+    """
 
     steps: Sequence[CallStep]
     values: Mapping[str, Array]
@@ -96,7 +99,7 @@ class Trail:
 
     @classmethod
     def of(cls, reply: Mapping[str, Any], values: Mapping[str, Array]) -> Trail:
-        """From a worker's reply; what returns its operand as it is, such as a dropout that is off, is passed over."""
+        """The trail of a worker's reply, without calls that return their operand, such as dropout in eval mode."""
         source: dict[str, str] = {}
 
         def put(text: str) -> str:
@@ -118,7 +121,7 @@ class Trail:
         return {step.mark: step for step in self.steps}
 
     def behind(self, mark: str) -> list[str]:
-        """A value and all that it follows from, in the order of the calls, inputs first."""
+        """A value and all values that it depends on, in the order of the calls, inputs first."""
         seen, waiting = set[str](), [mark]
         while waiting:
             one = waiting.pop()
@@ -128,7 +131,7 @@ class Trail:
         return [mark for mark in (*self.inputs, *self.by_mark) if mark in seen]
 
     def worded(self, mark: str, most: int = SHORT) -> tuple[str, int]:
-        """A value by its name in the source, or by an expression of at most so many characters, else by a name."""
+        """A value's name in the source, else an expression of at most `most` characters, else a generated name."""
         step = self.by_mark.get(mark)
         if step is None or step.labelled:
             return self.names[mark], WHOLE
@@ -136,14 +139,14 @@ class Trail:
         return (text, step.level) if len(text) <= most else (self.names[mark], WHOLE)
 
     def expressed(self, mark: str, known: Mapping[str, str]) -> tuple[str, int]:
-        """A value as an expression of inputs, and of those that are `known` by a name."""
+        """A value as an expression of inputs and of `known` values, which have names."""
         step = self.by_mark.get(mark)
         if mark in known or step is None:
             return known.get(mark, self.names[mark]), WHOLE
         return joined(step, lambda one: self.expressed(one, known)), step.level
 
     def cuts(self) -> list[str]:
-        """The calls that change gradients alone."""
+        """The calls that change only gradients."""
         return [MARK.sub(lambda match: self.worded(match[0])[0], text) for text in self.backward]
 
     @property
@@ -153,12 +156,12 @@ class Trail:
 
 
 Rerun = Callable[[Mapping[str, Array]], "Trail | None"]
-"""From values by mark, which take the place of others, to what is called then; None if that fails."""
+"""From replacement values by mark to the trail of a run with them; None if that fails."""
 
 
 @dataclass
 class TrailComparison:
-    """Two trails: `keys` are our boundaries by their boundaries."""
+    """The baseline's trail (`ours`) and another port's; `keys` maps their boundaries to ours."""
 
     ours: Trail
     theirs: Trail
@@ -184,13 +187,13 @@ class TrailComparison:
 
     @cached_property
     def known(self) -> set[str]:
-        """Our values that they have, too."""
+        """Our values that occur in their trail, too."""
         firsts = {self._firsts[twin] for twin in self._twins.values()}
         return {mark for mark, first in self._firsts.items() if first in firsts}
 
     @property
     def wrong_outputs(self) -> list[str]:
-        """Their outputs that are others than ours; what layers get that are called as often, if there are such."""
+        """Their outputs that differ from ours; if any, only those of layers that both call equally often."""
         wrong = [
             key for key, mark in self.theirs.outputs.items()
             if (ours := self.keys.get(key, "")) in self.ours.outputs
@@ -202,7 +205,7 @@ class TrailComparison:
 
     @np.errstate(all="ignore")
     def divergences(self) -> list[str]:
-        """Where the code parts, a text for each place; none if that is not found."""
+        """A text for each location where the code diverges; empty if none is found."""
         texts: dict[str, None] = {}
         for key in self.wrong_outputs:
             self.tried = 0
@@ -210,7 +213,7 @@ class TrailComparison:
         return self._joined(list(texts))
 
     def _explained(self, key: str) -> list[str]:
-        """Where the code behind one output parts."""
+        """Where the code that computes one output diverges."""
         root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
         whole = self._texts([(root, goal)], key)
         if whole and self._is_first(root) and len(whole[0]) <= FAIR:
@@ -223,12 +226,12 @@ class TrailComparison:
         return min(known, key=lambda texts: sum(map(len, texts)), default=[])
 
     def _is_first(self, mark: str) -> bool:
-        """Whether all that a value follows from directly is known."""
+        """Whether all direct operands of a value are known."""
         step = self.theirs.by_mark.get(mark)
         return mark in self._twins or step is None or all(one in self._twins for one in step.reads)
 
     def _joined(self, texts: Sequence[str]) -> list[str]:
-        """The texts, and where several are the same but for an input, what the others are of."""
+        """The texts; those that differ only in an input become one, which names the other inputs."""
         inputs = "|".join(sorted({re.escape(self.ours.names[mark]) for mark in self.ours.inputs}, key=len)[::-1])
         word = re.compile(rf"\b(?:{inputs})\b" if inputs else r"$^")
         groups: dict[str, list[str]] = {}
@@ -241,10 +244,10 @@ class TrailComparison:
             joined_texts.append(f"{first}; the same for {few(list(names))}" if names else first)
         return joined_texts
 
-    # Values that take the place of others
+    # Replaced values
 
     def _single(self, key: str) -> Iterator[str]:
-        """A value of ours in the place of one of theirs that makes an output right."""
+        """Divergences at a single value: one of ours in place of one of theirs makes the output right."""
         root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
         behind = self.ours.behind(goal)
         for exact, mark in product((True, False), self._replaceable(root)):
@@ -255,33 +258,34 @@ class TrailComparison:
                     continue
                 if mark == root or (mark in self._twins and self._in_order(mark, other)):
                     continue
-                mended = self._mends(key, {mark: other})
-                if mended is None:
+                repaired = self._repaired(key, {mark: other})
+                if repaired is None:
                     continue
-                if not self._is_more(mended, mark, root):
+                if not self._is_more(repaired, mark, root):
                     yield from self._texts([(self._wrong_after(key, mark, other), other)])
 
     def _wrong_after(self, key: str, mark: str, other: str) -> str:
-        """The value itself; where it is right, what is made of it, if that is wrong and the other mends it, too: what
-        was done there is told, though what follows may not depend on it."""
+        """The value itself, or if that is right, a wrong result of it that `other` repairs, too: that step is the
+        cause, even if later steps do not depend on it."""
         if mark not in self._twins:
             return mark
         shape, root = self.ours.values[other].shape, self.theirs.outputs[key]
         made = (step.mark for step in self.theirs.steps if mark in step.reads and step.mark not in self._twins)
         fits = (one for one in made if one != root and permuted(shape, self.theirs.values[one].shape))
-        return next((one for one in fits if self._mends(key, {one: other}) is not None), mark)
+        return next((one for one in fits if self._repaired(key, {one: other}) is not None), mark)
 
-    def _is_more(self, mended: Trail, mark: str, root: str) -> bool:
-        """Whether a step behind a mended value does nothing any more, but did before: it was a part of what parts."""
+    def _is_more(self, repaired: Trail, mark: str, root: str) -> bool:
+        """Whether a later step has become an identity in the repaired run: then it belongs to the divergence."""
         after = [step for step in self.theirs.steps if mark in self.theirs.behind(step.mark) and step.mark != mark]
         needed = set(self.theirs.behind(root))
         return any(
-            idle(step, mended) and not idle(step, self.theirs)
-            for step in after if step.mark in needed and step.mark in mended.by_mark
+            idle(step, repaired) and not idle(step, self.theirs)
+            for step in after if step.mark in needed and step.mark in repaired.by_mark
         )  # fmt: skip
 
     def _replaceable(self, root: str) -> list[str]:
-        """The values behind an output, first those through which all goes that is not ours; in the order of calls."""
+        """The values that an output depends on and that can be replaced, in the order of calls; those that all
+        differing values pass through come first."""
         behind = self.theirs.behind(root)
         other = [mark for mark in behind if mark not in self._twins]
         read = {one for mark in other if mark in self.theirs.by_mark for one in self.theirs.by_mark[mark].reads}
@@ -289,12 +293,12 @@ class TrailComparison:
         return sorted(usable, key=lambda mark: not self._leads(root, mark))
 
     def _is_open(self, mark: str) -> bool:
-        """Whether another value can take a value's place."""
+        """Whether a value can be replaced."""
         location = self.theirs.inputs.get(mark, "in:")
         return location.partition(":")[0] in ("in", "child")
 
     def _leads(self, root: str, through: str) -> bool:
-        """Whether all that is not ours behind an output goes through one value."""
+        """Whether all differing values that an output depends on pass through one value."""
         waiting, seen = [root], set[str]()
         while waiting:
             mark = waiting.pop()
@@ -308,8 +312,8 @@ class TrailComparison:
             waiting += others
         return True
 
-    def _mends(self, key: str, replacements: Mapping[str, str]) -> Trail | None:
-        """What is called with values of ours in the place of some of theirs, if an output is right then."""
+    def _repaired(self, key: str, replacements: Mapping[str, str]) -> Trail | None:
+        """The trail with some of their values replaced by ours, if that makes an output right."""
         if self.tried >= MOST_TRIED:
             return None
         self.tried += 1
@@ -318,18 +322,18 @@ class TrailComparison:
         }
         if any(array is None for array in given.values()):
             return None
-        mended = self.rerun({mark: array for mark, array in given.items() if array is not None})
+        repaired = self.rerun({mark: array for mark, array in given.items() if array is not None})
         goal, before = self.ours.values[self.ours.outputs[self.keys[key]]], self.theirs.values[self.theirs.outputs[key]]
-        if mended is None or key not in mended.outputs:
+        if repaired is None or key not in repaired.outputs:
             return None
-        after = mended.values[mended.outputs[key]]
+        after = repaired.values[repaired.outputs[key]]
         if after.size != goal.size:
             return None
-        least = MENDED * min(apart(before, goal), apart(np.zeros_like(goal), goal))
-        return mended if same_in_order(after, goal, self.near) or apart(after, goal) <= least else None
+        least = REPAIRED * min(apart(before, goal), apart(np.zeros_like(goal), goal))
+        return repaired if same_in_order(after, goal, self.near) or apart(after, goal) <= least else None
 
     def _everywhere(self, key: str) -> list[str]:
-        """The first values on each way that are not ours, all replaced by those of ours that follow from the same."""
+        """Divergences at several values: the first differing ones, all replaced by ours with the same operands."""
         root, goal = self.theirs.outputs[key], self.ours.outputs[self.keys[key]]
         theirs = self._first(self.theirs, self.theirs.behind(root), self._twins)
         ours = self._first(self.ours, self.ours.behind(goal), self.known)
@@ -345,16 +349,16 @@ class TrailComparison:
             other = next(fits, None)
             if other is not None:
                 pairs[mark] = other
-        return self._texts(pairs.items()) if pairs and self._mends(key, pairs) is not None else []
+        return self._texts(pairs.items()) if pairs and self._repaired(key, pairs) is not None else []
 
     @staticmethod
     def _first(trail: Trail, behind: Sequence[str], shared: Container[str]) -> list[str]:
-        """The steps whose results the other trail has not, but all that they follow from."""
+        """The steps whose operands the other trail has, but not their results."""
         steps = [trail.by_mark[mark] for mark in behind if mark in trail.by_mark and mark not in shared]
         return [step.mark for step in steps if all(one in shared for one in step.reads)]
 
     def pairs(self, mark: str, other: str) -> list[tuple[str, str]]:
-        """Where two values that are not the same part, as far as the same functions lead to both."""
+        """The pairs of values at which two values diverge, as far as the same functions lead to both."""
         one, two = self.theirs.by_mark.get(mark), self.ours.by_mark.get(other)
         if self._is_same(mark, other):
             return []
@@ -372,13 +376,13 @@ class TrailComparison:
     # Words
 
     def _texts(self, pairs: Iterable[tuple[str, str]], key: str = "") -> list[str]:
-        """What parts in some places (`key`: what is behind that boundary); nothing if the expressions of one are too
+        """The texts for pairs of values (`key`: those that this boundary depends on); empty if an expression is too
         long."""
         texts = [self._both(*pair, key) for pair in pairs]
         return [] if None in texts else list(dict.fromkeys(text for text in texts if text is not None))
 
     def _both(self, mark: str, other: str, key: str = "") -> str | None:
-        """`scores = q @ k, where torch has q @ k / 2.83`; None if that is too long, or says the same twice."""
+        """`scores = q @ k, where torch has q @ k / 2.83`; None if that is too long, or both are the same."""
         known = mark in self._twins and self._in_order(mark, self._twins[mark]) and other in self.known
         if known and mark != self.theirs.outputs.get(key):
             mark, other = self._wired(mark, other)
@@ -398,21 +402,21 @@ class TrailComparison:
         return f"{self._label(mark, other)}{theirs}, where {self.base} has {ours}"
 
     def _label(self, mark: str, other: str) -> str:
-        """What the source calls a value, theirs or ours."""
+        """The name of a value in their source, else in ours."""
         named = [self.theirs.by_mark.get(mark)] if mark not in self._twins else []
         named += [self.ours.by_mark.get(other)] if other not in self.known else []
         return next((f"{step.name} = " for step in named if step is not None and step.labelled), "")
 
     def _wired(self, mark: str, other: str) -> tuple[str, str]:
-        """What reads a value, and what reads the one that should be there: a wrong operand is told with the others."""
+        """The step that reads a value, and ours that reads the right one: a wrong operand is shown within its step."""
         users = [step for step in self.theirs.steps if mark in step.reads and step.mark not in self._twins]
         rights = [step for step in self.ours.steps if other in step.reads and step.mark not in self.known]
         same_kind = [(a.mark, b.mark) for a in users for b in rights if a.kind == b.kind]
         return same_kind[0] if len(same_kind) == 1 else (mark, other)
 
     def _theirs(self, mark: str, depth: int = 1, *, brief: bool = False, exact: bool = False) -> tuple[str, int]:
-        """Their expression of a value, and how tightly it holds together: up to what both have (`exact`: in one shape),
-        and if it shall be `brief`, to what has a name in the source."""
+        """Their expression of a value and its precedence, in terms of values that both have (`exact`: in one shape)
+        and, if it is to be `brief`, of values that the source names."""
         twin, step = self._twins.get(mark), self.theirs.by_mark.get(mark)
         is_shared = twin is not None and (not exact or self.theirs.values[mark].shape == self.ours.values[twin].shape)
         if twin is not None and (step is None or (is_shared and self._in_order(mark, twin))):
@@ -431,12 +435,12 @@ class TrailComparison:
         return joined(step, lambda one: self._ours(one, depth + 1, brief=brief)), step.level
 
     def _in_order(self, mark: str, twin: str) -> bool:
-        """Whether two values that are the same have one shape but for lengths of 1, and their elements in one order."""
+        """Whether two equal values have one shape but for lengths of 1, and their elements in one order."""
         theirs, ours = self.theirs.values[mark], self.ours.values[twin]
         return squeezed(theirs).shape == squeezed(ours).shape and same_in_order(theirs, ours, self.near)
 
     def _named(self, trail: Trail, mark: str) -> tuple[str, int]:
-        """A value that both have: by its name, or by a short expression."""
+        """A value that both have: its name, or a short expression."""
         step = trail.by_mark.get(mark)
         if step is None or (step.labelled and not AGAIN.search(step.name)):
             return trail.names[mark], WHOLE
@@ -445,7 +449,7 @@ class TrailComparison:
 
 
 def joined(step: CallStep, inner: Callable[[str], tuple[str, int]]) -> str:
-    """A step's expression with those of the values that it reads, in parentheses where they need them."""
+    """A step's expression with those of its operands, in parentheses where needed."""
     first = next(iter(step.reads), None)
 
     def put(match: re.Match[str]) -> str:
@@ -458,18 +462,18 @@ def joined(step: CallStep, inner: Callable[[str], tuple[str, int]]) -> str:
 
 
 def unchanged(one: Array, other: Array) -> bool:
-    """Whether a step returns what it gets."""
+    """Whether a step's result is its operand, in shape and dtype, too."""
     return one.shape == other.shape and one.dtype == other.dtype and np.array_equal(one, other, equal_nan=True)
 
 
 def layer_of(boundary: str) -> str:
-    """The layer and side of a boundary."""
+    """The layer and role of a boundary."""
     layer, _, role, _ = boundary.split("|")
     return f"{layer}|{role}"
 
 
 def idle(step: CallStep, trail: Trail) -> bool:
-    """Whether a step returns what it gets."""
+    """Whether a step returns one of its operands."""
     value = trail.values[step.mark]
     return any(
         trail.values[mark].shape == value.shape and same_in_order(value, trail.values[mark]) for mark in step.reads
@@ -477,7 +481,7 @@ def idle(step: CallStep, trail: Trail) -> bool:
 
 
 def same(one: Array, other: Array, near: float = NEAR) -> bool:
-    """Whether two values are the same, up to the order of their axes."""
+    """Whether two values are equal, up to the order of their axes."""
     if one.size != other.size:
         return False
     if regrouped(one.shape, other.shape) and same_in_order(one, other, near):
@@ -518,7 +522,7 @@ def apart(one: Array, other: Array) -> float:
 
 
 def fitted(value: Array, like: Array) -> Array | None:
-    """A value in the shape of another one, its axes in the order in which they are nearest; None for other numbers."""
+    """A value in the shape of another one, with its axes in the order that fits best; None if the sizes differ."""
     if value.dtype.kind == "f" and like.dtype.kind != "f" and not np.array_equal(value, np.rint(value)):
         return None
     if regrouped(value.shape, like.shape):

@@ -1,4 +1,4 @@
-"""Parameters that differ although nobody moved them: other values, transposed, another's, or no longer shared."""
+"""Parameters whose own values differ: not loaded, transposed, another parameter's, or no longer shared."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from parity.models.state import UNTIED, Move, folded
 from parity.models.worker.tape import Recorded, TensorTape
 
 CAST = 2.0**-8
-"""Values that differ by no more than a cast to bfloat16 are the same."""
+"""Values that differ by at most a cast to bfloat16 are equal."""
 EXACT = 2.0**-22
-"""Values of a port that was converted are the baseline's."""
+"""The relative difference up to which a converted port's values are the baseline's."""
 FOLDED = 1e-5
-"""Values that were computed in float32, as a part of the largest."""
+"""The error of folded values, computed in float32, relative to the largest."""
 GRID = 256
-"""Values of 8 bits."""
+"""The number of values of 8 bits."""
 STALE = "of another training step, rounded, or folded otherwise"
 NEAR = 0.2
-"""How far values are from others at most, as a part of them, to be called an earlier state of them."""
+"""The largest relative distance at which values count as another training step's."""
 SHIFTS = tuple(by for n in range(1, 5) for by in (n, -n))
-"""Places by which rows are looked for elsewhere: tables of positions often begin with one or two for marks."""
+"""Shifts of rows that are tried: tables of positions often begin with one or two rows for special tokens."""
 BLOCKS = (2, 3, 4)
 """Gates of recurrent layers, and query, key and value."""
 
 
 def untied(moves: Sequence[Move], base: RemotePort, other: RemotePort) -> Iterator[ModelFinding]:
-    """Parameters that share their memory in the baseline only."""
+    """Parameters that share their memory only in the baseline."""
     for move in moves:
         if move.how == UNTIED:
             first = next(m.target for m in moves if m.sources == move.sources and m.how != UNTIED)
@@ -44,7 +44,7 @@ def untied(moves: Sequence[Move], base: RemotePort, other: RemotePort) -> Iterat
 
 
 def differing(moves: Sequence[Move], base: RemotePort, other: RemotePort, moved: Path) -> Iterator[ModelFinding]:
-    """Parameters whose own values are not those that the baseline's would give."""
+    """Parameters whose own values are not those made of the baseline's (`moved`)."""
     theirs, wanted = Recorded(str(other.state)), Recorded(str(moved))
     for move in moves:
         have, want = theirs.load(move.target), wanted.load(move.target)
@@ -64,12 +64,12 @@ def differing(moves: Sequence[Move], base: RemotePort, other: RemotePort, moved:
 
 
 def close(a: Array, b: Array, part: float = CAST, least: float = 0.0) -> bool:
-    """Whether values are the same but for a cast."""
+    """Whether values are equal up to a cast."""
     return a.shape == b.shape and bool(np.all(np.abs(a - b) <= part * np.abs(b) + least + 1e-30))
 
 
 def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -> tuple[str, str]:
-    """What a parameter's values are: an id and words."""
+    """What a parameter's values look like: an id and a text."""
     if not have.any():
         return "zeros", f"all zeros: it was not loaded from {base}'s"
     if have.size > 1 and (have == have.flat[0]).all() and not (want == want.flat[0]).all():
@@ -89,7 +89,7 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
 
 
 def misfolded(have: Array, move: Move, base: RemotePort) -> tuple[str, str] | None:
-    """What was done otherwise as a BatchNorm was folded into a convolution; None if that is not found."""
+    """The mistake in folding a BatchNorm into a convolution; None if none is found."""
     stored = Recorded(str(base.state))
     eps, arrays = move.eps or 0.0, [stored.load(name).astype(np.float64) for name in move.sources]
     weight, bias, mean, variance, *own = arrays
@@ -114,7 +114,7 @@ def misfolded(have: Array, move: Move, base: RemotePort) -> tuple[str, str] | No
 
 
 def another_eps(have: Array, arrays: Sequence[Array], eps: float, base: str) -> tuple[str, str] | None:
-    """Whether a fold has another epsilon; of a weight also, whether another scale for each channel is all of it."""
+    """Whether a fold has another epsilon or, for a weight, another scale for each channel."""
     weight, bias, mean, variance, *own = arrays
     least = FOLDED * float(np.abs(have).max(initial=0.0))
     with np.errstate(all="ignore"):
@@ -133,7 +133,7 @@ def another_eps(have: Array, arrays: Sequence[Array], eps: float, base: str) -> 
 
 
 def rounded(have: Array, want: Array, base: str) -> tuple[str, str] | None:
-    """Whether values are those of a narrower dtype."""
+    """Whether values are rounded to a narrower dtype."""
     for name, narrow in (("bfloat16", values_of(bits_of(want))), ("float16", want.astype(np.float16))):
         if close(have, narrow.astype(have.dtype), EXACT):
             return name, f"{base}'s rounded to {name}"
@@ -141,7 +141,7 @@ def rounded(have: Array, want: Array, base: str) -> tuple[str, str] | None:
 
 
 def arranged(have: Array, want: Array, base: str) -> tuple[str, str] | None:
-    """Whether values are in another order: of axes, or of equal parts."""
+    """Whether values are in another order: of axes, or of equal blocks."""
     for axes in permutations(range(have.ndim)):
         if axes != tuple(range(have.ndim)) and close(np.transpose(have, axes), want):
             return "transposed", f"{base}'s {'transposed' if have.ndim == 2 else f'with axes {list(axes)}'}"
@@ -154,7 +154,7 @@ def arranged(have: Array, want: Array, base: str) -> tuple[str, str] | None:
 
 
 def reordered(have: Array, want: Array) -> list[int]:
-    """The order of blocks of the first axis that gives these values; empty if there is none."""
+    """The order of blocks along the first axis that gives these values; empty if there is none."""
     for n in BLOCKS:
         if have.ndim and have.shape[0] % n == 0:
             parts = np.split(want, n)
@@ -165,7 +165,7 @@ def reordered(have: Array, want: Array) -> list[int]:
 
 
 def shift(have: Array, want: Array) -> tuple[int, int] | None:
-    """Along which axis, and by how many places, values are shifted."""
+    """The axis along which values are shifted, and by how many elements."""
     for axis, by in product(range(have.ndim), SHIFTS):
         if 2 * abs(by) < have.shape[axis] and close(part_of(have, axis, by), part_of(want, axis, -by)):
             return axis, by
@@ -173,12 +173,12 @@ def shift(have: Array, want: Array) -> tuple[int, int] | None:
 
 
 def part_of(values: Array, axis: int, by: int) -> Array:
-    """The values from a place on along an axis, or up to one that is counted from the end."""
+    """The values from index `by` on along an axis; for a negative `by` those before it, counted from the end."""
     return values[(slice(None),) * axis + (slice(by, None) if by > 0 else slice(None, by),)]
 
 
-def mended(own: Path, moved: Path, names: Sequence[str], folder: Path) -> None:
-    """A state with some parameters of another one."""
+def combined(own: Path, moved: Path, names: Sequence[str], folder: Path) -> None:
+    """Store a state with some of its parameters, `names`, from another one."""
     theirs, wanted, tape = Recorded(str(own)), Recorded(str(moved)), TensorTape(str(folder))
     for name in theirs:
         tape.put(name, (wanted if name in names else theirs).load(name))
