@@ -1,4 +1,4 @@
-"""A case of `kind: model` to the CasePlan it stands for."""
+"""Reads a case of `kind: model` into a CasePlan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from parity.models.spec import MODEL, ModelSpec
 ROOTS = ("mode", "dtypes", "weights")
 """The parts of a case that a sweep may set."""
 UNKNOWN = MemoryNeed(2**28, 2**28)
-"""The size of a model is known once it is built; the host holds no more than its largest layer."""
+"""The assumed memory: a model's size is known only once it is built, and the host holds one layer at a time."""
 COMPARED = ("output", "output.*", "loss", "grad.*", "buffer.*", "layer.*", "metric.*", "weights.*")
 
 Function = Annotated[str, Field(description="the name of a function of each backend's `ops:` file")]
@@ -49,7 +49,7 @@ ModelCase = model_of("model_case", "a model", {**KEYS, "sweep": (sweep_of(ROOTS)
 
 
 def build(node: Node, scope: Scope) -> Iterator[BuiltCase]:
-    """The cases that one entry of `cases` stands for; what is wrong is reported and left out."""
+    """The cases of one entry of `cases`; invalid ones are reported and left out."""
     return expanded(node, ModelCase, scope, _build, roots=ROOTS, example="mode")
 
 
@@ -106,5 +106,5 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
 
 
 def absolute(path: Path | None) -> Path | None:
-    """A path that holds in a worker."""
+    """An absolute path, which is also valid in a worker."""
     return None if path is None else path.absolute()

@@ -1,4 +1,4 @@
-"""Which layer of one port is which of the other: by their parameters, then by name and class among what has none."""
+"""Matches the layers of two ports: by their parameters, then layers without parameters by name and class."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Key = Callable[[LayerInfo], str]
 
 
 def partners(base: RemotePort, other: RemotePort, moves: Sequence[Move]) -> dict[str, str]:
-    """The baseline's layer for each layer of another port that has one; "" is the model itself.
+    """The baseline's layer for each layer of another port that has a partner; "" is the model itself.
 
-    Layers are partners if the same parameters of the baseline are below both; of several such layers, one inside the
-    other, the outermost are, and so on, but if there are more on one side, the innermost if they are the same op.
-    Layers without parameters are looked for inside of partners: by name, then by class and by order if there are as
-    many.
+    Layers are partners if they contain the same parameters of the baseline. Nested layers that contain the same ones
+    are matched from the outermost inwards; if one port has more of them, the innermost are matched if they are the
+    same op. Layers without parameters are matched within partners: by name, then by class, and by order if both ports
+    have equally many.
     """
     ours = {source: {source} for move in moves for source in move.sources}
     theirs = {move.target: set(move.sources) for move in moves}
@@ -28,7 +28,7 @@ def partners(base: RemotePort, other: RemotePort, moves: Sequence[Move]) -> dict
     pairs[""] = ""
     bare = [name for name in other.layers if name not in pairs and not has(name, theirs)]
     free = [name for name in base.layers if name not in pairs.values() and not has(name, ours)]
-    # The outer layers come first, so that they are paired when those in them are looked at.
+    # Outer layers come first, so that they are paired before those within.
     for depth in range(1 + max((name.count(".") for name in bare), default=-1)):
         level = [name for name in bare if name.count(".") == depth]
         for parent in dict.fromkeys(paired_above(name, pairs) for name in level):
@@ -40,7 +40,7 @@ def partners(base: RemotePort, other: RemotePort, moves: Sequence[Move]) -> dict
 
 
 def nested(base: RemotePort, other: RemotePort, ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
-    """Partners among layers with the same parameters, the outer ones first on both sides."""
+    """Partners among nested layers with the same parameters, given from the outermost inwards."""
     if ours and theirs and len(ours) != len(theirs):
         op = op_of(base.layers[ours[-1]])
         if op is not None and op is op_of(other.layers[theirs[-1]]):
@@ -49,7 +49,7 @@ def nested(base: RemotePort, other: RemotePort, ours: Sequence[str], theirs: Seq
 
 
 def below(port: RemotePort, sources: Mapping[str, set[str]]) -> dict[frozenset[str], list[str]]:
-    """The layers by the baseline's parameters that are below them, the outer ones first."""
+    """The layers by the baseline's parameters that they contain, the outer ones first."""
     layers: dict[frozenset[str], list[str]] = {}
     for name in sorted(port.layers, key=lambda name: name.count(".") + bool(name)):
         prefix = f"{name}." if name else ""
@@ -60,7 +60,7 @@ def below(port: RemotePort, sources: Mapping[str, set[str]]) -> dict[frozenset[s
 
 
 def has(layer: str, sources: Iterable[str]) -> bool:
-    """Whether a layer has parameters that are mapped, or layers with such."""
+    """Whether a layer contains mapped parameters."""
     return any(name.startswith(f"{layer}.") for name in sources)
 
 
@@ -71,7 +71,7 @@ def paired_above(layer: str, paired: Container[str]) -> str:
 
 
 def alike(mine: Sequence[LayerInfo], yours: Sequence[LayerInfo]) -> dict[str, str]:
-    """Pairs of layers without parameters in partners."""
+    """Pairs of layers without parameters within a pair of partners."""
     pairs: dict[str, str] = {}
     keys: tuple[Key, ...] = (
         lambda layer: layer.name.rpartition(".")[2],

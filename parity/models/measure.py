@@ -1,8 +1,8 @@
-"""How far apart two runs of a model are, in units of what rounding does to it.
+"""The distance of two runs of a model, in units of the model's rounding error.
 
-The envelope of a tensor is the largest difference between the baseline's runs whose parameters and inputs were moved by
-an ulp, and its run in float64, which is taken for the truth of that port. It is measured at every boundary of a layer,
-so that rounding which a model amplifies is not a finding in the layers behind.
+The envelope of a tensor is the largest difference between the baseline's runs whose parameters and inputs are perturbed
+by an ulp, and its run in float64, which is taken as its exact result. It is measured at every boundary of a layer, so
+rounding that a model amplifies is no finding in later layers.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from parity.models.worker.tape import Recorded, regrouped
 RUNS = 4
 """Perturbed runs of the baseline."""
 TRUTH = {"float32": "float64", "bfloat16": "float32"}
-"""The dtype of the run that is taken for the truth."""
+"""The dtype of the run that is taken as the exact result."""
 MOST = {"bfloat16": 0.5}
-"""The largest envelope of an output, as a part of it, with which ports can be compared; 0.05 in other dtypes."""
+"""The largest envelope of an output, relative to its size, with which ports can be compared; 0.05 in other dtypes."""
 
 
 @dataclass(frozen=True)
 class Distance:
-    """A tensor of a port and the baseline's: the error ratios of both, the envelope, and the size of their difference
-    (root mean square, relative to the baseline's). `shapes` says how they differ if they cannot be compared."""
+    """The distance of a port's tensor from the baseline's.
+
+    The error ratios of both, the envelope, and the size of their difference (root mean square, relative to the
+    baseline's). `shapes` says how shapes or dtypes differ if the tensors cannot be compared.
+    """
 
     ratio: float
     base_ratio: float
@@ -39,13 +42,13 @@ class Distance:
 
     @property
     def exceeds_bound(self) -> bool:
-        """Whether it is more than rounding."""
+        """Whether it is more than rounding error."""
         return not self.ratio < ERROR_BOUND
 
 
 @dataclass(frozen=True)
 class ReferenceRuns:
-    """The baseline's runs: as it is, the truth, and perturbed."""
+    """The baseline's runs: the plain one, the exact one (`truth`), and perturbed ones."""
 
     plain: Recorded
     truth: Recorded
@@ -53,7 +56,7 @@ class ReferenceRuns:
     dtype: str
 
     def envelope(self, name: str) -> tuple[Array, Envelope]:
-        """The truth of a tensor, and its envelope. Raises KeyError."""
+        """A tensor's exact value and its envelope. Raises KeyError."""
         values = (self.truth if name in self.truth else self.plain).load(name)
         exact = np.asarray(values)
         if exact.dtype.kind != "f":
@@ -73,7 +76,7 @@ class ReferenceRuns:
         return exact, envelope_of(largest, exact, finite, spread.inflation)
 
     def check(self, port: str) -> None:
-        """Raises ModelError if an output changes so much in these runs that no port could be told from another."""
+        """Raises ModelError if an output varies so much in these runs that ports cannot be compared."""
         for name in (name for name in self.plain if name.partition(".")[0] == "output"):
             exact, envelope = self.envelope(name)
             scale = size(exact).rms if exact.dtype.kind == "f" else 0.0
@@ -87,7 +90,7 @@ class ReferenceRuns:
     def distance(
         self, name: str, other: Recorded, theirs: str, *, whole: bool = False, moved: Array | None = None
     ) -> Distance:
-        """Another port's tensor `theirs` (or `moved`, in the baseline's layout) from the baseline's `name`.
+        """The distance of another port's tensor `theirs` (or `moved`, in the baseline's layout) from the baseline's.
 
         `whole`: only the tensor as a whole counts, not its rows and columns.
         """
@@ -114,7 +117,7 @@ class ReferenceRuns:
 
 
 def once(values: Array, shape: Sequence[int]) -> Array:
-    """A tensor that repeats the same along axes whose length is 1 in this shape without the repetitions."""
+    """A tensor without its repetitions along axes whose length is 1 in this shape, if it repeats there."""
     if values.ndim != len(shape) or any(n not in (1, m) for n, m in zip(shape, values.shape, strict=True)):
         return values
     first = values[tuple(slice(0, n) for n in shape)]

@@ -1,4 +1,4 @@
-"""The models of a case in their workers, as the host asks about them; tensors travel through folders."""
+"""The host's view of the models of a case, which live in workers; tensors travel through folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from parity.outcome import Outcome
 Array = NDArray[Any]
 
 LONGER = 10.0
-"""A request about a model may take so many times --timeout."""
+"""The time limit of a request about a model, in units of --timeout."""
 
 
 class ModelError(Exception):
@@ -37,8 +37,10 @@ class ModelError(Exception):
 
 @dataclass(frozen=True)
 class LayerInfo:
-    """A layer of a port: its dotted name, the name of its class, and its plain attributes. `own`: its class is not the
-    framework's; `extends` is the one of the framework's that it extends."""
+    """A layer of a port: its dotted name, the name of its class, and its plain attributes.
+
+    `own`: its class is the user's, not the framework's; `extends` is the framework's class that it extends.
+    """
 
     name: str
     kind: str
@@ -49,7 +51,7 @@ class LayerInfo:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A parameter or, not `trained`, a buffer; `tied` is the name of the one whose memory it shares."""
+    """A parameter, or a buffer if it is not `trained`; `tied` is the name of the parameter whose memory it shares."""
 
     name: str
     shape: tuple[int, ...]
@@ -59,9 +61,11 @@ class TensorInfo:
 
 
 class RemotePort:
-    """A backend's model: `layers` and `tensors` by name, and `state`, the folder of the tensors it was built with.
-    `outputs` are the baseline's names of outputs, for a port that has none of its own; `guessed` the layers whose class
-    is only that of their partner."""
+    """A backend's model in its worker: `layers` and `tensors` by name, `state` the folder of its initial tensors.
+
+    `outputs` are the baseline's names of outputs, for a port that has no names of its own; `guessed` are the layers
+    whose class is assumed to be their partner's.
+    """
 
     def __init__(self, spec: BackendSpec, case: CasePlan, dtype: str, workers: Workers, folder: Path) -> None:
         self.spec, self.name, self.model, self.dtype = spec, spec.name, self._model(case), dtype
@@ -84,7 +88,7 @@ class RemotePort:
         return case.params
 
     def build(self, batch_at: Path | None, known: Collection[str] = ()) -> None:
-        """Build the model; with `batch_at`, that of the baseline, also draw the batch. `known`: the baseline's layers.
+        """Build the model and, for the baseline, draw the batch into `batch_at`. `known` are the baseline's layers.
 
         Raises ModelError.
         """
@@ -127,12 +131,12 @@ class RemotePort:
         replace: Collection[str] | None = None,
         gradients: bool = False,
     ) -> Recorded:
-        """A run from a state: its outputs, `loss`, `grad.<parameter>`, and what crosses the boundaries of `layers`.
+        """Run a state: the outputs, `loss`, `grad.<parameter>`, and the tensors at the boundaries of `layers`.
 
         `seed` perturbs all parameters and the batch by an ulp. With a `partner`, the tensors at the boundaries are
         replaced by those of its run (only those in `replace`, if given), and the seed perturbs these instead of the
-        batch; `keys` are the partner's names of tensors, if they are others, `axes` the orders of its axes;
-        `resized`: they may have other sizes. Raises ModelError.
+        batch. `keys` maps tensors to the partner's names, `axes` to the order of its axes; with `resized`, they may
+        have other sizes. Raises ModelError.
         """
         record = self.folder / f"run-{next(self._numbers)}"
         self._ask(
@@ -163,10 +167,10 @@ class RemotePort:
         children: Sequence[str] = (),
         dtype: str = "",
     ) -> dict[str, Array]:
-        """One layer, called as it was in the last run, with `given`: `in:0`, `param:weight`, `grad:0` for the gradient
-        of its output 0, and `child:<tensor>`, what takes the place of a tensor at a child's boundary.
+        """Call one layer as in the last run, with the tensors `given`.
 
-        Raises ModelError.
+        These are `in:0`, `param:weight`, `grad:0` for the gradient of output 0, and `child:<tensor>`, which replaces a
+        tensor at a child's boundary. Raises ModelError.
         """
         how = {"state": str(state), "layer": layer, "call": call, "children": list(children)}
         return self._recorded("model.layer", "alone", given, dtype=dtype or self.dtype, **how)[1]
@@ -196,9 +200,10 @@ class RemotePort:
         *,
         gradients: bool = False,
     ) -> tuple[Message, dict[str, Array]]:
-        """What the code of a layer calls between its children (`parity.models.worker.traced.calls_of`), and the values
-        by mark; `step:3` of `given` takes the place of what step 3 returns. With `gradients`, they flow. Raises
-        ModelError.
+        """The calls of a layer's code between its children (`parity.models.worker.traced.calls_of`), and their values
+        by mark.
+
+        `step:3` of `given` replaces the result of step 3. With `gradients`, gradients are recorded. Raises ModelError.
         """
         how = {"state": str(state), "layer": layer, "call": call, "children": list(children), "gradients": gradients}
         return self._recorded("model.calls", "calls", given, dtype=dtype, **how)
@@ -238,7 +243,7 @@ class RemotePort:
         return reply
 
     def close(self) -> None:
-        """The worker is free for another case."""
+        """Free the worker for another case."""
         if self._worker is not None:
             self._workers.give_back(self._worker)
             self._worker = None

@@ -34,7 +34,7 @@ from parity.outcome import CellOutcome, Outcome
 
 FORWARD_ONLY = "computes no gradients, so none are compared"
 LOSSLESS = "has no loss, so neither it nor gradients are compared"
-"""What is told of a port that lacks them."""
+"""The messages about a port without gradients, or without a loss."""
 
 
 def each(
@@ -47,8 +47,8 @@ def each(
     _rows: Sequence[Any] = (),
     done: Collection[tuple[str, str]] = (),
 ) -> Iterator[JudgedCase]:
-    """What `made(...).judged()` gives for each case of a kind and its dtypes that are not `done`, with
-    workers that end with it."""
+    """The results of `made(...).judged()` for each case of a kind and each dtype that is not `done`; its workers end
+    with it."""
     asked = [(i, case) for i, case in enumerate(plan.cases) if case.op == kind]
     asked = [(i, case) for i, case in asked if any((case.id, dtype) not in done for dtype in case.dtypes)]
     if not asked:
@@ -75,7 +75,7 @@ def each(
 
 
 def whole(judged: JudgedCase, baseline: str) -> JudgedCase:
-    """With a comparison that was not made for each backend that failed: a run without its result is incomplete."""
+    """Adds a not-compared row for each backend that failed, so that the run counts as incomplete."""
     compared = {row.actual for row in judged.comparisons}
     failed = [o for o in judged.outcomes if o.outcome is not Outcome.OK and o.backend not in compared]
     others = [o for o in failed if o.backend != baseline] or failed
@@ -93,7 +93,7 @@ def functions_of(case: CasePlan) -> Sequence[str]:
 
 
 class ModelRun:
-    """A model in one dtype, from its ports to their verdicts; `folder` holds its files."""
+    """Runs and judges a model in one dtype; `folder` has its files."""
 
     def __init__(
         self, plan: Plan, case: CasePlan, dtype: str, workers: Workers, folder: Path, notify: Callable[..., None]
@@ -111,7 +111,7 @@ class ModelRun:
         self.judge_seconds = 0.0
 
     def judged(self) -> Iterator[JudgedCase]:
-        """Build, map, run and judge; an interrupt gives the ports that were judged, and is raised again."""
+        """Build, map, run and judge. An interrupt yields the ports judged so far, and is raised again."""
         comparisons: list[Comparison] = []
         diagnoses: list[Diagnosis] = []
         interrupted: KeyboardInterrupt | None = None
@@ -141,12 +141,12 @@ class ModelRun:
             raise interrupted
 
     def _add_orders(self, pair: PortPair) -> None:
-        """Say in the file of the mapping which tensors between layers have their axes in another order."""
+        """Add to the mapping file which tensors between layers have their axes in another order."""
         with (self.folder / "mapping.yaml").open("a", encoding="utf-8") as file:
             file.writelines(f"# {pair.other.name}: {line}\n" for line in orders.written(pair.axes))
 
     def _known(self, comparisons: Sequence[Comparison]) -> list[CellOutcome]:
-        """The outcomes after an interrupt: of ports that failed or were judged, so that the others run again."""
+        """The outcomes after an interrupt: those of ports that failed or were judged; the others run again."""
         judged = {row.actual for row in comparisons}
         return [o for name, o in self.outcomes.items() if o.outcome is not Outcome.OK or name in judged]
 
@@ -158,7 +158,7 @@ class ModelRun:
         self._notify(Announced(f"{self.case.id} {self.dtype}: {text}"))
 
     def _pairs(self) -> Iterator[PortPair]:
-        """The pairs of ports that can be judged; others have an outcome that says why."""
+        """The pairs of ports that can be judged; the outcomes of others say why not."""
         for port in [self.base, *(port for port in self.ports.values() if port is not self.base)]:
             self._say(f"builds {port.name}")
             try:
@@ -206,7 +206,7 @@ class ModelRun:
             )  # fmt: skip
 
     def _lacking(self, port: RemotePort) -> str:
-        """What of the case a port does not have."""
+        """A message about what the port lacks for this case; "" for nothing."""
         if not self.model.loss or port.differentiable:
             return ""
         return FORWARD_ONLY if port.has_loss else LOSSLESS
@@ -218,7 +218,7 @@ class ModelRun:
         return layer_partners
 
     def _read_batch(self, port: RemotePort) -> None:
-        """The batch of a file, once; raises ModelError."""
+        """Convert the batch file, for the baseline; raises ModelError."""
         if self.model.batch_file is None or port is not self.base:
             return
         try:
@@ -232,7 +232,7 @@ class ModelRun:
         return bool(self.model.loss)
 
     def _moves(self, others: Sequence[RemotePort]) -> dict[str, list[Move]]:
-        """The state mapping of each port, which is written to the run directory."""
+        """The state mapping of each port; it is also written to the run directory."""
         moves: dict[str, list[Move]] = {}
         for port in others:
             try:
@@ -254,7 +254,7 @@ class ModelRun:
         return moves
 
     def _bench(self, layers: Collection[str]) -> tuple[ReferenceRuns, ReferenceRuns]:
-        """The baseline's runs: free, and in step with itself."""
+        """The baseline's runs: on its own, and in step with itself."""
         base, state, wide = self.base, self.base.state, TRUTH.get(self.dtype, "")
         self._say(f"runs {base.name}")
 
@@ -270,7 +270,7 @@ class ModelRun:
             try:
                 truths = [run(dtype=wide, gradients=self._gradients), run(dtype=wide, partner=plain)]
             except ModelError as error:
-                self._say(f"{base.name} does not run in {wide}, so the truth is its own run: {error}")
+                self._say(f"{base.name} does not run in {wide}, so its own run is taken as exact: {error}")
                 base.build(self.batch)
                 self._read_batch(base)
         return ReferenceRuns(plain, truths[0], free, self.dtype), ReferenceRuns(plain, truths[1], step, self.dtype)

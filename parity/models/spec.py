@@ -1,4 +1,4 @@
-"""What a case of `kind: model` is: the functions of the users' files, and how they are used."""
+"""The parameters of a case of `kind: model`: the functions of the users' files, and how they are used."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MODEL = "model"
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Every backend's file has a function `build`, which returns its port of the model, and the others that are named.
+    """The names of functions in the backends' files, and how they are used.
 
-    `batch` is a function of the baseline's file, or with `batch_file` the path of an .npz file. `forward(model, batch)`
-    runs a port; without one it is called with the batch's tensors in order, but for `targets`. `loss(output, batch)`
-    is differentiated, `metric(output, batch)` takes and returns NumPy. `mapping`: a file that says which parameter is
-    which. `weights`: the baseline's are moved to the others, or everyone has its `own`; if it is left out, a port
-    that was converted from another one has its own.
+    `build` returns a backend's port of the model. `batch` is a function of the baseline's file; with `batch_file`, the
+    batch is an .npz file. `forward(model, batch)` runs a port; without it, the model is called with the batch's tensors
+    in order, except `targets`. `loss(output, batch)` is differentiated, `metric(output, batch)` takes and returns NumPy
+    arrays. `mapping` is a file that maps parameters. `weights`: the baseline's are `moved` to the other ports, or each
+    port keeps its `own`; by default only converted ports keep theirs.
     """
 
     build: str = "build_model"
@@ -40,6 +40,6 @@ class ModelSpec:
         )
 
     def recorded(self) -> dict[str, Any]:
-        """What is not left out, as results.json has it."""
+        """The values that are set, as in results.json."""
         given = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(self).items()}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in given.items() if v}

@@ -1,4 +1,4 @@
-"""Which parameter of one port is which of the other: proposed, read from a file, checked, and applied."""
+"""The mapping of parameters between two ports: proposed, read from a file, checked, and applied."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ FUSED = (2, 3)
 """Projections that are often one parameter: key and value, or query, key and value."""
 MOST_LISTED = 8
 UNTIED = "untied"
-"""How a parameter is matched whose partner shares the memory of another one."""
+"""How a parameter is matched whose partner is tied to another one."""
 
 
 class MappingError(ValueError):
-    """The parameters of two ports do not fit; the message lists them."""
+    """The parameters of two ports do not match; the message lists them."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """A tensor of a port, made of those of the baseline: joined along the first axis or cut from it (`part` i of n),
-    in another shape (`split`) and with its `axes` in another order. `how` and `doubt` say how it was found. With `eps`,
-    the first four sources are a BatchNorm's weight, bias, mean and variance, with which the fifth is scaled or
-    shifted."""
+    """How a tensor of a port is made of the baseline's tensors.
+
+    The `sources` are joined along the first axis, or `part` i of n is cut from it; the result is reshaped to `split`
+    and its `axes` are permuted. `how` says how the match was found, `doubt` why it may be wrong. With `eps`, the first
+    four sources are a BatchNorm's weight, bias, mean and variance, by which the fifth is scaled or shifted.
+    """
 
     target: str
     sources: tuple[str, ...]
@@ -56,14 +58,16 @@ class Move:
         return np.ascontiguousarray(whole.transpose(self.axes) if self.axes else whole).reshape(shape)
 
     def undone(self, array: Array, shape: tuple[int, ...]) -> Array:
-        """The port's tensor in the baseline's layout, where it has this shape; of one that is made of one."""
+        """The port's tensor in the baseline's layout and this shape, for a single source."""
         split = [(self.split or shape)[i] for i in self.axes] if self.axes else array.shape
         whole = array.reshape(split)
         return (whole.transpose(inverse(self.axes)) if self.axes else whole).reshape(shape)
 
     def shares(self, array: Array, grads: Sequence[Array]) -> list[Array]:
-        """The port's gradient of the tensor as one for each source, in the baseline's layout; where the port has only a
-        part of a source, the rest is that of the baseline's `grads`."""
+        """The port's gradient of the tensor, split into one per source, in the baseline's layout.
+
+        Where the port has only a part of a source, the rest is taken from the baseline's `grads`.
+        """
         if self.part is not None:
             length, (i, n) = len(grads[0]), self.part
             mine = slice(i * length // n, (i + 1) * length // n)
@@ -77,7 +81,7 @@ class Move:
         return np.split(joined, np.cumsum(lengths)[:-1])
 
     def row(self) -> dict[str, Any]:
-        """As the mapping file has it."""
+        """The entry in a mapping file."""
         row: dict[str, Any] = {"from": self.sources[0] if len(self.sources) == 1 else list(self.sources)}
         row |= {"shape": list(self.split)} if self.split else {}
         row |= {"axes": list(self.axes)} if self.axes else {}
@@ -85,7 +89,7 @@ class Move:
 
 
 def folded(arrays: Sequence[Array], eps: float, shape: tuple[int, ...]) -> Array:
-    """The weight, or of one axis the bias, of a convolution with the BatchNorm behind it."""
+    """The weight, or for one axis the bias, of a convolution with the BatchNorm after it folded in."""
     weight, bias, mean, variance, *own = arrays
     scale = weight / np.sqrt(variance + eps)
     if len(shape) > 1:
@@ -94,7 +98,7 @@ def folded(arrays: Sequence[Array], eps: float, shape: tuple[int, ...]) -> Array
 
 
 def canonical(port: RemotePort, info: TensorInfo) -> tuple[TensorSummary, Layout]:
-    """A tensor in PyTorch's name and layout, and what gives it."""
+    """A tensor with PyTorch's name and shape, and the layout that converts it."""
     owner, _, name = info.name.rpartition(".")
     layout = layout_of(port.spec.adapter, port.layers[owner], name)
     order = list(port.tensors).index(info.name)
@@ -104,7 +108,7 @@ def canonical(port: RemotePort, info: TensorInfo) -> tuple[TensorSummary, Layout
 
 
 class ParameterMatcher:
-    """Both ports' tensors in PyTorch's names, without those that share another's memory."""
+    """Matches both ports' tensors by PyTorch's names, without tied ones."""
 
     def __init__(self, base: RemotePort, other: RemotePort) -> None:
         self.base, self.other = base, other
@@ -115,7 +119,7 @@ class ParameterMatcher:
         )  # fmt: skip
 
     def proposed(self, given: Mapping[str, Move]) -> tuple[list[Move], Matching]:
-        """The moves that names, shapes and order suggest for what is not `given`, and what was matched how."""
+        """The moves that names, shapes and order suggest for tensors not in `given`, and the matching."""
         used = {source for move in given.values() for source in move.sources}
         left = [entry for info, entry, _ in self._ours.values() if info.name not in used]
         right = [entry for info, entry, _ in self._theirs.values() if info.name not in given]
@@ -128,7 +132,7 @@ class ParameterMatcher:
         return [*moves, *self._fused(matching), *self._untied(matching)], matching
 
     def _untied(self, matching: Matching) -> Iterator[Move]:
-        """A parameter that shares another's memory in the baseline, and does not here."""
+        """Moves of parameters that are tied in the baseline only."""
         tied = {entry.name: (info, layout) for info in self.base.tensors.values() if info.tied
                 for entry, layout in (canonical(self.base, info),)}  # fmt: skip
         for name in matching.right_only:
@@ -140,7 +144,7 @@ class ParameterMatcher:
                     yield Move(theirs.name, (first.name,), axes, None, UNTIED, split=split)
 
     def _fused(self, matching: Matching) -> Iterator[Move]:
-        """What is one parameter on one side, and several of one shape on the other, next to each other."""
+        """Moves of parameters that are one in one port, and several adjacent ones of one shape in the other."""
         for names, many, one in (
             (matching.right_only, matching.left_only, True),
             (matching.left_only, matching.right_only, False),
@@ -165,8 +169,10 @@ class ParameterMatcher:
 def moved(
     ours: Layout, theirs: Layout, shape: tuple[int, ...], between: Sequence[int] = ()
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The order of axes and the shape before it that make a tensor of one layout one of another, which has this shape;
-    `between` is the order of axes from theirs to ours in PyTorch's layout."""
+    """The order of axes, and the shape before it, that convert our layout to theirs, where the tensor has this shape.
+
+    `between` is the order of axes from theirs to ours in PyTorch's layout.
+    """
     if ours == theirs and not between:
         return (), ()
     if theirs.merged and (ours.axes or ours.merged):
@@ -177,7 +183,7 @@ def moved(
 
 
 def composed(steps: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """One order of axes for several, one after the other; empty for none."""
+    """The composition of several orders of axes; empty for the identity."""
     axes: tuple[int, ...] = ()
     for step in steps:
         if step:
@@ -186,7 +192,7 @@ def composed(steps: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 
 def neighbours(entries: Sequence[Any], n: int, whole: TensorSummary) -> Iterator[list[Any]]:
-    """n tensors in a row whose last words and shapes are equal, and which together have the shape of `whole`."""
+    """Groups of n adjacent tensors with equal last words and shapes that together have the shape of `whole`."""
     role = whole.name.rpartition(".")[2].rpartition("_")[2]
     alike = [item for item in entries if item[1].name.endswith(role) and item[1].shape[1:] == whole.shape[1:]]
     for i in range(len(alike) - n + 1):
@@ -196,7 +202,7 @@ def neighbours(entries: Sequence[Any], n: int, whole: TensorSummary) -> Iterator
 
 
 def mapped(base: RemotePort, other: RemotePort, path: Path | None) -> tuple[list[Move], list[str]]:
-    """The moves from the baseline to another port, and remarks. Raises MappingError where a parameter is left over."""
+    """The moves from the baseline to another port, and remarks. Raises MappingError for an unmatched parameter."""
     given = read(path, base, other) if path is not None else {}
     proposed, matching = ParameterMatcher(base, other).proposed(given)
     moves = [*given.values(), *proposed]
@@ -206,7 +212,7 @@ def mapped(base: RemotePort, other: RemotePort, path: Path | None) -> tuple[list
 
 
 def check(base: RemotePort, other: RemotePort, moves: Sequence[Move]) -> None:
-    """Raise MappingError unless every parameter of both is used once, in shapes that fit."""
+    """Raise MappingError unless every parameter of both ports is used once, in shapes that fit."""
     targets = {move.target for move in moves}
     once = [move for move in moves if move.how != UNTIED]
     parts = {(source, move.part and move.part[0]) for move in once for source in move.sources}
@@ -235,7 +241,7 @@ NUMBERED = re.compile(r"(.*?)\.?(\d+)\.")
 
 
 def blocks_apart(base: RemotePort, other: RemotePort) -> list[str]:
-    """That the largest list of layers is longer in one port than in the other, in words."""
+    """A message if the longest list of layers has another length in the other port."""
     longest = []
     for port in (base, other):
         lists: dict[str, list[str]] = {}
@@ -253,7 +259,7 @@ def blocks_apart(base: RemotePort, other: RemotePort) -> list[str]:
 
 
 def near(info: TensorInfo, port: RemotePort) -> str:
-    """The nearest candidates in another port."""
+    """A text about the closest candidates in another port."""
     alike = [t.name for t in port.tensors.values() if sorted(t.shape) == sorted(info.shape)]
     nearest = get_close_matches(info.name, alike, 2, 0.0) or get_close_matches(info.name, list(port.tensors), 1, 0.0)
     tied = [t.name for t in port.tensors.values() if t.tied and t.name == info.name]
@@ -263,7 +269,7 @@ def near(info: TensorInfo, port: RemotePort) -> str:
 
 
 def stored(base: RemotePort, other: RemotePort, moves: Sequence[Move], folder: Path) -> None:
-    """Write the state of a port, made of the baseline's; its other tensors stay as they were built."""
+    """Write the state of a port, made of the baseline's; tensors without a move keep their initial values."""
     ours, theirs, tape = Recorded(str(base.state)), Recorded(str(other.state)), TensorTape(str(folder))
     by_target = {move.target: move for move in moves}
     for name in theirs:
@@ -290,12 +296,12 @@ def written(moves: Mapping[str, Sequence[Move]]) -> str:
 
 
 def text(word: str) -> str:
-    """A word as YAML has it."""
+    """A word in YAML."""
     return str(yaml.safe_dump(word, width=10_000).strip().removesuffix("...").strip())
 
 
 def read(path: Path, base: RemotePort, other: RemotePort) -> dict[str, Move]:
-    """The moves of a mapping file for a port; raises MappingError, which names the file and the entry."""
+    """The moves of a mapping file for a port; raises MappingError with the file and the entry."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -1,8 +1,8 @@
-"""Layers in step: every layer, and the code between layers, gets what the baseline's partner got.
+"""Layers in step: every layer, and the code between layers, gets its partner's inputs.
 
-In one run of a port, each tensor that crosses a layer's boundary is compared with the partner's, and replaced by it.
-So every layer is alone with the right inputs, and so is every piece of code between two boundaries: a fault in layer 3
-does not hide one in layer 9. The baseline's own runs in step, in float64 and with perturbed inputs, give the envelope.
+In one run of a port, each tensor that crosses a layer's boundary is compared with the partner's, then replaced by it.
+So every layer, and every piece of code between layers, is tested on its own with the right inputs: a fault in layer 3
+does not hide one in layer 9. The envelope is that of the baseline's runs in step, in float64 and with perturbed inputs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from parity.models.worker.tape import Recorded, regrouped, squeezed
 
 
 def resized(partners: Mapping[str, str], base: Recorded, other: Recorded) -> int | None:
-    """Where in another port's run a layer first returns a tensor of another size than its partner does: whatever
-    follows has other sizes, too. None if there is no such place. What gets more and returns as much is padded before.
+    """The position in another port's run from which tensors have other sizes than the partner's; None if there is none.
+
+    It is the first layer that returns another size for inputs of the same size. A layer that gets larger inputs and
+    returns the partner's size was padded before.
     """
     ours, theirs = grouped(base), grouped(other)
     for position, (layer, call, role) in enumerate(theirs):
@@ -50,15 +52,15 @@ def resized(partners: Mapping[str, str], base: Recorded, other: Recorded) -> int
 
 
 def lengths(run: Recorded, names: Sequence[str]) -> list[int]:
-    """How many elements each of some tensors has."""
+    """The numbers of elements of some tensors."""
     return [math.prod(run.shape(name)) for name in names]
 
 
 def fitting(
     port: RemotePort, partners: Mapping[str, str], base: Recorded, other: Recorded, after: int | None
 ) -> dict[str, str]:
-    """The partners without lists of layers, which nobody calls, and without those that have no parameters and return
-    tensors of other sizes; with all that come `after` a place from which sizes differ."""
+    """The partners without lists of layers, which are never called, and without layers that have no parameters and
+    return tensors of other sizes, except `after` the position from which sizes differ."""
     kept = {}
     positions = {key: position for position, key in enumerate(grouped(other))}
     for layer, partner in partners.items():
@@ -76,12 +78,12 @@ def fitting(
 
 
 def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether tensors may be the same but for the order of axes, and for several axes in the place of one."""
+    """Whether tensors may be equal up to the order of axes, and to axes that are merged or split."""
     return len(a) == len(b) and all(map(alike, a, b))
 
 
 def alike(a: Any, b: Any) -> bool:
-    """The same of two shapes."""
+    """The same for two shapes."""
     return regrouped(a, b) or permuted(a, b)
 
 
@@ -94,14 +96,13 @@ def aligned(
     behind: Mapping[str, str] | None = None,
     by_content: bool = False,
 ) -> dict[str, str]:
-    """The baseline's name for each tensor at a boundary of another port, by their own runs. `behind` are the
-    baseline's layers whose outputs those of others are. `by_content`: the order of a call's tensors means nothing.
+    """The baseline's name for each tensor at a boundary of another port, from both ports' own runs.
 
-    A mask of booleans has no partner that holds other numbers than 0 and 1.
-
-    Tensors have the same place in both, unless one layer gets more of them than the other, or in another order: then
-    each belongs to the first of its shape that is left, or to the first of its shape. `after` a place from which sizes
-    differ, shapes say nothing.
+    The i-th input or output of a call corresponds to the partner's i-th. If shapes contradict that, each tensor
+    corresponds to the first remaining one of its shape, else to the first of its shape; `after` the position from which
+    sizes differ, shapes are ignored. `behind` maps a layer to the baseline's layer whose output is its own.
+    `by_content`: a call's tensors are matched by their values. A boolean mask has no partner with other numbers than 0
+    and 1.
     """
     ours = grouped(base)
     keys: dict[str, str] = {}
@@ -130,7 +131,7 @@ def aligned(
 
 
 def same_kind(base: Recorded, ours: str, other: Recorded, theirs: str) -> bool:
-    """Whether both tensors may hold the same numbers: booleans are 0 and 1."""
+    """Whether both tensors may have the same values; booleans are 0 and 1."""
     held = (base, ours), (other, theirs)
     flags = [run.entries[name]["dtype"] == "bool" for run, name in held]
     if flags[0] == flags[1]:
@@ -140,7 +141,7 @@ def same_kind(base: Recorded, ours: str, other: Recorded, theirs: str) -> bool:
 
 
 def nearest(other: Recorded, names: Sequence[str], base: Recorded, theirs: Sequence[str]) -> dict[str, str]:
-    """The baseline's name for each of a call's tensors: of its shape and kind of numbers, with the nearest values."""
+    """The baseline's name for each of a call's tensors: the one of its shape and kind with the closest values."""
     apart = []
     for name in names:
         mine = other.load(name)
@@ -158,7 +159,7 @@ def nearest(other: Recorded, names: Sequence[str], base: Recorded, theirs: Seque
 
 
 def grouped(run: Recorded) -> dict[tuple[str, int, str], list[str]]:
-    """The names of tensors at boundaries by layer, call and side."""
+    """The names of tensors at boundaries by layer, call and role."""
     groups: dict[tuple[str, int, str], list[str]] = {}
     for name in run:
         at = Boundary.of(name)
@@ -170,7 +171,7 @@ def grouped(run: Recorded) -> dict[tuple[str, int, str], list[str]]:
 def distances(
     bench: ReferenceRuns, run: Recorded, keys: Mapping[str, str], axes: Mapping[str, Axes], *, whole: bool = False
 ) -> Iterator[tuple[Boundary, Distance]]:
-    """The distance at every boundary that both ports cross, in the order of the port's run."""
+    """The distance at every boundary that both runs have, in the order of the port's run."""
     for name in run:
         at = Boundary.of(name)
         if at is not None and keys.get(name) in bench.plain:
@@ -186,9 +187,9 @@ def wrong_in_step(
     keys: Mapping[str, str],
     axes: Mapping[str, Axes],
 ) -> tuple[list[ModelFinding], dict[Boundary, Distance]]:
-    """What is off in a run in step, in the order of the run, and all distances beyond rounding.
+    """The findings of a run in step, in the order of the run, and all distances beyond the error bound.
 
-    A tensor that a layer without layers of its own returns is that layer's; any other is of the code of the innermost
+    The output of a layer without children belongs to the layer; any other tensor belongs to the code of the innermost
     layer with a partner around it.
     """
     wrong: dict[tuple[str, str, int], dict[Boundary, float]] = {}
@@ -211,7 +212,7 @@ def wrong_in_step(
 
 
 def owner(port: RemotePort, at: Boundary, partners: Mapping[str, str]) -> tuple[str, str]:
-    """Whose a tensor at a boundary is: the layer's, or the code's of a layer."""
+    """What computes a tensor at a boundary: a layer, or the code of a layer."""
     if at.state:
         return LAYER, at.layer
     if at.role == "out":
@@ -222,18 +223,18 @@ def owner(port: RemotePort, at: Boundary, partners: Mapping[str, str]) -> tuple[
 
 
 def calls(run: Recorded, layers: Mapping[str, str]) -> Counter[str]:
-    """How often each layer that is a key of `layers` was called in a run, by the name that it has there."""
+    """The number of calls of each layer in `layers`, which maps the run's names to those of the result."""
     made = {(at.layer, at.call) for name in run if (at := Boundary.of(name)) is not None and not at.state}
     return Counter(layers[layer] for layer, _ in made if layer in layers)
 
 
 def inside(layer: str, outer: str) -> bool:
-    """Whether a layer is in another one."""
+    """Whether a layer is within another one."""
     return not outer or layer.startswith(f"{outer}.")
 
 
 def one_each(findings: Sequence[ModelFinding]) -> list[ModelFinding]:
-    """Of the calls of one layer, the one that is furthest off, with the boundaries of the others."""
+    """One finding per layer: its worst call, with the boundaries of the others."""
     calls: dict[tuple[str, str], list[ModelFinding]] = {}
     for finding in findings:
         calls.setdefault((finding.kind, finding.layer), []).append(finding)

@@ -1,4 +1,4 @@
-"""A case of `kind: decode` to the CasePlan it stands for."""
+"""Reads a case of `kind: decode` into a CasePlan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEYS: Mapping[str, Any] = {
     "forward": (models.Function, DecodeSpec.forward),
     "prompts": (Annotated[str, Field(description="a function of the baseline's file")], DecodeSpec.prompts),
     "chunk": (Annotated[int, Field(ge=1, description="tokens of a call in chunks")], DecodeSpec.chunk),
-    "pad": (Annotated[int, Field(ge=0, description="the token id at padded places")], DecodeSpec.pad),
+    "pad": (Annotated[int, Field(ge=0, description="the token id of padding")], DecodeSpec.pad),
     "ways": (list_of(Literal[*WAYS]), ()),
     "mapping": (Annotated[str | None, Field(description=models.FILE)], None),
     "dtypes": (Dtypes, ()),
@@ -45,7 +45,7 @@ DecodeCase = model_of(
 
 
 def build(node: Node, scope: Scope) -> Iterator[BuiltCase]:
-    """The cases that one entry of `cases` stands for; what is wrong is reported and left out."""
+    """The cases of one entry of `cases`; invalid ones are reported and left out."""
     return expanded(node, DecodeCase, scope, _build, roots=ROOTS, example="chunk")
 
 
