@@ -1,1 +1,1 @@
-"""Trainings: many steps of a small model in every backend, in lockstep, and the first step and stage that diverges."""
+"""Trainings: runs a small model for many steps in every backend, in lockstep, and finds where they first diverge."""

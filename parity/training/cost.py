@@ -1,4 +1,4 @@
-"""How long the oracle takes for a step: to decide whether it is quick enough to run beside the backends."""
+"""Estimates how long the oracle takes for a step, which decides whether it can run beside the backends."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ MULTIPLY_ADD = 4e-11
 ELEMENT = 1.5e-8
 LAYER = 2e-4
 PARAMETER = 2.5e-8
-"""Seconds of one core of a server (AMD EPYC, 2023) in float64: for a multiplication and addition in a matrix product;
-for an element of a layer's answer, forward and backward; for a layer whatever its size; for a parameter's update."""
+"""Seconds on one core of a server (AMD EPYC, 2023) in float64: for a multiplication and addition of a matrix product;
+for an element of a layer's output, forward and backward; for a layer of any size; for the update of a parameter."""
 
 LONGDOUBLE = 20.0
-"""How many times as long a step takes in longdouble."""
+"""A step in longdouble takes so many times as long as in float64."""
 
 
 @dataclass
 class CountedPass(Pass):
-    """A pass that counts the elements of all answers."""
+    """A forward pass that counts the elements of all layers' outputs."""
 
     elements: int = 0
 
     def apply(self, layer: Layer, x: Any) -> Any:
-        """The layer's answer."""
-        answer = super().apply(layer, x)
-        self.elements += answer.size
-        return answer
+        """The layer's output."""
+        output = super().apply(layer, x)
+        self.elements += output.size
+        return output
 
 
 @dataclass
 class CountedProducts:
-    """Matrix products that are not computed: how many multiplications they take, and how many elements they have."""
+    """Counts the multiplications and the elements of matrix products without computing them."""
 
     multiplications: int = 0
     elements: int = 0
 
     def __call__(self, a: Any, b: Any) -> Any:
         """Zeros in the shape of `a @ b`."""
-        answer = np.zeros((*a.shape[:-1], b.shape[-1]), a.dtype)
+        product = np.zeros((*a.shape[:-1], b.shape[-1]), a.dtype)
         self.multiplications += a.size * b.shape[-1]
-        self.elements += answer.size
-        return answer
+        self.elements += product.size
+        return product
 
 
 def cost(training: Training) -> float:
-    """Seconds that the oracle needs for one step in float64, roughly; `LONGDOUBLE` times as many in longdouble."""
+    """Approximate seconds that the oracle takes for one step in float64; in longdouble `LONGDOUBLE` times as long."""
     kind, products, counted = GENERATORS[training.data.name], CountedProducts(), CountedPass({})
 
     def one_row(tensors: Mapping[str, Any], _params: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Data sets that a small model can learn: drawn once, from the run's seed and the case's id alone.
+"""Data sets that a small model can learn, drawn from the run's seed and the case's id.
 
 A generator's options are a frozen dataclass whose fields are its YAML keys.
 """
@@ -17,14 +17,14 @@ from parity.cases.op import CaseError
 from parity.training.spec import DataSpec, Training
 
 IGNORED = -100
-"""The target of a position that the loss leaves out (torch.nn.functional.cross_entropy's ignore_index)."""
+"""The target of a position that the loss ignores (ignore_index of torch.nn.functional.cross_entropy)."""
 
 INTEGERS = "int64"
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Noise around a random centre of each of `classes`; `features` is the shape of an example, or its length."""
+    """Gaussian noise around a random centre for each class; `features` is the shape of an example, or its length."""
 
     features: int | tuple[int, ...]
     classes: int
@@ -32,7 +32,7 @@ class Classification:
 
 @dataclass(frozen=True)
 class Regression:
-    """`targets` numbers that a random network with one hidden layer gives for normal `features`, with some noise."""
+    """The `targets` outputs of a random network with one hidden layer for normal `features`, with some noise."""
 
     features: int | tuple[int, ...]
     targets: int = 1
@@ -40,9 +40,9 @@ class Regression:
 
 @dataclass(frozen=True)
 class MaskedLm:
-    """Sequences of tokens that mostly follow from the one before; a share `masked` of each is to be guessed.
+    """Sequences of tokens, each mostly determined by the one before; a share `masked` of them is to be predicted.
 
-    Tokens are 0 .. `vocab` - 2, and `vocab` - 1 stands where one is masked: as often in every sequence.
+    Tokens are 0 .. `vocab` - 2; `vocab` - 1 is the mask. Every sequence has the same number of masked tokens.
     """
 
     vocab: int
@@ -51,7 +51,7 @@ class MaskedLm:
 
     @property
     def n_masked(self) -> int:
-        """How many tokens of a sequence are masked: one at least."""
+        """Number of masked tokens in a sequence, at least 1."""
         return max(1, round(self.masked * self.sequence))
 
 
@@ -62,7 +62,7 @@ def lengths(features: int | tuple[int, ...]) -> Shape:
 
 NOISE = 0.1
 DISTANCE = 3.0
-"""How far a class's centre lies from 0 in standard deviations of the noise: most examples are separable."""
+"""Distance of a class's centre from 0 in standard deviations of the noise; most examples are then separable."""
 
 
 def classification(options: Classification, rows: int, rng: np.random.Generator) -> tuple[Float64, NDArray[np.int64]]:
@@ -87,11 +87,11 @@ def regression(options: Regression, rows: int, rng: np.random.Generator) -> tupl
 
 
 FOLLOWERS = (0.6, 0.2, 0.1, 0.1)
-"""How likely each of a token's followers is."""
+"""The probability of each of a token's successors."""
 
 
 def masked_lm(options: MaskedLm, rows: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Tokens [rows, sequence], and the targets: what is masked, and IGNORED elsewhere."""
+    """Tokens [rows, sequence], and the targets: the masked tokens, and IGNORED elsewhere."""
     tokens = chains(options.vocab - 1, rows, options.sequence, rng)
     masked = np.argsort(rng.random(tokens.shape), axis=1)[:, : options.n_masked]
     target = np.full_like(tokens, IGNORED)
@@ -100,7 +100,7 @@ def masked_lm(options: MaskedLm, rows: int, rng: np.random.Generator) -> tuple[N
 
 
 def chains(n: int, rows: int, length: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Markov chains [rows, length] of tokens 0 .. `n` - 1, of which low ones are frequent, as words are (Zipf)."""
+    """Markov chains [rows, length] of tokens 0 .. `n` - 1; low tokens are frequent, as words are (Zipf's law)."""
     frequent = 1.0 / np.arange(1, n + 1)
     frequent /= frequent.sum()
     followers = rng.choice(n, (n, len(FOLLOWERS)), p=frequent)
@@ -114,10 +114,10 @@ def chains(n: int, rows: int, length: int, rng: np.random.Generator) -> NDArray[
 
 @dataclass(frozen=True)
 class GeneratorKind:
-    """A generator: its options, what one example looks like, and `draw(options, rows, rng)` of a whole data set.
+    """A generator of data sets: its options, and `draw(options, rows, rng)`.
 
-    `x`, `target` and `output` give the shapes of one example, of its target and of the model's answer. `tokens` is how
-    many different integers x holds, None where it holds floats. `loss` is what such a model is trained with.
+    `x`, `target` and `output` give the shapes of an example, its target and the model's output for it. `tokens` is the
+    number of different integers in x, None if x holds floats. `loss` is the loss that such a model is trained with.
     """
 
     name: str
@@ -167,11 +167,11 @@ GENERATORS: Mapping[str, GeneratorKind] = {
         ),
     )
 }
-"""Every generator, by the name that a config calls it by."""
+"""Every generator, by its name in a config."""
 
 
 def check(options: Any) -> None:
-    """Raise CaseError, whose key is the option, for a data set that cannot be drawn."""
+    """Raise CaseError, keyed by the option, for a data set that cannot be drawn."""
     least = {"classes": 2, "vocab": 3}
     for name, value in vars(options).items():
         if name == "masked":
@@ -186,7 +186,7 @@ def check(options: Any) -> None:
 def generate(data: DataSpec, seed: int, case_id: str, dtype: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """The data set: x [rows, *data.x] and target [rows, *data.target].
 
-    What is a float is rounded to `dtype`, the case's coarsest; integers are int64.
+    Floats are rounded to `dtype`, the case's coarsest; integers are int64.
     """
     kind = GENERATORS[data.name]
     drawn = kind.draw(kind.options(**data.options), data.rows, generator(seed, case_id, "data"))
@@ -195,10 +195,10 @@ def generate(data: DataSpec, seed: int, case_id: str, dtype: str) -> tuple[NDArr
 
 
 def order(training: Training, seed: int, case_id: str) -> NDArray[np.int32]:
-    """The rows that every step takes, [steps, batch_size].
+    """The rows that each step takes, [steps, batch_size].
 
-    An epoch is a permutation of all rows (or all rows in order) in whole batches; the remainder is left out. Raises
-    CaseError where the rows do not fill a batch.
+    An epoch is a permutation of all rows (or all rows in order) in whole batches; the remainder is dropped. Raises
+    CaseError if the rows do not fill a batch.
     """
     rows, batch = training.data.rows, training.batch_size
     if rows < batch:

@@ -1,4 +1,4 @@
-"""Edits of the op that a stage of a training is: an optimizer, a clip, a loss."""
+"""Edits of an op that is a stage of a training: an optimizer, a clip or a loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class ProgramEdits:
-    """Edits of an op's `program`, for this op with any numbers, in which they change what computes the same."""
+    """Edits of an op's `program`, which apply to the same steps of the op with other params and shapes."""
 
     program: Program = field(repr=False)
     edits: tuple[Edit, ...]
@@ -30,7 +30,7 @@ class ProgramEdits:
     def run(
         self, op: Op, params: Any, tensors: Arrays, functions: Functions = IN_PAIRS, **arguments: Any
     ) -> dict[str, Array]:
-        """The outputs of the edited op in the tensors' dtype; IncompatibleError where no edited program can be run."""
+        """The outputs of the edited op in the tensors' dtype; raises IncompatibleError if it cannot run."""
         program = whole_program(op, params, tensors, **arguments)
         try:
             for edit in self.edits:
@@ -41,7 +41,7 @@ class ProgramEdits:
             raise IncompatibleError(f"the edited program cannot be run: {error}") from error
 
     def replayed(self, op: Op, tensors: Mapping[str, Any], params: Any, **arguments: Any) -> dict[str, Any]:
-        """The outputs of the edited op as a part of a larger program that is being traced."""
+        """The outputs of the edited op as part of a larger program that is being traced."""
         values = {name: getval(item) for name, item in tensors.items()}
         shaped = {name: np.zeros(item.shape, item.dtype) for name, item in values.items()}
         program = whole_program(op, params, shaped, **arguments)
@@ -50,7 +50,7 @@ class ProgramEdits:
         return replayed(program, tensors, params)
 
     def _placed(self, edit: Edit, program: Program) -> tuple[Edit, ...]:
-        """The edit in its place; none where the program has no such step, as that of a first step may not."""
+        """The edit of the same step of `program`; none if it has no such step (a first step may lack some)."""
         try:
             return (moved(edit, self.program, program),)
         except IncompatibleError:
@@ -58,7 +58,7 @@ class ProgramEdits:
 
 
 def whole_program(op: Op, params: Any, tensors: Arrays, **arguments: Any) -> Program:
-    """The program of an op in which options that are 0 have their steps too, so that edits can give them a value."""
+    """The op's program, with steps for options that are 0 as well, so that edits can give them another value."""
     shapes = {name: values.shape for name, values in tensors.items() if op.input(name) is not None}
     whole = params
     for name, value in vars(params).items():

@@ -1,4 +1,4 @@
-"""Parameters to groups: by patterns of their names, with weight decay or without it."""
+"""Assigns parameters to groups, by patterns of their names and by whether they are decayed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ DECAY = "weight_decay"
 
 @dataclass(frozen=True)
 class PatternGroup:
-    """The parameters whose names match one of `patterns`, and all of the optimizer's options for them."""
+    """The parameters whose names match any of `patterns`, and the optimizer's options for them."""
 
     patterns: tuple[str, ...]
     options: Mapping[str, Any]
 
 
 def matching(pattern: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The names that a glob matches as a whole; upper and lower case differ."""
+    """The names that a glob matches entirely, case-sensitively."""
     return tuple(name for name in names if fnmatchcase(name, pattern))
 
 
 def members(group: PatternGroup, names: Iterable[str]) -> frozenset[str]:
-    """The names that one of a group's patterns matches."""
+    """The names that match any of a group's patterns."""
     known = tuple(names)
     return frozenset(name for pattern in group.patterns for name in matching(pattern, known))
 
@@ -34,9 +34,9 @@ def members(group: PatternGroup, names: Iterable[str]) -> frozenset[str]:
 def grouped(
     names: Sequence[str], options: Mapping[str, Any], groups: Sequence[PatternGroup], excludes: Sequence[str]
 ) -> tuple[Group, ...]:
-    """Every parameter in exactly one group, those that no pattern names first, in the order of `names`.
+    """Puts every parameter into one group, in the order of `names`; those that match no pattern are the first group.
 
-    A parameter that `excludes` names stays in its group's place but is not decayed: such a group becomes two.
+    A group with parameters that match `excludes`, which are not decayed, becomes two groups.
     """
     claimed = [members(group, names) for group in groups]
     excluded = {name for pattern in excludes for name in matching(pattern, names)}

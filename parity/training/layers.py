@@ -1,8 +1,8 @@
-"""The layers that a config may name: each is an op, with the options that a config gives it and how its weights start.
+"""The layers that a config may name: each is an op, with options and initial weights.
 
-Weights start as those of PyTorch's layers do: matrices and kernels uniformly within 1 / sqrt(fan_in) (He et al. 2015
-with torch.nn's gain), embeddings from N(0, 1), norms with 1 and 0. `init_std` draws the weight from N(0, init_std)
-instead, and makes the bias 0.
+Weights start as in PyTorch's layers: matrices and kernels uniformly within 1 / sqrt(fan_in) (He et al. 2015 with
+torch.nn's gain), embeddings from N(0, 1), norms with 1 and 0. With `init_std`, weights are drawn from N(0, init_std)
+and biases are 0.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Function = Literal["relu", "gelu", "tanh", "silu", "sigmoid"]
 
 @dataclass(frozen=True)
 class Signal:
-    """What goes from layer to layer: the `shape` of one example, of which a micro-batch has `rows`.
+    """The input of a layer: the `shape` of one example, and the `rows` of a micro-batch.
 
-    `tokens` is how many different integers it holds, None where it holds floats.
+    `tokens` is the number of different integers in it, None if it holds floats.
     """
 
     shape: Shape
@@ -35,9 +35,9 @@ class Signal:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A layer for a signal: its op and params, the shape of its answer, its weights by their own names.
+    """A layer for a signal: its op and params, the shapes of its input and output, its weights by their own names.
 
-    `scratch` is how many numbers it computes for an example besides its answer.
+    `scratch` is how many numbers it computes for an example besides its output.
     """
 
     op: str
@@ -51,7 +51,7 @@ class Resolved:
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
 
 MOST = 2**31
-"""Sizes below it fit into a framework's integers."""
+"""Sizes below it fit into every framework's integers."""
 
 LIMITS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "name": (lambda v: NAME.fullmatch(v) is not None, "a word of letters, digits and _ (60 at most), no digit first"),
@@ -60,13 +60,13 @@ LIMITS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "momentum": (lambda v: 0 <= v <= 1, "from 0 to 1"),
     "padding": (lambda v: 0 <= v < MOST, "0 or more (below 2**31)"),
 }
-"""What the options take; any other number is a size, 1 or more."""
+"""The limits of options; any other number is a size, at least 1."""
 
 SIZE: tuple[Callable[[Any], bool], str] = (lambda v: 1 <= v < MOST, "1 or more (below 2**31)")
 
 
 def check_limits(options: Any) -> None:
-    """Raise CaseError for the first option outside of its limits."""
+    """Raise CaseError for the first option that exceeds its limits."""
     for name, value in vars(options).items():
         numbers = value if isinstance(value, tuple) else (value,)
         fits, wanted = LIMITS.get(name, SIZE)
@@ -78,7 +78,7 @@ def check_limits(options: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What every layer takes: its `name`, by default its kind and a number."""
+    """The options of every layer: its `name`, by default its kind and a number."""
 
     name: str | None = None
 
@@ -88,7 +88,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class WithMatrix(Options):
-    """What a layer with a matrix takes: `init_std`, the deviation of the normal weights it starts with."""
+    """The options of a layer with a matrix: `init_std`, the standard deviation of its initial weights."""
 
     init_std: float | None = None
 
@@ -114,7 +114,7 @@ class Conv2dOptions(WithMatrix):
 
 @dataclass(frozen=True)
 class EmbeddingOptions(WithMatrix):
-    """torch.nn.Embedding; `num_embeddings` is by default as many as there are tokens."""
+    """torch.nn.Embedding; `num_embeddings` defaults to the number of tokens."""
 
     embedding_dim: int
     num_embeddings: int | None = None
@@ -122,7 +122,7 @@ class EmbeddingOptions(WithMatrix):
 
 @dataclass(frozen=True)
 class PositionOptions(WithMatrix):
-    """A learnt vector for each position; `num_embeddings` is by default the length of the sequence."""
+    """A learnt vector for each position; `num_embeddings` defaults to the length of the sequence."""
 
     num_embeddings: int | None = None
 
@@ -143,7 +143,7 @@ class LayerNormOptions(Options):
 
 @dataclass(frozen=True)
 class BatchNormOptions(Options):
-    """torch.nn.BatchNorm1d or 2d, in training; `momentum` is the share of the new statistics."""
+    """torch.nn.BatchNorm1d or 2d in training mode; `momentum` is the weight of the new statistics."""
 
     eps: float = 1e-5
     momentum: float = 0.1
@@ -151,21 +151,21 @@ class BatchNormOptions(Options):
 
 @dataclass(frozen=True)
 class ActivationOptions(Options):
-    """An activation function; gelu is the exact one."""
+    """An activation function; gelu is the exact form."""
 
     function: Function
 
 
 @dataclass(frozen=True)
 class PoolOptions(Options):
-    """torch.nn.AvgPool2d; the stride is the kernel's size."""
+    """torch.nn.AvgPool2d whose stride is the kernel size."""
 
     kernel_size: int
 
 
 @dataclass(frozen=True)
 class ResidualOptions(Options):
-    """x + what its layers make of it."""
+    """x + the output of its layers."""
 
     layers: tuple[Any, ...] = ()
 
@@ -177,12 +177,12 @@ class ResidualOptions(Options):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of layer: the op of its name, or that of `ops` which its option `short` names.
+    """A kind of layer: the op of its name, or the one of `ops` that its option `short` names.
 
-    `params(options, signal)` are the op's params by name, and raise CaseError, whose key is the option, for what does
-    not fit. `ranks` are the numbers of axes that an example may have (empty: any), `takes` says so in words. `scratch`
-    is how many numbers an example takes besides the answer. `short` is the option that may stand for all of them:
-    `activation: gelu`. A kind that `adds` holds layers whose answer is added to its own, x.
+    `params(options, signal)` returns the op's params by name; it raises CaseError, keyed by the option, if they do not
+    fit. `ranks` are the numbers of axes that an example may have (empty: any), and `takes` says so in words. `scratch`
+    counts the numbers computed for an example besides the output. `short` is the option that a config may write alone:
+    `activation: gelu`. A kind that `adds` has layers whose output is added to its input.
     """
 
     name: str
@@ -198,7 +198,7 @@ class Kind:
     adds: bool = False
 
     def resolve(self, options: Any, signal: Signal) -> Resolved:
-        """The layer for a signal; raises CaseError, whose key is the option, for what does not fit."""
+        """The layer for a signal; raises CaseError, keyed by the option, if they do not fit."""
         self.check(signal)
         if self.adds:
             return Resolved(RESIDUAL, None, signal.shape, signal.shape)
@@ -209,15 +209,15 @@ class Kind:
             shapes = op.infer_shapes(params, {data: (signal.rows, *signal.shape)})
         except CaseError as error:
             raise CaseError(error.key.rpartition(".")[2], error.message) from None
-        [answer] = [shapes.outputs[name] for name in op.grad_outputs]
+        [output] = [shapes.outputs[name] for name in op.grad_outputs]
         wanted = [
             i for i in op.inputs if i.name != data and not (i.optional and getattr(options, "bias", True) is False)
         ]
         weights = tuple(parameter(item, shapes.inputs, options) for item in wanted)
-        return Resolved(op.name, params, signal.shape, answer[1:], weights, self.scratch(options, signal, answer[1:]))
+        return Resolved(op.name, params, signal.shape, output[1:], weights, self.scratch(options, signal, output[1:]))
 
     def check(self, signal: Signal) -> None:
-        """Raise CaseError where the kind cannot take the signal at all."""
+        """Raise CaseError if this kind cannot take such a signal."""
         if self.tokens is not (signal.tokens is not None):
             wanted = "expects tokens (integers) but gets floats"
             floats = "expects floats but gets tokens (integers); put an embedding before it"
@@ -227,7 +227,7 @@ class Kind:
 
 
 def parameter(item: Input, shapes: Mapping[str, Shape], options: Any) -> Parameter:
-    """A weight, bias or buffer of a layer, and how it starts."""
+    """A weight, bias or buffer of a layer, with its initial values."""
     prefix, _, _ = item.name.rpartition(".")
     matrix = shapes[f"{prefix}.weight" if prefix else "weight"]
     std, shape = getattr(options, "init_std", None), shapes[item.name]
@@ -239,12 +239,12 @@ def parameter(item: Input, shapes: Mapping[str, Shape], options: Any) -> Paramet
 
 
 def conv_params(options: Conv2dOptions, _signal: Signal) -> dict[str, Any]:
-    """Those of the options that the op has."""
+    """The options that the op has too."""
     return {name: getattr(options, name) for name in ("out_channels", "kernel_size", "stride", "padding")}
 
 
 def embedding_params(options: EmbeddingOptions, signal: Signal) -> dict[str, Any]:
-    """As many rows as there are tokens."""
+    """At least as many rows as tokens."""
     tokens = signal.tokens or 0
     rows = options.num_embeddings or tokens
     if rows < tokens:
@@ -253,12 +253,12 @@ def embedding_params(options: EmbeddingOptions, signal: Signal) -> dict[str, Any
 
 
 def layer_norm_params(options: LayerNormOptions, signal: Signal) -> dict[str, Any]:
-    """The last axis."""
+    """Over the last axis."""
     return {"normalized_shape": (one_axis(signal),), "eps": options.eps}
 
 
 def batch_norm_params(options: BatchNormOptions, signal: Signal) -> dict[str, Any]:
-    """In training, over the micro-batch and the pixels."""
+    """In training mode, over the micro-batch and the pixels."""
     if signal.rows * prod(signal.shape[1:]) < 2:
         raise CaseError("", "a micro-batch of one example has one value per channel, and so no variance")
     return {"training": True, "momentum": options.momentum, "eps": options.eps}
@@ -270,14 +270,14 @@ def linear_params(options: LinearOptions, signal: Signal) -> dict[str, Any]:
 
 
 def one_axis(signal: Signal) -> int:
-    """The length of the last axis of an example, which has one at least."""
+    """The length of an example's last axis; raises CaseError if it has none."""
     if not signal.shape:
         raise CaseError("", "expects at least one axis per example")
     return signal.shape[-1]
 
 
 def pool_params(options: PoolOptions, signal: Signal) -> dict[str, Any]:
-    """Squares that cover the image."""
+    """Squares that cover the image exactly."""
     k, size = options.kernel_size, list(signal.shape[1:])
     if any(n % k for n in size):
         raise CaseError("kernel_size", f"squares of {k} do not cover {size} evenly")
@@ -285,12 +285,12 @@ def pool_params(options: PoolOptions, signal: Signal) -> dict[str, Any]:
 
 
 def conv_scratch(options: Conv2dOptions, signal: Signal, shape: Shape) -> int:
-    """The patches."""
+    """The patches of im2col."""
     return signal.shape[0] * options.kernel_size**2 * prod(shape[1:])
 
 
 def attention_scratch(options: AttentionOptions, signal: Signal, _shape: Shape) -> int:
-    """Queries, keys, values, their mixture, and the scores before and after the softmax."""
+    """Queries, keys, values, the weighted sum of values, and the scores before and after the softmax."""
     length, dim = signal.shape
     return 4 * length * dim + 2 * options.num_heads * length * length
 
@@ -341,7 +341,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("avg_pool2d", "means of squares of an image", PoolOptions, pool_params, (3,), IMAGE),
     )
 }
-"""Every kind of layer, by the name that a config calls it by."""
+"""Every kind of layer, by its name in a config."""
 
 LAYER_OPS = frozenset(op for kind in KINDS.values() for op in kind.ops or (kind.name,) if op in OPS)
 """The ops that a layer may be."""
@@ -350,10 +350,10 @@ INSTEAD: Mapping[str, str] = {
     "dropout": "there is no dropout: frameworks cannot share its random masks; leave it out",
     **{name: f"an activation is written {{activation: {name}}}" for name in get_args(Function)},
 }
-"""What is said to those who ask for other layers."""
+"""The error message for names that users may expect here."""
 
 
 def named(name: str, resolved: Resolved, layers: tuple[Layer, ...] = ()) -> Layer:
-    """The layer under its name, which goes before those of its weights."""
+    """The layer under its name, which prefixes the names of its weights."""
     own = tuple(Parameter(f"{name}.{p.name}", p.shape, p.draw, p.trained) for p in resolved.parameters)
     return Layer(resolved.op, name, resolved.params, resolved.x, layers, own)

@@ -1,4 +1,4 @@
-"""The message of a training, back to a Training: for the references inside a worker."""
+"""Turns a training's message back into a Training, for the references inside a worker."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from parity.training.spec import RESIDUAL, Clip, DataSpec, Group, Layer, Loss, P
 
 
 def training_of(recipe: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Training:
-    """The training of a message (`spec.message`), with the shapes of its parameters and buffers by name.
+    """The training of a message (`spec.message`); `shapes` are those of its parameters and buffers.
 
-    The data set is not in the message, and is given as one without rows.
+    The message has no data set, so the training's has no rows.
     """
     schedule = dict(recipe["schedule"])
     tensors = [Parameter(name, shapes[name]) for name in recipe["parameters"]]
@@ -34,7 +34,7 @@ def training_of(recipe: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Train
 
 
 def layer_of(message: Mapping[str, Any], tensors: Mapping[str, Parameter]) -> Layer:
-    """A layer with its own weights, or a residual with its layers."""
+    """A layer with its weights, or a residual with its layers."""
     if message["op"] == RESIDUAL:
         return Layer(RESIDUAL, message["name"], layers=tuple(layer_of(item, tensors) for item in message["layers"]))
     own = tuple(tensors[name] for name in message["tensors"].values() if name is not None)

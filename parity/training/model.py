@@ -1,10 +1,10 @@
 """The model of a training as a program: output, loss and gradients of a step from the references of its ops.
 
-Variants are a mapping from what they change to options of its reference: `{"layer_norm": {"ddof": 1}}` for all layers
-of an op, `{"layer_norm@encoder.norm": {...}}` for one by its name. Beside the ops there are `matmul` (`operands` and
-`result` of `exact.matmul.reduced`), `loss` (options of the loss's reference, and `edits` of it), `accumulation` and
-`ranks` (those of `gradients`), `backward` (`only`: layers and loss are the reference's, and their gradients the
-variants'), and `program` (`edits` of the whole program of a pass).
+Variants map what they change to options of its reference: `{"layer_norm": {"ddof": 1}}` for all layers of an op,
+`{"layer_norm@encoder.norm": {...}}` for one layer by its name. Other keys are `matmul` (`operands` and `result` of
+`exact.matmul.reduced`), `loss` (options of the loss's reference, and `edits` of it), `accumulation` and `ranks` (see
+`gradients`), `backward` (`only`: the variants change gradients, but not the values of layers and loss), and `program`
+(`edits` of the program of a whole pass).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from parity.cases.exact.matmul import MATMUL, matmul_in_sequence, reduced
 from parity.cases.op import IncompatibleError, Op
 from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, Functions, evaluate
 from parity.cases.program import Program, trace
+from parity.training.data import IGNORED
 from parity.training.edits import ProgramEdits
 from parity.training.spec import RESIDUAL, Layer, Training
 
@@ -34,29 +35,27 @@ Batch = tuple[NDArray[Any], NDArray[Any]]
 
 NONE: Variants = {}
 MAX_LOOPED = 1 << 24
-"""Larger products are never looped over: BLAS sums some hundred terms in sequence itself."""
+"""Larger products are never computed in a loop: BLAS itself sums a few hundred terms in sequence."""
 MODEL_IN_SEQUENCE: Functions = {**IN_SEQUENCE, MATMUL: partial(matmul_in_sequence, most=MAX_LOOPED)}
-"""The functions that sum one element after the other, where that is quick enough for a model."""
-IGNORED = -100
-"""The target that PyTorch's cross_entropy ignores; in a training, all negative ones are."""
+"""The functions that sum one element after another, if that is quick enough for a model."""
 
 
 @dataclass
 class Pass:
-    """One forward pass: weights and buffers by name, the variants, and the buffers as it leaves them."""
+    """One forward pass: weights and buffers by name, the variants, and the updated buffers."""
 
     tensors: Mapping[str, Any]
     variants: Variants = field(default_factory=dict)
     buffers: dict[str, Any] = field(default_factory=dict)
 
     def run(self, layers: Sequence[Layer], x: Any) -> Any:
-        """What the layers make of `x`, one after the other."""
+        """The output of consecutive layers for `x`."""
         for layer in layers:
             x = self.apply(layer, x)
         return x
 
     def apply(self, layer: Layer, x: Any) -> Any:
-        """What one layer makes of `x`: an op, or x + the answer of a residual's layers."""
+        """The output of one layer for `x`: an op's, or x + the output of a residual's layers."""
         if layer.op == RESIDUAL:
             return x + self.run(layer.layers, x)
         op = OPS[layer.op]
@@ -77,17 +76,17 @@ class Pass:
 
 
 def backward_only(variants: Variants) -> bool:
-    """Whether variants change gradients alone."""
+    """Whether the variants change only gradients."""
     return bool(variants.get("backward", {}).get("only"))
 
 
 def with_gradient_of(values: Any, other: Any) -> Any:
-    """Values whose gradient is that of others."""
+    """`values` with the gradient of `other`."""
     return other + (getval(values) - getval(other))
 
 
 def overridden(params: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The params with those options that are fields of theirs, and the other options."""
+    """The params with the options that are fields of them, and the remaining options."""
     names = {f.name for f in fields(params)}
     changed = replace(params, **{name: value for name, value in options.items() if name in names})
     return changed, {name: value for name, value in options.items() if name not in names}
@@ -95,10 +94,10 @@ def overridden(params: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, 
 
 @dataclass(frozen=True)
 class Share:
-    """What one pass takes: the rows of one rank of one micro-batch.
+    """The input of one pass: the rows of one rank of one micro-batch.
 
-    Its gradient is divided by `divisor` in the step's, or left out where that is 0. Only what `leads`, the first
-    rank's, changes the buffers.
+    Its gradient is divided by `divisor` before it is added to the step's, or left out if that is 0. Only a pass that
+    `leads`, the first rank's, updates the buffers.
     """
 
     x: NDArray[Any]
@@ -108,7 +107,7 @@ class Share:
 
 
 def shares(batches: Sequence[Batch], variants: Variants) -> list[Share]:
-    """The passes of a step whose micro-batches these are, in the order of the rows."""
+    """The passes of a step with these micro-batches, in the order of the rows."""
     ranks = variants.get("ranks", {})
     count, reduction = ranks.get("count", 1), ranks.get("reduction", "mean")
     summed = variants.get("accumulation", {}).get("reduction", "mean") == "sum"
@@ -122,8 +121,8 @@ def shares(batches: Sequence[Batch], variants: Variants) -> list[Share]:
 
 @dataclass(frozen=True)
 class StepGradients:
-    """What the micro-batches of a step give: all outputs [rows, ...], the mean of the losses, the gradient of that mean
-    by parameter (none where it was not asked for), and the buffers after it."""
+    """The result of a step's micro-batches: all outputs [rows, ...], the mean loss, its gradient by parameter (empty
+    without a backward pass), and the updated buffers."""
 
     output: NDArray[Any]
     loss: NDArray[Any]
@@ -143,10 +142,10 @@ def gradients(
 ) -> StepGradients:
     """A step's forward and backward passes over its micro-batches `(x, target)`, in `dtype`.
 
-    `tensors` are all parameters and buffers; `functions` are those of `Program.run`. Options of `accumulation`:
-    `reduction` `sum` adds the gradients of the micro-batches up. Of `ranks`: `count` ranks share every micro-batch in
+    `tensors` are all parameters and buffers; `functions` are those of `Program.run`. With the variant `accumulation`,
+    `reduction` `sum`, the gradients of micro-batches are summed. With `ranks`, `count` ranks share every micro-batch in
     passes of their own, and the gradient is the mean of theirs, with `reduction` `sum` their sum, with `first` that of
-    the first one.
+    the first rank.
     """
     kind = np.dtype(dtype)
     cast = {p.name: np.asarray(tensors[p.name], kind) for p in training.tensors}
@@ -192,14 +191,14 @@ def one_pass(
 PROGRAMS: dict[Any, tuple[tuple[Layer, ...], Program]] = {}
 MAX_PROGRAMS = 256
 MAX_STEPS = 1 << 18
-"""The programs that are kept: so many, or more if they have fewer steps together, a kilobyte each. The search for two
-causes makes some thousands of a small model, the same for every backend."""
+"""Limits of the cache of programs: it is cleared when both are reached; a step takes a kilobyte. The search for two
+causes makes a few thousand programs of a small model, the same for every backend."""
 
 
 def program_of(
     training: Training, given: Arrays, arriving: Arrays, variants: Variants, *, labelled: bool = False
 ) -> Program:
-    """The program of one pass for these shapes, traced once."""
+    """The program of one pass for these shapes, from the cache or traced."""
     shapes = tuple(values.shape for values in given.values())
     key = (id(training.layers), training.loss.name, repr(sorted(variants.items())), shapes, bool(arriving), labelled)
     if key not in PROGRAMS:
@@ -215,7 +214,7 @@ def program_of(
         program = edited(program, edits, {**given, **prefixed("grad", arriving)}, None, names)
         if len(PROGRAMS) >= MAX_PROGRAMS and sum(len(kept.steps) for _, kept in PROGRAMS.values()) >= MAX_STEPS:
             PROGRAMS.clear()
-        # The layers are kept with the program, so that no others can come to have their id.
+        # The layers are kept with the program, so that no others can get their id.
         PROGRAMS[key] = training.layers, program
     return PROGRAMS[key][1]
 
@@ -242,17 +241,17 @@ def prefixed(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unprefixed(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors called `<prefix>.<name>`, by that name."""
+    """The tensors called `<prefix>.<name>`, as `<name>`."""
     return {n.removeprefix(f"{prefix}."): values for n, values in tensors.items() if n.startswith(f"{prefix}.")}
 
 
 def counted(target: NDArray[Any]) -> NDArray[Any]:
-    """Targets, the negative classes of which are the one that does not count."""
+    """Targets in which every negative class is IGNORED."""
     return np.where(target < 0, IGNORED, target) if target.dtype.kind in "iu" else target
 
 
 def added(grads: Sequence[NDArray[Any] | None], like: NDArray[Any]) -> NDArray[Any]:
-    """The sum of a parameter's gradients, those that there are, in the order of the passes."""
+    """The sum of a parameter's gradients that are not None, in the order of the passes."""
     total = np.zeros_like(like)
     for grad in grads:
         total = total if grad is None else total + grad
@@ -272,7 +271,7 @@ def loss_of_output(
     variants: Variants = NONE,
     functions: Functions = IN_PAIRS,
 ) -> NDArray[Any]:
-    """The step's loss from the output of all its rows, in the dtype of `output`."""
+    """The step's loss from the model's output for all its rows, in the dtype of `output`."""
     n, op, kind = training.accumulation, OPS[training.loss.name], output.dtype
     parts = zip(np.array_split(output, n), np.array_split(counted(target), n), strict=True)
     options = dict(variants.get("loss", {}))

@@ -1,4 +1,4 @@
-"""Models by name: a preset stands for a list of layers, written as a config would write it, and for data that fit."""
+"""Models by name: a preset is a list of layers, written as in a config, and data that fit them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ MAX_BLOCKS = 200
 
 @dataclass(frozen=True)
 class Preset:
-    """A model by name. `data(options)` is the data set by default, as a config would write it.
+    """A model by name. `data(options)` is its default data set, as written in a config.
 
-    `layers(options, x, outputs)` are the layers for examples of shape `x`, of which the last answers with `outputs`
-    numbers.
+    `layers(options, x, outputs)` are the layers for examples of shape `x`; the last one has `outputs` outputs.
     """
 
     name: str
@@ -96,7 +95,7 @@ BERT_EPS = 1e-12
 
 
 def drawn(kind: str, name: str, **sizes: int) -> Written:
-    """A layer with a matrix that starts as BERT's do."""
+    """A layer with a matrix that is initialised as in BERT."""
     return {kind: {**sizes, "name": name, "init_std": INIT_STD}}
 
 
@@ -106,7 +105,7 @@ def norm(name: str) -> Written:
 
 
 def bert(options: BertOptions, _x: Shape, outputs: int) -> list[Written]:
-    """Embeddings, blocks of attention and feed-forward with norms behind the sums, and the head of masked tokens."""
+    """Embeddings, blocks of attention and feed-forward with post-norm, and the head for masked tokens."""
     layers = [
         drawn("embedding", "embedding", embedding_dim=options.hidden, num_embeddings=options.vocab),
         drawn("position_embedding", "position", num_embeddings=options.sequence),
@@ -164,6 +163,6 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def image(options: CnnOptions) -> tuple[int, int]:
-    """Height and width that can be halved once for each block, 8 at least."""
+    """A height and width, at least 8, that can be halved once per block."""
     n = max(8, 2 ** min(len(options.channels), 30))
     return n, n

@@ -1,4 +1,4 @@
-"""The data that participants of a training share, and the records of their steps."""
+"""The data that all participants of a training share, and the records of their steps."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from parity.outcome import Arrays
 
 CURVES_AXES = {"loss": 1, "grad_norm": 1, "lr": 2, "rows": 2, "norms": 2, "sketches": 2}
-"""The arrays of `Curves` and the number of their axes; the first counts the steps."""
+"""The arrays of `Curves`, and how many axes each has; the first axis is the steps."""
 
 
 @dataclass(frozen=True)
 class Curves:
     """The curves of `n` consecutive steps from `first` on (counted from 1).
 
-    `loss` [n] and `grad_norm` [n], the 2-norm of all gradients before clipping, in float64, NaN where a mode does not
-    show it; `lr` [n, groups]; `rows` [n, batch], the examples of the data set that were used; `norms` [n, tracked], the
-    2-norms, and `sketches` [n, tracked], a fixed random projection of every tensor in `tracked` after the step.
+    `loss` [n] and `grad_norm` [n], the 2-norm of all gradients before clipping, in float64, NaN if the mode does not
+    expose it; `lr` [n, groups]; `rows` [n, batch], the examples that were used; `norms` [n, tracked], the 2-norm, and
+    `sketches` [n, tracked], a fixed random projection, of every tensor in `tracked` after the step.
     """
 
     first: int
@@ -35,7 +35,7 @@ class Curves:
 
     @property
     def n_steps(self) -> int:
-        """How many steps these are."""
+        """The number of steps."""
         return len(self.loss)
 
     @property
@@ -49,7 +49,7 @@ class Curves:
         return Curves(after + 1, **{name: array[steps] for name, array in self.arrays.items()}, tracked=self.tracked)
 
     def check_like(self, earlier: Curves) -> None:
-        """Raise ValueError where the earlier ones have other rows, groups or tensors, so that they cannot be joined."""
+        """Raise ValueError if earlier curves have another number of rows, groups or tensors and cannot be joined."""
         for name, array in self.arrays.items():
             own, before = array.shape[1:], getattr(earlier, name).shape[1:]
             if own != before:
@@ -57,7 +57,7 @@ class Curves:
 
 
 def read_curves(first: int, n_steps: int, arrays: Arrays, tracked: Sequence[str]) -> Curves:
-    """The curves of `n_steps` from their arrays; raises ValueError where these are none."""
+    """The curves of `n_steps` steps from their arrays; raises ValueError if the arrays do not fit."""
     checked = {}
     for name, n_axes in CURVES_AXES.items():
         if name not in arrays:
@@ -72,7 +72,7 @@ def read_curves(first: int, n_steps: int, arrays: Arrays, tracked: Sequence[str]
 
 
 def joined(parts: Sequence[Curves]) -> Curves | None:
-    """Curves that follow each other as one; None of none."""
+    """Consecutive curves as one; None if there are none."""
     if not parts:
         return None
     arrays = {name: np.concatenate([curves.arrays[name] for curves in parts]) for name in CURVES_AXES}
@@ -81,12 +81,12 @@ def joined(parts: Sequence[Curves]) -> Curves | None:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Every tensor of one step, in the framework's own numbers.
+    """Every tensor of one step, as the framework computed it.
 
-    `before` has `param.<name>`, `state.<state>.<name>` and `buffer.<name>` as they were before the step. `tensors` has
-    them after it, and `output` (all micro-batches, in the order of `rows`), `loss`, `lr` [groups], `grad.<name>` before
-    clipping, `clipped.<name>` after it and `norm`. Tensors that a mode does not expose are missing. `previous` is the
-    step before with its gradients alone, if known.
+    `before` has `param.<name>`, `state.<state>.<name>` and `buffer.<name>` before the step. `tensors` has them after
+    it, and also `output` (all micro-batches, in the order of `rows`), `loss`, `lr` [groups], `grad.<name>` before
+    clipping, `clipped.<name>` after it, and `norm`. Tensors that a mode does not expose are missing. `previous` has the
+    gradients of the step before, if known.
     """
 
     step: int
@@ -101,7 +101,7 @@ class Setting:
     """The data that all participants of a training share, in the case's coarsest dtype.
 
     `x` and `target` [rows, ...] are the data set, `order` [steps, batch] (int32) the rows of every step, and `tensors`
-    the parameters and buffers by name, as they start.
+    the initial parameters and buffers by name.
     """
 
     x: NDArray[Any]

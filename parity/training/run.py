@@ -1,4 +1,4 @@
-"""Trainings as a client of `parity/run.py`: plan, lockstep, judge, rows."""
+"""Runs and judges the trainings of a plan; `parity/run.py` calls it as a client."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ from parity.training.worker.job import HOOKS
 
 SAVE_S = 30.0
 SAVE_SHARE = 20.0
-"""A training is saved every half minute, using at most a twentieth of the time."""
+"""A training is saved every half minute; saving takes at most a twentieth of the time."""
 QUICK_S = 60.0
-"""The oracle runs the ensemble if that takes no longer than this."""
+"""The oracle runs the ensemble if that takes at most so long."""
 
 
 def trainings(
@@ -61,11 +61,11 @@ def trainings(
     rows: Sequence[TrainingRow] = (),
     done: Collection[tuple[str, str]] = (),
 ) -> Iterator[JudgedCase]:
-    """Run the trainings of a plan but for those (case, dtype) that are `done`; `rows` are those of all up to now.
+    """Run the trainings of a plan, except the (case, dtype) that are `done`; `rows` are those of earlier trainings.
 
-    An interrupt gives what was run so far before it is raised again. A training goes on from its checkpoint, where
-    there is one in `run_dir`; it is removed once what was given has been taken in. Where `run_dir` cannot be written, a
-    training begins again in a scratch folder, and OSError is raised in the end.
+    On an interrupt, the steps so far are judged and yielded before it is raised again. A training continues from its
+    checkpoint in `run_dir`, if any, which is removed once the result has been recorded. If `run_dir` cannot be written,
+    the training starts again in a scratch folder, and OSError is raised at the end.
     """
     asked = [(i, case, [d for d in case.dtypes if (case.id, d) not in done]) for i, case in enumerate(plan.cases)]
     asked = [(i, case, dtypes) for i, case, dtypes in asked if case.op == TRAIN and dtypes]
@@ -75,7 +75,7 @@ def trainings(
     log, posted = RunLog(run_dir / "log.txt"), queue.SimpleQueue[Event]()
 
     def pass_on(*events: Event) -> None:
-        """Let the observer see, in this thread, what other threads have posted, and `events`."""
+        """Show the observer, in this thread, the events that other threads have posted, and `events`."""
         while not posted.empty():
             observe(posted.get())
         for event in events:
@@ -84,7 +84,7 @@ def trainings(
     workers = Workers(options, replaceable(plan.cases), log, posted.put)
 
     def run_in(home: Path, index: int, case: CasePlan, left: list[str]) -> Iterator[JudgedCase]:
-        """Run a training in the dtypes that are left, and take each from the list."""
+        """Run a training in the remaining dtypes, and remove each from the list."""
         folder = training_folder(home, index, case)
         drawn = draw(case, plan.seed, home / "tensors" / folder.name)
         while left:
@@ -120,7 +120,7 @@ CLIENT = Client(trainings, replaceable=functions_of_a_step)
 
 
 def ensemble_of(case: CasePlan, dtype: str, plan: Plan, n_computing: int) -> str:
-    """Who makes the perturbed runs: the oracle if it is fast enough, or if the case says so."""
+    """What makes the perturbed runs: the oracle if it is fast enough or the case asks for it, else the baseline."""
     training: Training = case.params
     if ORACLE in (training.ensemble, plan.baseline):
         return ORACLE
@@ -161,7 +161,7 @@ class LockstepRun:
         self._due = time.monotonic() + SAVE_S
 
     def judged(self) -> Iterator[JudgedCase]:
-        """Run all steps and judge them; an interrupt gives what there is, and is raised again."""
+        """Run all steps and judge them; on an interrupt, judge the steps so far, and raise it again."""
         try:
             self._advance()
             self._pass_on(Judging(self.case.id))
@@ -173,7 +173,7 @@ class LockstepRun:
         yield result
 
     def _advance(self) -> None:
-        """Take all steps, in chunks; the judge sees the curves and the records that it wants after each."""
+        """Take all steps, in chunks; after each, the judge gets the curves, and the records that it requests."""
         self.session.begin()
         for last in chunk_ends(self.case.params.steps, self.session.keeps):
             self._last = last
@@ -194,7 +194,7 @@ class LockstepRun:
         self._observed = self._last
 
     def _finish_chunk(self) -> None:
-        """After an interrupt: finish the chunk at hand, where that is quick, and save."""
+        """After an interrupt: finish the current chunk if that is quick, and save."""
         if self.session.comes_to_rest(self._last):
             if self._observed < self._last:
                 self._observe_curves()
@@ -216,7 +216,7 @@ class LockstepRun:
         self._pass_on(TrainingAdvanced(self.case.id, self.dtype, step, steps, loss, diverged))
 
     def _announce_lost(self) -> None:
-        """Announce participants that dropped out, once, and the progress."""
+        """Announce each participant that dropped out once, and the progress."""
         for name, outcome in self.session.outcomes.items():
             if outcome.outcome is not Outcome.OK and name not in self._lost:
                 self._lost.add(name)
@@ -224,8 +224,8 @@ class LockstepRun:
         self._tick()
 
     def _result(self, *, interrupted: bool = False) -> JudgedCase:
-        """Verdicts and causes, with their files; after an interrupt without causes, which may take long, and without an
-        outcome for unfinished participants."""
+        """Verdicts and causes, with their files. After an interrupt there are no causes, as the search may take long,
+        and unfinished participants have no outcome."""
         outcomes = self._outcomes()
         with self._judging():
             judged = self.judge.judged(outcomes, self._other_dtypes(), diagnose=not interrupted)
@@ -251,8 +251,8 @@ class LockstepRun:
         return divergences
 
     def _outcomes(self) -> dict[str, CellOutcome]:
-        """The outcomes of all participants. Without perturbed runs no curve can be judged: an error of every
-        backend."""
+        """The outcomes of all participants. If every perturbed run failed, no curve can be judged, and every backend's
+        outcome is an error."""
         outcomes = self.session.outcomes
         runs = [outcomes[name] for name in self.ensemble.members]
         going = outcomes[self.plan.baseline].outcome is Outcome.OK
@@ -265,11 +265,11 @@ class LockstepRun:
 
     @property
     def _folders(self) -> dict[str, str]:
-        """The name of a folder for each backend that takes part, and for the oracle."""
+        """A folder name for each backend that takes part, and for the oracle."""
         return {name: folder for name, folder in self._folder_names.items() if name in self.session.participants}
 
     def _keep_norms(self) -> dict[str, str]:
-        """Store the norms of every backend, [steps, tracked]; their files, relative to the run directory."""
+        """Store the norms [steps, tracked] of every backend; returns their files, relative to the run directory."""
         files, tracked = {}, {}
         for name, folder in self._folders.items():
             curves = self.session.participants[name].shown
@@ -281,13 +281,13 @@ class LockstepRun:
         return files
 
     def _keep_step(self, step: int) -> None:
-        """Keep the records of a step after the training has ended."""
+        """Keep the records of a step for after the training."""
         for name, folder in self._folders.items():
             self.session.participants[name].checkpoints.copy(step, self.folder / f"step-{step}" / folder)
 
     @contextlib.contextmanager
     def _judging(self) -> Iterator[None]:
-        """Adds to the judge's share of the run's time."""
+        """Adds the time in this context to the judge's."""
         began = time.monotonic()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Learning-rate schedules in closed form (torch.optim.lr_scheduler): the rate of step t = 0, 1, ... from a group's own.
+"""Learning-rate schedules in closed form (torch.optim.lr_scheduler): the rate of step t = 0, 1, ... of a group.
 
 A schedule's options are a frozen dataclass whose fields are its YAML keys.
 """
@@ -16,7 +16,7 @@ from parity.cases.op import CaseError, Variant
 
 @dataclass(frozen=True)
 class ConstantSchedule:
-    """The group's own rate in every step."""
+    """The group's base rate in every step."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class CosineSchedule:
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """torch.optim.lr_scheduler.StepLR: times `gamma` after every `step_size` steps."""
+    """torch.optim.lr_scheduler.StepLR: multiplied by `gamma` after every `step_size` steps."""
 
     step_size: int
     gamma: float = 0.1
@@ -100,9 +100,9 @@ def warmup_polynomial(lr: Any, t: Any, options: WarmupPolynomialSchedule) -> Any
 
 @dataclass(frozen=True)
 class ScheduleKind:
-    """A schedule: its options, and `formula(lr, t, options)` in the type of `lr` and `t`, scalars or arrays.
+    """A schedule: its options, and `formula(lr, t, options)`, where `lr` and `t` are scalars or arrays.
 
-    `warmup` is the option that holds the length of the warm-up, if it has one.
+    `warmup` names the option with the length of the warm-up, if there is one.
     """
 
     name: str
@@ -123,10 +123,10 @@ class ScheduleKind:
         ignored: bool = False,
         dtype: str = "float64",
     ) -> float:
-        """The rate of step `t` = 0, 1, ..., where `lr` is the group's own.
+        """The rate of step `t` = 0, 1, ... of a group with the base rate `lr`, computed in `dtype`.
 
-        `offset` counts steps from elsewhere, `warmup_offset` only those of the warm-up, which is `warmup_longer` steps
-        longer. `ignored` is the group's own rate. All of it is computed in `dtype`.
+        `offset` is added to all step numbers, `warmup_offset` to those of the warm-up, which is `warmup_longer` steps
+        longer. If the schedule is `ignored`, the rate is `lr`.
         """
         if ignored:
             return lr
@@ -139,7 +139,7 @@ class ScheduleKind:
             return float(self.formula(kind(lr), kind(max(0, t + offset)), options))
 
     def variants(self, options: Any) -> tuple[Variant, ...]:
-        """The hypotheses about the schedule: their `arguments` are those of `rate`."""
+        """The variants of the schedule; their `arguments` are those of `rate`."""
         if not fields(options):
             return ()
         boundaries = BOUNDARIES if self.warmup and getattr(options, self.warmup) > 1 else ()
@@ -159,7 +159,7 @@ BOUNDARIES: tuple[Mapping[str, int], ...] = (
     {"warmup_longer": 1},
     {"warmup_offset": 1, "warmup_longer": 1},
 )
-"""t / W with its last step at 1 (inclusive), a step shorter or longer, or from 1 / (W + 1) on (exclusive)."""
+"""Warm-ups t / W that are one step ahead (inclusive), a step shorter or longer, or from 1 / (W + 1) on (exclusive)."""
 
 SCHEDULES: Mapping[str, ScheduleKind] = {
     kind.name: kind
@@ -178,14 +178,14 @@ SCHEDULES: Mapping[str, ScheduleKind] = {
         ),
     )
 }
-"""Every schedule, by the name that a config calls it by."""
+"""Every schedule, by its name in a config."""
 
 COUNTS = frozenset(("total_iters", "T_max", "step_size"))
 MOST = 2**31
 
 
 def check(options: Any) -> None:
-    """Raise CaseError, whose key is the option, for a number that no schedule takes."""
+    """Raise CaseError, keyed by the option, for a number out of range."""
     for name, value in vars(options).items():
         if not (name in COUNTS) <= value < MOST:
             limits = "1, 2, ..." if name in COUNTS else "0 or more"

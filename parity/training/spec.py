@@ -1,7 +1,7 @@
-"""What a training case is: a model, its data, and the recipe of a step. Sizes and names are resolved, nothing is drawn.
+"""A training case: a model, its data and the recipe of a step, with sizes and names resolved but nothing drawn.
 
 Steps are numbered from 1. A step takes `batch_size` rows of the data set, in `accumulation` micro-batches of equal size
-one after the other, and goes through the stages of `STAGES`.
+one after another, and goes through the stages of `STAGES`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ TRAIN = "train"
 RESIDUAL = "residual"
 
 STAGES = ("data", "forward", "loss", "gradient", "clip", "schedule", "update")
-"""The stages of a step, in the order in which a fault of one is carried into the next."""
-
+"""The stages of a step, in the order in which an error propagates."""
 
 CURVES = ("loss", "grad_norm", "param", "state", "buffer")
-"""What is compared of every step: the loss, the norm of all gradients before clipping, and all tensors of a kind."""
+"""The curves that are compared: the loss, the norm of all gradients before clipping, and all tensors of a kind."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A weight of the model, or with `trained` False a buffer: `layer.weight`, its shape, and how it starts."""
+    """A weight of the model, or a buffer if not `trained`: its name (`layer.weight`), shape and initial values."""
 
     name: str
     shape: Shape
@@ -41,10 +40,9 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: an op with its params, or `residual`, which adds the answer of its `layers` to x.
+    """One layer: an op with its params, or `residual`, which adds the output of its `layers` to its input.
 
-    `x` is the shape of an example that comes in. `parameters` are named `<layer>.<parameter>` in PyTorch's names and
-    layouts.
+    `x` is the shape of an input example. `parameters` are named `<layer>.<parameter>`; names and layouts are PyTorch's.
     """
 
     op: str
@@ -56,7 +54,7 @@ class Layer:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The layer as a report shows it: its params, and whether it has a bias where it may have none."""
+        """The layer's options in reports: its params, and whether it has a bias if that is optional."""
         if self.op == RESIDUAL:
             return {}
         params = {name: value for name, value in vars(self.params).items() if value is not None}
@@ -67,15 +65,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Loss:
-    """`cross_entropy` over the last axis (targets are class numbers, those below 0 are ignored) or `mse_loss`; the
-    mean over the elements that count, per micro-batch."""
+    """`cross_entropy` over the last axis (targets are class indices; negative ones are ignored) or `mse_loss`: the mean
+    over the elements of a micro-batch that are not ignored."""
 
     name: str = "cross_entropy"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters that share the optimizer's options, which are the fields of its params but for `step`."""
+    """Parameters that share the optimizer's options, which are the fields of its params except `step`."""
 
     parameters: tuple[str, ...]
     options: Mapping[str, Any]
@@ -91,8 +89,8 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Clip:
-    """Gradient clipping: by `norm`, over all tensors (`global`), the parameters of a `group` or each `tensor`, or by
-    `value`, element by element."""
+    """Gradient clipping: by the `norm` of all tensors (`global`), of a `group` or of each `tensor`, or by `value`,
+    element by element."""
 
     name: str = "norm"
     max_norm: float = 1.0
@@ -119,10 +117,10 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class Training:
-    """A training case, which is the `params` of its CasePlan. `optimizer` is the name of an optimizer's op.
+    """A training case: the `params` of its CasePlan. `optimizer` is the name of an optimizer's op.
 
-    `members` is how many runs whose start is perturbed by an ulp give the envelope of the curves; they are runs of the
-    `oracle` or of the `baseline`, and `auto` takes the oracle where it is quick enough.
+    `members` is the number of perturbed runs that give the envelope of the curves. They are runs of the `oracle` or of
+    the `baseline`; `auto` takes the oracle if it is quick enough.
     """
 
     layers: tuple[Layer, ...]
@@ -145,7 +143,7 @@ class Training:
 
     @property
     def buffers(self) -> tuple[Parameter, ...]:
-        """What the model keeps and no optimizer touches: running statistics."""
+        """The model's tensors that no optimizer changes: running statistics."""
         return tuple(p for p in self.tensors if not p.trained)
 
     @property
@@ -159,7 +157,7 @@ class Training:
 
 
 def walk(layers: tuple[Layer, ...]) -> Iterator[Layer]:
-    """All layers, those inside of residuals included, in the order of the forward pass."""
+    """All layers, including those inside residuals, in the order of the forward pass."""
     for layer in layers:
         yield layer
         yield from walk(layer.layers)
@@ -183,15 +181,15 @@ def message(training: Training) -> dict[str, Any]:
 
 
 def op_message(op: str, params: Any) -> dict[str, Any]:
-    """An op as a message to a worker, as in the request `run`: `droppable` are the params at their default."""
+    """An op as a message to a worker, as in the request `run`; `droppable` are the params at their default."""
     passed = call_params(params)
     return {"op": op, "params": plain(passed), "droppable": sorted(passed.keys() & default_params(params))}
 
 
 def layer_message(layer: Layer) -> dict[str, Any]:
-    """A layer as a message to a worker: an op, and the names of its tensors (None for one that is switched off).
+    """A layer as a message to a worker: an op, and the names of its tensors (None for one that is absent).
 
-    A residual, which is no op, has `layers`.
+    A residual, which is not an op, has `layers`.
     """
     if layer.op == RESIDUAL:
         inner = [layer_message(item) for item in layer.layers]
@@ -202,7 +200,7 @@ def layer_message(layer: Layer) -> dict[str, Any]:
 
 
 def group_message(optimizer: str, group: Group) -> dict[str, Any]:
-    """A group as a message to a worker, with the `states` that the optimizer keeps, and those that are `absent`."""
+    """A group as a message to a worker, with the optimizer's `states`, and those `absent` with these options."""
     op = OPS[optimizer]
     kept = op.infer_shapes(op.params(**group.options), {"param": (1,)}).inputs
     states = {item.name: item.name in kept for item in op.inputs if item.name not in ("param", "grad")}
@@ -220,14 +218,12 @@ def plain(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_member(recipe: Mapping[str, Any], dtype: str, order: int = 1) -> dict[str, Any]:
-    """The message for a member of an ensemble: with every rate, beta and other fraction as `dtype` keeps it, and with
-    the norm that gradients are clipped by as the sum of their powers one after the other, from the first on or (`order`
-    -1) from the last.
+    """The message for a perturbed run: rates, betas and other fractions are rounded to `dtype`, and the norm for
+    clipping is summed in sequence, from the first element on or (`order` -1) from the last.
 
-    A careful kernel may keep its attributes in the dtype that it computes in: 1 - 0.999 is then off by 1.3e-5 in
-    float32. And it may add up as it comes: 0.7 million squares then lose up to 1e-3 of a norm, in every step about as
-    much, and most where the large ones come first.
-    So the members of an ensemble do both, as their weights are perturbed.
+    A careful kernel may do both. It may keep its attributes in the dtype that it computes in: 1 - 0.999 then has an
+    error of 1.3e-5 in float32. And it may sum in sequence: over 0.7 million squares, a norm then loses up to 1e-3,
+    about as much in every step, and most if large squares come first.
     """
 
     def narrowed(value: Any) -> Any:

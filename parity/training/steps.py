@@ -1,4 +1,4 @@
-"""What a step does with its gradients, by the ops' references: rates, clipping and update, changed or not."""
+"""What a step does with its gradients, by the ops' references: rates, clipping and update, with or without changes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Clipping:
-    """How gradients are clipped instead: another recipe (None: not at all), and arguments of the op's reference, or
-    edits of it; the norms are taken `without` some parameters."""
+    """Changes of the clipping: another recipe (None: no clipping), arguments of the op's reference, edits of it, and
+    the parameters that the norms leave out (`without`)."""
 
     recipe: Clip | None
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Clipping:
     without: frozenset[str] = frozenset()
 
     def of(self, names: Sequence[str]) -> Clipping:
-        """The same for the gradients of these parameters in this order, of which arguments know the numbers."""
+        """The same for the gradients of these parameters; the reference's argument `without` has their positions."""
         numbers = tuple(i for i, name in enumerate(names) if name in self.without)
         if numbers and len(numbers) == len(names):
             raise IncompatibleError("there is no norm of no gradient")
@@ -41,12 +41,12 @@ class Clipping:
 
 @dataclass(frozen=True)
 class Update:
-    """What is changed of the update: arguments of the op's reference; the number of the step; options by group;
+    """Changes of the update: arguments of the op's reference, an offset of the step number, options by group, and
     edits of the reference.
 
-    `rate` replaces the rate: (step, group, lr) to lr; `factor` multiplies the change of every parameter; those in
-    `skipped` stay as they are. The options are rounded to the dtype `narrow`: those in `narrowed`, or all. All but that
-    holds for the parameters `of`, if there are any.
+    `rate` maps (step, group, lr) to another lr; `factor` multiplies the change of every parameter; parameters in
+    `skipped` are not updated. The options in `narrowed` (empty: all) are rounded to the dtype `narrow`. Everything
+    except this rounding is limited to the parameters `of`, if any.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Update:
     of: frozenset[str] = frozenset()
 
     def at(self, parameter: str) -> Update:
-        """What is changed of the update of a parameter."""
+        """The changes for one parameter."""
         return self if not self.of or parameter in self.of else Update(narrow=self.narrow, narrowed=self.narrowed)
 
 
@@ -75,7 +75,7 @@ def rates(training: Training, step: int, **variants: Any) -> list[float]:
 def clipped(
     training: Training, grads: Arrays, instead: Clipping | None = None, functions: Functions = IN_PAIRS
 ) -> tuple[dict[str, Array], Array]:
-    """The gradients after clipping, and the norm of all of them together before it: that of the recipe, else 2."""
+    """The clipped gradients, and the norm of all gradients before clipping: of the recipe's type, else the 2-norm."""
     how = instead or Clipping(training.clip)
     kind = how.arguments.get("norm_type", (training.clip or Clip()).norm_type)
     norm = norm_of(list(grads.values()), kind, functions)
@@ -91,20 +91,20 @@ def clipped(
 
 
 def norm_of(grads: Sequence[Array], norm_type: float, functions: Functions = IN_PAIRS) -> Array:
-    """The norm of all gradients together."""
+    """The norm of all gradients as one vector."""
     return evaluate_list("clip_grad_norm", ClipGradNormParams(1.0, norm_type), grads, functions)["total_norm"]
 
 
 def clip_params(recipe: Clip) -> Any:
-    """The params of the op that clips."""
+    """The params of the clipping op."""
     if recipe.name == "value":
         return ClipGradValueParams(recipe.clip_value)
     return ClipGradNormParams(recipe.max_norm, recipe.norm_type)
 
 
 def clip_unit(how: Clipping, grads: Sequence[Array], functions: Functions = IN_PAIRS) -> dict[str, Array]:
-    """What the op that clips makes of gradients that are clipped together."""
-    assert how.recipe is not None  # noqa: S101 - else nothing is clipped
+    """The outputs of the clipping op for gradients that are clipped together."""
+    assert how.recipe is not None  # noqa: S101 - otherwise nothing is clipped
     name, params = f"clip_grad_{how.recipe.name}", clip_params(how.recipe)
     if how.edits is None:
         return evaluate_list(name, params, grads, functions, **how.arguments)
@@ -115,13 +115,13 @@ def clip_unit(how: Clipping, grads: Sequence[Array], functions: Functions = IN_P
 def evaluate_list(
     op: str, params: Any, grads: Sequence[Array], functions: Functions, **arguments: Any
 ) -> dict[str, Array]:
-    """An op of gradients, in their dtype."""
+    """The outputs of an op of several gradients, in their dtype."""
     tensors = {f"grads.{i}": values for i, values in enumerate(grads)}
     return evaluate(OPS[op], params, tensors, dtype=grads[0].dtype, functions=functions, **arguments)
 
 
 def units(training: Training, clip: Clip, grads: Arrays) -> list[list[str]]:
-    """The parameters that are clipped together."""
+    """The sets of parameters that are clipped together."""
     if clip.name == "value" or clip.scope == "global":
         return [list(grads)]
     if clip.scope == "group":
@@ -144,8 +144,8 @@ def updated(
 ) -> dict[str, Array]:
     """`param.<name>` and `state.<state>.<name>` after step `step`, from clipped gradients.
 
-    `before` has `<name>` under `param` and `<state>.<name>` under `state`; a missing state is 0. `lr` has the rate of
-    each group.
+    `before` has `<name>` under `param` and `<state>.<name>` under `state`; a missing state is 0. `lr` has each group's
+    rate.
     """
     op = OPS[training.optimizer]
     states = by_parameter(before["state"])
@@ -187,7 +187,7 @@ def params_of(training: Training, group: int, step: int, lr: float, change: Upda
 
 
 def narrowed_options(params: Any, dtype: str) -> Iterator[tuple[str, Any]]:
-    """The options as `dtype` keeps them."""
+    """The options, rounded to `dtype`."""
     kind = np.dtype(dtype).type
     for name, value in vars(params).items():
         if isinstance(value, float):
@@ -206,6 +206,6 @@ def by_parameter(states: Arrays) -> dict[str, dict[str, Array]]:
 
 
 def zero_states(op: Any, params: Any, param: Array) -> dict[str, Array]:
-    """The states as they start."""
+    """The initial states."""
     names = op.infer_shapes(params, {"param": param.shape}).inputs
     return {name: np.zeros_like(param) for name in names if name not in ("param", "grad")}

@@ -16,14 +16,14 @@ from parity.training.steps import narrowed_options
 
 FORMATS = ("bfloat16", "tf32", "float16")
 RENAMED = {"statistics-source": "batch-norm-statistics"}
-"""Diagnoses that have a name of their own in a training."""
+"""Variants whose diagnosis has another name in a training."""
 
 
 def model_variants(training: Training) -> tuple[tuple[str, Variant], ...]:
-    """The variants of forward pass, loss and their gradients: what they change, and the variant.
+    """The variants of forward pass, loss and gradients, each with the key of `model.Variants` that it changes.
 
-    A variant's `arguments`, `params` and `absent` are together the options under that key of `model.Variants`. What
-    `on` makes of the key changes one layer only.
+    A variant's `arguments`, `params` and `absent` together are the options under that key; `on(key, layer)` is the key
+    for one layer.
     """
     layers = [layer for layer in walk(training.layers) if layer.op != RESIDUAL]
     variants = [(layer.op, variant) for layer in layers for variant in layer_variants(training, layer)]
@@ -41,19 +41,19 @@ def on(kind: str, layer: Layer) -> str:
 
 
 def layer_variants(training: Training, layer: Layer) -> Iterator[Variant]:
-    """The variants of a layer's op, and its options as float32 keeps them."""
+    """The variants of a layer's op, and its options rounded to float32."""
     op, names = OPS[layer.op], {p.name.removeprefix(f"{layer.name}."): p.shape for p in layer.parameters}
     shapes = {op.inputs[0].name: (training.batch_size // training.accumulation, *layer.x), **names}
     for variant in op.variants(layer.params, shapes):
-        # An example's axes are few and mean different things: statistics over others are no variants of a layer.
-        # What is right in exact arithmetic has no error that an oracle in a wide dtype could predict.
+        # Statistics over other axes are no variants of a layer, whose few axes have different meanings. A variant that
+        # is right in exact arithmetic has no error that an oracle in a wide dtype could predict.
         if not variant.unstable and not (variant.id == "wrong-axis" and op.statistics):
             yield replace(variant, id=RENAMED.get(variant.id, variant.id))
     yield from attributes(layer.params)
 
 
 def precisions() -> Iterator[Variant]:
-    """Matrix products in a lower precision, with rounded results or not."""
+    """Matrix products in a lower precision, with or without rounded results."""
     shown_by = "operands that the lower precision cannot represent"
     for name in FORMATS:
         yield Variant("reduced-precision", {"operands": name}, shown_by=shown_by)
@@ -62,7 +62,7 @@ def precisions() -> Iterator[Variant]:
 
 
 def attributes(params: Any) -> Iterator[Variant]:
-    """Numbers stored as float32, in every combination; a fraction v also as 1 - float32(1 - v)."""
+    """Params stored as float32, in every combination; `momentum` v also as 1 - float32(1 - v)."""
     forms = {}
     for name, value in asdict(params).items():
         if isinstance(value, float) and np.isfinite(value):
@@ -78,14 +78,14 @@ def attributes(params: Any) -> Iterator[Variant]:
 
 
 def terms(training: Training) -> Mapping[str, Mapping[str, Any]]:
-    """Options under which nothing cancels in a gradient: they give a scale to gradients that are exactly zero, such as
-    that of a key's bias, or of a bias before a batch normalisation."""
+    """Options under which no terms of a gradient cancel. They give a scale to gradients that are exactly zero, such as
+    that of the bias of an attention's keys, or of a bias before a batch normalisation."""
     ops = {layer.op for layer in walk(training.layers) if layer.op != RESIDUAL}
     return {name: OPS[name].terms for name in sorted(ops) if OPS[name].terms}
 
 
 def narrow_options(training: Training) -> tuple[frozenset[str], ...]:
-    """The sets of the optimizer's options that a kernel may keep in float32: `steps.Update.narrowed`."""
+    """The sets of optimizer options that a kernel may keep in float32: values of `steps.Update.narrowed`."""
     op = OPS[training.optimizer]
     changed = set()
     for group in training.groups:

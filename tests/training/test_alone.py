@@ -49,7 +49,7 @@ def test_a_running_statistic_is_found_in_its_op(run: Finished) -> None:
 def test_an_op_that_is_wrong_without_a_cause_is_named(run: Finished) -> None:
     first = diagnoses(run, "relu_leaks")[0]
     assert first["id"] == "unexplained"
-    assert "called alone with the tensors of step 1 too: relu (activation0)" in first["evidence"]["alone"]
+    assert "also wrong when called alone with the tensors of step 1: relu (activation0)" in first["evidence"]["alone"]
 
 
 def test_a_right_backend_is_not_called(run: Finished) -> None:

@@ -250,7 +250,7 @@ def test_errors_name_the_step_and_the_place(fault: str, with_ops: Loaded) -> Non
     assert (reply["outcome"], reply["done"], reply["message"]) == ("error", done, wanted)
     assert len(curves.get("loss", ())) == done
     again, _ = d.ask("steps", count=1)
-    assert again["message"] == f"step {done + 1}: ValueError: it failed before"
+    assert again["message"] == f"step {done + 1}: ValueError: an earlier step failed"
 
 
 def test_a_training_goes_no_further_than_its_steps(clean: Desk) -> None:

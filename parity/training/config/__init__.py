@@ -1,1 +1,1 @@
-"""A training in YAML to its spec."""
+"""Reads trainings from YAML."""

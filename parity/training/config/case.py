@@ -1,4 +1,4 @@
-"""A case of `kind: train` to the CasePlans it stands for: model, data and recipe with their sizes, checked."""
+"""Turns a case of `kind: train` into CasePlans: checks model, data and recipe, and works out their sizes."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from parity.training.presets import PRESETS
 from parity.training.spec import CURVES, TRAIN, Clip, DataSpec, Loss, Schedule, Training, walk
 
 LOST = {"float16": "gradients underflow", "bfloat16": "small updates of a weight are lost"}
-"""What a training in a narrow dtype loses without weights in float32."""
+"""Why a training in a narrow dtype needs weights in float32."""
 
 
 def build(node: Node, scope: Scope) -> Iterator[BuiltCase]:
-    """The trainings that one entry of `cases` stands for; what is wrong is reported and left out."""
+    """The trainings of one entry of `cases`; wrong ones are reported and left out."""
     return expanded(_spelled_out(node), TrainingCase, scope, _build, roots=ROOTS, example="optimizer.lr or steps")
 
 
 def shortened(built: BuiltCase, steps: int) -> BuiltCase:
-    """The training with its first steps; its schedule is that of the whole training."""
+    """The training cut to its first steps; the schedule stays that of the whole training."""
     return built.with_plan(params=replace(built.plan.params, steps=min(steps, built.plan.params.steps)))
 
 
 def check(built: BuiltCase, baseline: str, backends: tuple[BackendSpec, ...], report: Problems) -> None:
-    """Reports an ensemble of a baseline that cannot run, and micro-batches that do not come out even over ranks."""
+    """Report an ensemble of a baseline that cannot run, and micro-batches that ranks cannot share evenly."""
     training: Training = built.plan.params
     if training.ensemble == "baseline" and baseline == ORACLE:
         message = "the baseline of this run is the oracle, not a backend; use an ensemble of auto or oracle"
@@ -58,7 +58,7 @@ TRAININGS = CaseKind(TrainingCase, build, shortened, check)
 
 
 def _spelled_out(case: Node) -> Node:
-    """The case with names alone as mappings, so that a sweep can set what is in them."""
+    """The case with bare names as mappings, so that a sweep can set keys in them."""
     entries = dict(case.mapping)
     for key in NAMED:
         if key in entries and isinstance(entries[key].value, str):
@@ -93,14 +93,14 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
 
 
 def _automatic_id(combination: Combination, case: Node) -> str:
-    """An id made from model and optimizer."""
+    """An id from model, optimizer and swept values."""
     model, optimizer = case.mapping["model"], case.mapping["optimizer"].mapping["name"].text
     swept = tuple((path, entry) for path, entry in combination.swept if path != "optimizer.name")
     return "-".join([TRAIN, next(iter(model.mapping), "layers"), optimizer, *suffixes(swept)])
 
 
 def _completed(case: Node, report: Problems) -> Node:
-    """The case with what its parts imply: data by the model, a schedule's length by the steps, options of groups."""
+    """The case with implied values: the model's data, the schedule's length in steps, the options of groups."""
     entries = dict(case.mapping)
     steps = entries["steps"].value if "steps" in entries else TrainingCase.model_fields["steps"].default
     if "schedule" in entries and isinstance(steps, int):
@@ -116,9 +116,9 @@ def _completed(case: Node, report: Problems) -> Node:
 
 
 def _training(values: Any, case: Node, report: Problems) -> tuple[Training, int] | None:
-    """The training and how many numbers its model computes for an example, or None after reporting all that is wrong.
+    """The training, and how many numbers its model computes for an example; None after reporting all errors.
 
-    Every part is looked at, however wrong the others are.
+    Every part is checked, even if others are wrong.
     """
     n_before = len(report)
     dataset = _data(values, case, report)
@@ -163,7 +163,7 @@ def _data(values: Any, case: Node, report: Problems) -> DataSet | None:
 
 
 def _rows(values: Any, case: Node, report: Problems) -> int | None:
-    """How many examples a micro-batch has; None after reporting that they do not come out even."""
+    """The number of examples in a micro-batch; None after reporting that the batch cannot be split evenly."""
     if values.batch_size % values.accumulation:
         message = f"a batch of {values.batch_size} cannot be split evenly into {values.accumulation} micro-batches"
         report.add(case.get("accumulation") or case, message)
@@ -172,7 +172,7 @@ def _rows(values: Any, case: Node, report: Problems) -> int | None:
 
 
 def _model(values: Any, dataset: DataSet | None, case: Node, report: Problems) -> SizedModel | None:
-    """The layers with their sizes, whose last one gives what the loss compares with the target."""
+    """The layers with their sizes; the last one's output must be what the loss expects."""
     layers, rows = values.model, _rows(values, case, report)
     if layers is None:
         return None
@@ -196,7 +196,7 @@ def _model(values: Any, dataset: DataSet | None, case: Node, report: Problems) -
 
 
 def _check_rows(case: Node, data: DataSpec, values: Any, report: Problems) -> None:
-    """Reports a batch that the data set does not fill, and more rows in all steps than can be listed."""
+    """Report a batch larger than the data set, and more rows in all steps than allowed."""
     batch, steps = values.batch_size, values.steps
     if batch > data.rows:
         node = case.get("batch_size") or case.get("data") or case
@@ -207,6 +207,6 @@ def _check_rows(case: Node, data: DataSpec, values: Any, report: Problems) -> No
 
 
 def _check_loss(node: Node | None, dataset: DataSet, report: Problems) -> None:
-    """Reports a loss that cannot be taken of the data set's targets."""
+    """Report a loss that does not fit the data set's targets."""
     if node is not None and node.value != dataset.loss and node.value in LOSSES:
         report.add(node, f"the targets of {dataset.data.name} are for {dataset.loss}", allowed=(dataset.loss,))

@@ -1,4 +1,4 @@
-"""The data set of a training: what a config says of it, and what it is to the model."""
+"""The data set of a training, from its config to the sizes that the model needs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from parity.training.spec import DataSpec
 
 MAX_AXES = 4
 MAX_ELEMENTS = 2**28
-"""Numbers in a data set; every backend holds all of it."""
+"""Limit on the numbers in a data set, since every backend holds all of it."""
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set with what an example is to the first layer, and what the model is to answer."""
+    """A data set, with the tokens of an example, the shape of the model's output, and the loss."""
 
     data: DataSpec
     tokens: int | None
@@ -29,7 +29,7 @@ class DataSet:
 
 
 def data_set(chosen: ChosenOptions, node: Node, report: Problems) -> DataSet | None:
-    """The data set with its sizes, or None after reporting that it cannot be held."""
+    """The data set with its sizes; None after reporting that it is too large."""
     kind, options, rows = GENERATORS[chosen.name], chosen.options, chosen.beside
     data = DataSpec(chosen.name, rows.rows, kind.x(options), kind.target(options), dict(vars(options)), rows.order)
     dataset = DataSet(data, kind.tokens(options) if kind.tokens else None, kind.output(options), kind.loss)
@@ -37,7 +37,7 @@ def data_set(chosen: ChosenOptions, node: Node, report: Problems) -> DataSet | N
 
 
 def with_implied(node: Node | None, implied: Mapping[str, Any], case: Node) -> Node | None:
-    """What is written over what the model implies, as long as both speak of the same generator."""
+    """The written data set with the values that the model implies, if both have the same generator."""
     if not implied or (node is not None and not node.is_mapping):
         return node
     written = {} if node is None else node.mapping
@@ -59,7 +59,7 @@ def plain_node(value: Any, source: Node) -> Node:
 
 
 def _sane(dataset: DataSet, node: Node, report: Problems) -> bool:
-    """Whether the data set can be held; reports it when not."""
+    """Whether the data set fits into the limits; if not, reports why."""
     data = dataset.data
     n_elements = data.rows * (prod(data.x) + prod(data.target))
     if len(data.x) > MAX_AXES:
@@ -67,7 +67,8 @@ def _sane(dataset: DataSet, node: Node, report: Problems) -> bool:
     elif n_elements > MAX_ELEMENTS:
         report.add(node, f"the data set would have {n_elements} numbers; at most {MAX_ELEMENTS} are possible")
     elif prod(dataset.output) > MAX_ELEMENTS:
-        message = f"the model would answer an example with {prod(dataset.output)} numbers; at most {MAX_ELEMENTS}"
+        n_outputs = prod(dataset.output)
+        message = f"the model's output would have {n_outputs} numbers per example; at most {MAX_ELEMENTS} are possible"
         report.add(node, message)
     else:
         return True

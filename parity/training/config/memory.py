@@ -1,4 +1,4 @@
-"""What a training needs of the machine's memory, as measured at the peaks of runs."""
+"""Estimates the memory that a training needs; the constants are measured at the peaks of runs."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ WIDE, NARROW = 16, 8
 """Bytes of a number in longdouble and float64."""
 
 COPIES = 8
-"""A worker's parameters, gradients and states, before a step and after it, and what it is about to send."""
+"""Copies of the weights in a worker: parameters, gradients and states, before and after a step, and a reply."""
 
 HOST_COPIES = 40
-"""Every backend's step as it is judged, with the oracle's answers and its envelope: a perceptron of 4e6 parameters took
-2.8 GiB in the host, two frameworks and six runs of NumPy beside it 3.8 GiB."""
+"""Copies of the weights in the host: every backend's step as it is judged, with the oracle's results and envelope. A
+perceptron of 4e6 parameters took 2.8 GiB in the host; two frameworks and six runs of NumPy took 3.8 GiB."""
 
 FRAMEWORK = 2**28
-"""Bytes of a framework that has done nothing yet."""
+"""Bytes of a framework that has just been imported."""
 
 RING = 3 * 2**27
-"""Bytes of past steps that a backend's worker keeps at most; with more there are fewer stops to look at the curves."""
+"""Limit in bytes on the past steps that a worker keeps; with more, the curves need to be judged less often."""
 
 
 def memory_of_training(training: Training, n_computed: int) -> MemoryNeed:
-    """For a training whose model computes so many numbers for an example.
+    """The need of a training whose model computes `n_computed` numbers for an example.
 
-    Everyone holds the data, a few copies of the model, and the values of a micro-batch twice, forward and backward; the
-    runs of the ensemble and the oracle are more such workers. The host holds all curves, and the steps that it judges.
+    Every worker holds the data, a few copies of the model, and the values of a micro-batch twice, forward and backward;
+    the oracle and the runs of the ensemble are workers too. The host holds all curves, and the steps that it judges.
     """
     n_weights = sum(prod(parameter.shape) for parameter in training.tensors)
     n_values = 2 * n_computed * (training.batch_size // training.accumulation)

@@ -1,4 +1,4 @@
-"""The layers of a model: what a config says of each, and the sizes that follow from the data."""
+"""The layers of a model: their options in a config, and the sizes that follow from the data."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from parity.training.spec import Layer
 
 MAX_LAYERS = 2_000
 MAX_PARAMETERS = 2**27
-"""As many as BERT-base has: every backend's parameters, gradients and states are held by the host as well."""
+"""About as many as BERT-base has; the host holds every backend's parameters, gradients and states as well."""
 
 MAX_NAME = 150
-"""A parameter's name is a part of file names."""
+"""Parameters' names are parts of file names."""
 
 
 @dataclass(frozen=True)
 class SizedModel:
-    """A model with its sizes: the shape of its answer to an example, and the numbers that it computes for one."""
+    """A model with its sizes: the shape of its output for an example, and how many numbers it computes for one."""
 
     layers: tuple[Layer, ...]
     output: Shape
@@ -33,7 +33,7 @@ class SizedModel:
 
 @dataclass(frozen=True)
 class WrittenLayer:
-    """A layer as the config has it, checked by itself, with its place."""
+    """A layer as written in the config, checked on its own, with its node."""
 
     kind: Kind
     node: Node
@@ -45,7 +45,7 @@ class WrittenLayer:
 def build_model(
     layers: Sequence[Any], items: Sequence[Node], signal: Signal | None, report: Problems
 ) -> SizedModel | None:
-    """The model of a list of layers, or None after reporting what is wrong; without a signal sizes stay unknown."""
+    """The model of a list of layers; None after reporting errors, or without a signal, since sizes are unknown."""
     n_before = len(report)
     written = _written(layers, items, "", report)
     if len(report) > n_before or signal is None:
@@ -59,7 +59,7 @@ def build_model(
 
 
 def _written(layers: Sequence[Any], items: Sequence[Node], prefix: str, report: Problems) -> tuple[WrittenLayer, ...]:
-    """The layers of a list under their names, with those in them."""
+    """The layers of a list with their names, and the layers inside them."""
     if len(items) > MAX_LAYERS:
         report.add(items[0], f"{len(items)} layers; at most {MAX_LAYERS} are allowed", value=False)
         return ()
@@ -71,7 +71,7 @@ def _written(layers: Sequence[Any], items: Sequence[Node], prefix: str, report: 
 
 
 def _under(layer: WrittenLayer, name: str, report: Problems) -> WrittenLayer:
-    """The layer with its whole name, and the layers in it."""
+    """The layer with its full name, and the layers inside it."""
     if len(name) > MAX_NAME:
         report.add(layer.node, f"the full name of the layer has more than {MAX_NAME} characters")
     if not layer.kind.adds:
@@ -81,11 +81,11 @@ def _under(layer: WrittenLayer, name: str, report: Problems) -> WrittenLayer:
 
 
 def _names(layers: Sequence[WrittenLayer], report: Problems) -> list[str]:
-    """The names of a list's layers: as written, else the kind and the first number that is free."""
+    """The names of a list's layers: as written, else the kind and the first free number."""
     taken: set[str] = set()
     for layer in layers:
         if layer.options.name in taken:
-            report.add(layer.node.mapping["name"], f'two layers of this list are called "{layer.options.name}"')
+            report.add(layer.node.mapping["name"], f'duplicate layer name "{layer.options.name}"')
         if layer.options.name is not None:
             taken.add(layer.options.name)
     numbered = {kind: _numbered(kind, taken) for kind in KINDS}
@@ -102,7 +102,7 @@ class _DoesNotFit(Exception):  # noqa: N818 - never leaves this module
 
 @dataclass
 class _Sizes:
-    """Follows one example through the layers; the first thing that does not fit ends it."""
+    """Follows one example through the layers; stops at the first layer that does not fit."""
 
     report: Problems
     n_computed: int = 0

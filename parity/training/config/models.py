@@ -1,4 +1,4 @@
-"""What a case of `kind: train` may hold: its model, data and recipe, whose options are dataclasses of their own."""
+"""The grammar of a case of `kind: train`: its model, data and recipe, whose options are dataclasses."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from parity.training.spec import TRAIN
 
 EXCLUDES = f"{DECAY}_excludes"
 STEP = "step"
-"""The field of an optimizer's params that counts steps, which a training does itself."""
+"""The field of an optimizer's params for the step's number, which the training sets."""
 
 NAMED = ("data", "optimizer", "schedule", "clip")
-"""What may be a name alone: `optimizer: adamw` is `optimizer: {name: adamw}`."""
+"""Keys whose value may be a bare name: `optimizer: adamw` is `optimizer: {name: adamw}`."""
 
 ROOTS = ("model", *NAMED, "loss", "batch_size", "accumulation", "steps", "ensemble", "dtypes")
-"""The parts of a training that a sweep may set."""
+"""The keys of a training that a sweep may set."""
 
 MAX_STEPS = 100_000
 MAX_MEMBERS = 32
@@ -58,7 +58,7 @@ Bound = Annotated[float, Gt(0), AllowInfNan(False)]
 
 @dataclass(frozen=True)
 class ClipNorm:
-    """Gradients are scaled to a norm of `max_norm` at most, all together, those of a group, or each by itself."""
+    """Gradients are scaled so that the norm of all, of each group or of each tensor is at most `max_norm`."""
 
     max_norm: Bound = 1.0
     norm_type: Annotated[float, Ge(1), Field(description="1, 2, ... or .inf")] = 2.0
@@ -67,7 +67,7 @@ class ClipNorm:
 
 @dataclass(frozen=True)
 class ClipValue:
-    """Every element of a gradient is clamped into [-clip_value, clip_value]."""
+    """Every element of a gradient is clamped to [-clip_value, clip_value]."""
 
     clip_value: Bound = 1.0
 
@@ -76,12 +76,12 @@ CLIPS: Mapping[str, type[Any]] = {"norm": ClipNorm, "value": ClipValue}
 
 
 OPTIMIZERS: Mapping[str, Op] = {name: op for name, op in OPS.items() if op.input("param") and op.input("grad")}
-"""The ops that are one step of an optimizer: they take a parameter and its gradient."""
+"""The ops that are a step of an optimizer: they take a parameter and its gradient."""
 
 
 @dataclass(frozen=True)
 class ChosenOptions:
-    """A mapping that has a `name`: its own options, and what else it may hold."""
+    """A mapping with a `name`: the options of that name, and the other keys (`beside`)."""
 
     name: str
     options: Any
@@ -89,7 +89,7 @@ class ChosenOptions:
 
 
 def _choice(name: str, what: str, cls: type[Any], check: Callable[[Any], None] | None = None, **beside: Any) -> Any:
-    """The mapping of one name: the fields of a dataclass (but for an optimizer's step), and what is beside them."""
+    """The mapping of one name: the fields of a dataclass (except an optimizer's step), and other keys."""
     keys = {"name": (Literal[name], ...), **option_keys(cls), **beside}
     model = model_of(
         what.removeprefix("the ").replace(" ", "-"), what, {key: kind for key, kind in keys.items() if key != STEP}
@@ -98,7 +98,7 @@ def _choice(name: str, what: str, cls: type[Any], check: Callable[[Any], None] |
 
 
 def _by_name(what: str, choices: Mapping[str, Any], nothing: Any = ()) -> Any:
-    """A name, or the mapping with the options that go with it; `nothing` is what may stand for none of them."""
+    """A name, or a mapping with a name and its options; `nothing` are the values that mean none of them."""
     mapping: Any = Annotated[union_of(choices.values()), Discriminator("name")]
     return Annotated[union_of((mapping, *nothing)), ByName((literal_of(choices),), what)]
 
@@ -120,7 +120,7 @@ def _optimizer(name: str, op: Op) -> Any:
 
 Count = Annotated[int, Ge(1)]
 ROWS = {"rows": (Count, 1024), "order": (Literal["shuffled", "sequential"], "shuffled")}
-"""What every data set takes besides its generator's options."""
+"""The keys of every data set besides its generator's options."""
 
 DataChoice: Any = _by_name(
     "data set",
@@ -140,7 +140,7 @@ ClipChoice: Any = _by_name(
 
 
 def _spelled_out(value: Any) -> Any:
-    """A layer as a mapping from its kind to all of its options."""
+    """A layer as a mapping from its kind to its options."""
     value = {value: {}} if isinstance(value, str) else value
     if not isinstance(value, dict) or len(value) != 1:
         raise refusal("a layer is its kind, or a mapping from its kind to its options", allowed=KINDS)
@@ -160,7 +160,7 @@ def _spelled_out(value: Any) -> Any:
 
 
 class LayerMapping(CaseModel):
-    """One layer: its kind and the options of it."""
+    """One layer: its kind and its options."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
@@ -175,7 +175,7 @@ Layers: Any = Annotated[list_of("LayerKey"), Field(description="a list of layers
 
 
 def _layer(name: str, kind: Kind) -> Any:
-    """The options of a layer, which may all be left out, or the one that stands for them."""
+    """The options of a layer, all of which may be left out, or its short form."""
     inner = {"layers": (Layers, ())} if kind.adds else {}
     own = options(kind.options, f"layer-{name}", name, keys=inner, module=__name__)
     short = {**option_keys(kind.options), **inner}.get(kind.short)
@@ -218,7 +218,7 @@ ModelKey: Any = Annotated[
 
 
 class EnsembleKeys(CaseModel):
-    """How many runs give the envelope, and whose they are."""
+    """How many perturbed runs give the envelope, and of what."""
 
     what: ClassVar[str] = "an ensemble"
     members: Annotated[int, Ge(1), Le(MAX_MEMBERS)] = 4
@@ -226,7 +226,7 @@ class EnsembleKeys(CaseModel):
 
 
 ModelOnly = model_of("model_only", "a training", {"model": (ModelKey, ...)}, module=__name__)
-"""The part of a training that implies others."""
+"""The part of a training that implies other parts."""
 
 LOSSES = tuple(dict.fromkeys(kind.loss for kind in GENERATORS.values()))
 KIND_SCHEMA = {"const": TRAIN, "description": "a training: all steps of it in every backend, side by side"}

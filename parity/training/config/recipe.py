@@ -1,4 +1,4 @@
-"""What a step of a training does with the gradients: the schedule of the rate, and the optimizer's groups."""
+"""The schedule's length and the optimizer's groups in a config."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from parity.training.schedules import SCHEDULES
 from parity.training.spec import Group
 
 LENGTHS = ("total_iters", "T_max")
-"""Options of a schedule that are the training's steps where the config leaves them out."""
+"""Options of a schedule that default to the training's steps."""
 
 
 def with_length(schedule: Node, steps: int) -> Node:
-    """A schedule as written, as long as the training where it does not say how long it is."""
+    """The schedule as written; its length defaults to the training's steps."""
     kind = SCHEDULES.get((schedule.get("name") or schedule).text)
     implied = {
         field.name: child(schedule, field.name, steps, str(steps))
@@ -30,7 +30,7 @@ def with_length(schedule: Node, steps: int) -> Node:
 
 
 def with_groups(optimizer: Node) -> Node:
-    """An optimizer as written, whose groups have its own options where they have no others."""
+    """The optimizer as written; the options of its groups default to its own."""
     op, groups = OPTIMIZERS.get((optimizer.get("name") or optimizer).text), optimizer.get("groups")
     if op is None or groups is None:
         return optimizer
@@ -41,7 +41,7 @@ def with_groups(optimizer: Node) -> Node:
 
 
 def groups_of(optimizer: ChosenOptions, names: Sequence[str]) -> tuple[Group, ...]:
-    """An optimizer's groups over a model's parameters."""
+    """The optimizer's groups of a model's parameters."""
     own = [PatternGroup(group.beside.parameters, _options(group)) for group in optimizer.beside.groups]
     return grouped(names, _options(optimizer), own, getattr(optimizer.beside, EXCLUDES))
 
@@ -51,13 +51,13 @@ def _options(chosen: ChosenOptions) -> Mapping[str, Any]:
 
 
 def check_decay(optimizer: ChosenOptions, node: Node, report: Problems) -> None:
-    """Reports parameters that are not to be decayed by an optimizer that decays none."""
+    """Report `weight_decay_excludes` of an optimizer without weight decay."""
     if EXCLUDES in node.mapping and DECAY not in _options(optimizer):
         report.add(node.mapping[EXCLUDES], f"{optimizer.name} has no {DECAY}")
 
 
 def check_patterns(node: Node, names: Sequence[str], report: Problems) -> None:
-    """Reports an optimizer's patterns that match no parameter, and parameters that are in two groups."""
+    """Report an optimizer's patterns that match no parameter, and parameters in two groups."""
     excludes, groups = node.get(EXCLUDES), node.get("groups")
     for pattern in excludes.items if excludes is not None else ():
         _check_pattern(pattern, names, report)

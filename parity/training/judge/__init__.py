@@ -1,1 +1,1 @@
-"""Curves and probed steps of a training to verdicts and causes."""
+"""Judges trainings: from curves and probed steps to verdicts and causes."""

@@ -1,4 +1,4 @@
-"""The ops of a step called alone, with the tensors that they had in it, and judged as any other case of an op."""
+"""Calls the ops of a step alone, with the tensors of that step, and judges them like any other case of an op."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from parity.training.spec import RESIDUAL, Layer, walk
 
 LOSS = "loss"
 RIGHT = frozenset(("rounding", "degenerate-gradient", "gradient-choice", "index-choice"))
-"""Diagnoses of results that are right."""
+"""Diagnoses of correct results."""
 MOST_OPS, MOST_ELEMENTS = 16, 1 << 16
-"""So many different ops are called, each with at most so many elements: the search of one takes seconds."""
+"""Limits on the number of different ops that are called, and on the elements of each: a search takes seconds."""
 AskAbout = Callable[[], Ask]
-"""Makes what asks about one case, with a budget of its own."""
+"""Returns a function that asks about one case, with its own budget."""
 
 
 @dataclass
 class RecordingPass(Pass):
-    """A forward pass that remembers what comes into each layer."""
+    """A forward pass that records the input of each layer."""
 
     given: dict[str, Any] = field(default_factory=dict)
 
     def apply(self, layer: Layer, x: Any) -> Any:
-        """What one layer makes of `x`."""
+        """The output of one layer for `x`."""
         self.given[layer.name] = x
         return super().apply(layer, x)
 
 
 @dataclass(frozen=True)
 class OpCase:
-    """An op of the model, or its loss, with what it got in a step; `layers` are those that it is."""
+    """An op of the model, or its loss, with its inputs in a step; `layers` are those that are this op."""
 
     case: CasePlan
     inputs: Mapping[str, Array]
@@ -67,8 +67,8 @@ class OpCase:
 
 @dataclass(frozen=True)
 class OpFault:
-    """An op that is wrong when it is called alone: `where` is it, `tensors` are those that are wrong, and the `cause`
-    (None: unexplained) leaves the error ratio `left`."""
+    """An op that is wrong when called alone: `where` names it, `tensors` are the wrong ones, and the `cause` (None:
+    unexplained) leaves the error ratio `left`."""
 
     where: str
     tensors: tuple[str, ...]
@@ -84,7 +84,7 @@ class OpFault:
 
 
 def op_faults(oracle: StepOracle, probe: StepRecord, backend: str, ask: AskAbout) -> list[OpFault]:
-    """What is wrong with the ops of a step, as the backend computes them alone."""
+    """The faults of the ops of a step, when the backend computes each alone."""
     return [fault for one in op_cases(oracle, probe) for fault in faults_of(one, oracle.dtype, backend, ask())]
 
 
@@ -113,7 +113,7 @@ def op_cases(oracle: StepOracle, probe: StepRecord) -> Iterator[OpCase]:
 
 
 def case_of(oracle: StepOracle, name: str, params: Any, given: Mapping[str, Array], layers: tuple[str, ...]) -> OpCase:
-    """A case of an op with these inputs, and grad_outputs that are drawn."""
+    """A case of an op with these inputs and random grad_outputs."""
     op, dtype = OPS[name], oracle.dtype
     inputs = {n: v if v.dtype.kind in "iu" else as_dtype(v, dtype) for n, v in given.items()}
     shapes = op.infer_shapes(params, {n: v.shape for n, v in inputs.items()})
@@ -129,7 +129,7 @@ def case_of(oracle: StepOracle, name: str, params: Any, given: Mapping[str, Arra
 
 
 def faults_of(one: OpCase, dtype: str, backend: str, ask: Ask) -> Iterator[OpFault]:
-    """What the ordinary judge finds; nothing where the op is right, large or cannot be called."""
+    """The op's faults as the judge of ops finds them; none if the op is right, too large, or cannot be called."""
     if sum(values.size for values in one.inputs.values()) > MOST_ELEMENTS:
         return
     returned = ask(backend, one.case, dtype, one.inputs)

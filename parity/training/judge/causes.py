@@ -1,7 +1,7 @@
 """Computable causes of a wrong step: a table of sources for each stage.
 
-The variants are those of the ops. An alteration's arguments say of what they are options: `update.decoupled`,
-`layer_norm@encoder.norm.ddof` (`oracle.NOTHING`).
+The variants are those of the ops. The names of an alteration's arguments begin with what they are options of:
+`update.decoupled`, `layer_norm@encoder.norm.ddof` (see `oracle.NOTHING`).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from parity.training.variants import model_variants, narrow_options, on
 
 WEIGHT_DECAY, LOSS = "weight_decay", "loss"
 ALONE, NAMED, LOSSY = 0.125, 0.25, 1.5
-"""The weights of a fault in one layer of a kind only, of a number with a meaning, and of a range of error sizes."""
+"""The weights of a fault in only one layer of a kind, of a number with a meaning, and of a range of error sizes."""
 IN_BACKWARD: Mapping[str, Any] = {"backward.only": True}
 CLIPS = "steps in which the norm is above the limit"
 FLOAT64 = "float64, which shows what float32 loses"
 HIDING = {"update": ("clip", "gradient"), "clip": ("gradient",), "loss": ("forward",)}
-"""The stages before, the last first, whose causes appear in a stage where the mode does not show theirs."""
+"""Earlier stages, the latest first, whose causes appear in a stage if the mode does not expose theirs."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage that is outside, in the probe by which it is searched; `forward`: its forward pass is right."""
+    """A stage that exceeds the error bound, with the probe that is searched; `forward`: its forward pass is right."""
 
     training: Training
     ranks: int
@@ -50,19 +50,19 @@ Causes = Iterator[Cause]
 
 
 def cause(name: str, parameters: Mapping[str, Any], weight: float = 0.0, shown_by: str = "", **options: Any) -> Cause:
-    """A cause whose alteration has options, `<of>__<option>`."""
+    """A cause whose alteration has these options, written `<of>__<option>`."""
     arguments = {option.replace("__", ".", 1): value for option, value in options.items()}
     return Cause(name, parameters, Alteration(arguments), weight=weight, shown_by=shown_by)
 
 
 def varied(of: str, variant: Variant, weight: float = 0.0, **parameters: Any) -> Cause:
-    """A variant of an op or a schedule."""
+    """A variant of an op or a schedule as a cause."""
     options = {f"{of}__{name}": value for name, value in variant.arguments.items()}
     return cause(variant.id, {**variant.arguments, **parameters}, weight, variant.shown_by, **options)
 
 
 def in_model(key: str, variant: Variant, *, backward: bool) -> Cause:
-    """A variant of the model; of its gradients alone (`backward`)."""
+    """A variant of the model as a cause; with `backward`, it changes only gradients."""
     options = {**variant.arguments, **variant.params, **({"absent": variant.absent} if variant.absent else {})}
     lossy = variant.id == "reduced-precision"
     arguments = {f"{key}.{name}": value for name, value in options.items()}
@@ -74,7 +74,7 @@ def in_model(key: str, variant: Variant, *, backward: bool) -> Cause:
 
 
 def layer_variants(stage: Stage) -> Causes:
-    """The variants of all layers of a kind, and of each by itself."""
+    """The variants of all layers of a kind, and of each layer alone."""
     layers = list(walk(stage.training.layers))
     for key, variant in model_variants(stage.training):
         if key != LOSS:
@@ -85,13 +85,13 @@ def layer_variants(stage: Stage) -> Causes:
 
 
 def loss_variants(stage: Stage) -> Causes:
-    """The variants of the loss: sums for means."""
+    """The variants of the loss, such as a sum instead of the mean."""
     variants = (variant for key, variant in model_variants(stage.training) if key == LOSS)
     yield from (in_model(LOSS, variant, backward=stage.forward) for variant in variants)
 
 
 def rank_statistics(stage: Stage) -> Causes:
-    """Statistics over the batch that each rank takes of its own rows."""
+    """Batch statistics that each rank takes over its own rows."""
     if stage.ranks > 1:
         shown_by = "layers that take statistics over the batch"
         parameters = {"over": "the rows of each rank"}
@@ -99,14 +99,14 @@ def rank_statistics(stage: Stage) -> Causes:
 
 
 def first_rank(stage: Stage) -> Causes:
-    """The gradient of one rank alone."""
+    """The gradient of the first rank alone."""
     if stage.ranks > 1:
         parameters = {"rows": "of the first rank alone"}
         yield cause("rank-reduction", parameters, ranks__count=stage.ranks, ranks__reduction="first")
 
 
 def factors(stage: Stage) -> Iterator[tuple[str, str, float]]:
-    """The factors that mean something for a loss and its gradient: id, meaning, factor."""
+    """Factors of a loss and its gradient with a known meaning: id, meaning, factor."""
     training, ranks = stage.training, stage.ranks
     if ranks > 1:
         yield "rank-reduction", "summed over the ranks", float(ranks)
@@ -120,7 +120,7 @@ def factors(stage: Stage) -> Iterator[tuple[str, str, float]]:
 
 
 def loss_factors(stage: Stage) -> Causes:
-    """A loss, and its gradient, that are a multiple."""
+    """A loss and its gradient, multiplied by a factor."""
     for name, meaning, factor in factors(stage):
         parameters = {"factor": factor, "meaning": meaning}
         yield cause(name, parameters, NAMED, loss__factor=factor, gradient__factor=factor)
@@ -131,7 +131,7 @@ def loss_factors(stage: Stage) -> Causes:
 
 
 def gradient_factors(stage: Stage) -> Causes:
-    """Gradients that are a multiple: all, or those that are off."""
+    """Gradients multiplied by a factor: all, or only the wrong ones."""
     for own, of in parts(stage):
         for name, meaning, factor in factors(stage):
             weight = 0.0 if name in ("rank-reduction", "accumulation-sum") else NAMED
@@ -156,7 +156,7 @@ def parts(stage: Stage) -> Iterator[tuple[Mapping[str, Any], frozenset[str]]]:
 
 
 def limited(one: Cause, stage: Stage) -> Causes:
-    """A cause of the update of all parameters, and of that of those alone that are off."""
+    """A cause in the update of all parameters, and of only the wrong ones."""
     given = one.alteration or Alteration()
     for own, of in parts(stage):
         arguments = {**given.arguments, "update.of": of} if of else given.arguments
@@ -167,7 +167,7 @@ def limited(one: Cause, stage: Stage) -> Causes:
 
 
 def earlier_gradients(stage: Stage) -> Causes:
-    """Gradients added to those of the previous step, or replaced by them; nothing if these are unknown."""
+    """Gradients added to those of the previous step, or replaced by them; none if these are unknown."""
     previous = stage.measured.probe.previous
     if previous is not None and any(name.startswith(("grad.", "clipped.")) for name in previous.tensors):
         kinds = (("clipped", "the clipped gradient"), ("grad", "the gradient before clipping"))
@@ -179,13 +179,13 @@ def earlier_gradients(stage: Stage) -> Causes:
 
 
 def clip_variants(stage: Stage) -> Causes:
-    """Clipping over other tensors, or none at all, and the variants of the op that clips."""
+    """Clipping over other tensors, no clipping, and the variants of the clipping op."""
     recipe = stage.training.clip
     if recipe is None:
         return
     yield cause("clip-ignored", {}, shown_by=CLIPS, clip__ignored=True)
     if recipe.name == "norm":
-        # The only group is all parameters.
+        # A single group is the same as all parameters.
         for scope in ("tensor", "group", "global") if len(stage.training.groups) > 1 else ("tensor", "global"):
             if scope != recipe.scope:
                 yield cause("clip-per-tensor", {"scope": scope}, shown_by=CLIPS, clip__scope=scope)
@@ -201,7 +201,7 @@ def clip_variants(stage: Stage) -> Causes:
 
 
 def memberships(training: Training) -> Iterator[tuple[str, frozenset[str]]]:
-    """What some of the parameters have in common that a loop over them may ask for, and these."""
+    """Properties by which a loop may select parameters, each with the parameters that have it."""
     questions: Sequence[Callable[[Parameter], str]] = (
         lambda p: f"parameters of {'one axis' if len(p.shape) < 2 else 'several axes'}",
         lambda p: f"*.{p.name.rpartition('.')[2]}",
@@ -219,7 +219,7 @@ def memberships(training: Training) -> Iterator[tuple[str, frozenset[str]]]:
 
 
 def optimizer_variants(training: Training) -> list[Variant]:
-    """The variants of the optimizer for all groups, at the first step and at later ones."""
+    """The variants of the optimizer for all groups, in the first step and in later ones."""
     op = OPS[training.optimizer]
     variants: dict[str, Variant] = {}
     for own in training.groups:
@@ -234,7 +234,7 @@ def optimizer_variants(training: Training) -> list[Variant]:
 
 
 def update_variants(stage: Stage) -> Causes:
-    """The variants of the optimizer; where they have the step's number, one before and one behind it."""
+    """The variants of the optimizer, and if any depends on the step's number, a number that is off by one."""
     variants = optimizer_variants(stage.training)
     for variant in variants:
         if "step" not in variant.params:
@@ -244,7 +244,7 @@ def update_variants(stage: Stage) -> Causes:
 
 
 def precisions(stage: Stage) -> Causes:
-    """Options of the optimizer stored as float32, and what is computed from them; only float64 shows them."""
+    """Optimizer options stored as float32, and variants of what is computed from them; only float64 shows them."""
     if stage.dtype != "float64":
         return
     variants = optimizer_variants(stage.training)
@@ -258,7 +258,7 @@ def precisions(stage: Stage) -> Causes:
 
 
 def group_options(stage: Stage) -> Causes:
-    """Groups with another one's options, its weight decay or all of them; and exchanged betas."""
+    """Groups with the weight decay or all options of another group; and swapped betas."""
     groups = stage.training.groups
     tuples = {name: tuple(reversed(value)) for name, value in groups[0].options.items() if isinstance(value, tuple)}
     for name, value in tuples.items():
@@ -280,20 +280,20 @@ def group_options(stage: Stage) -> Causes:
 
 
 def other_group(training: Training, parameters: Mapping[str, Any], groups: Sequence[int], other: int) -> Cause:
-    """That groups have the options of another one, and its rate."""
+    """Groups that have the options and the rate of another group."""
     options = {i: dict(training.groups[other].options) for i in groups}
     rate = partial(rate_of_group, training, tuple(groups), other)
     return cause("group-options", parameters, NAMED, update__options=options, update__rate=rate)
 
 
 def rate_of_group(training: Training, groups: Sequence[int], other: int, _step: int, group: int, lr: float) -> float:
-    """The rate of `groups` in the proportion in which `other` has it."""
+    """The rate of a group; those in `groups` follow the schedule from the base rate of `other`."""
     own = [float(g.options["lr"]) for g in training.groups]
     return lr * own[other] / own[group] if group in groups and own[group] else lr
 
 
 def other_rates(stage: Stage) -> Causes:
-    """An update that takes another rate than the one that is reported: the schedule's variants."""
+    """Updates that take another rate than the reported one: the schedule's variants."""
     schedule = SCHEDULES[stage.training.schedule.name]
     for variant in schedule.variants(schedule.options(**stage.training.schedule.options)):
         rate, where = partial(scheduled_rate, stage.training, variant.arguments), "the update, not in the reported rate"
@@ -302,12 +302,12 @@ def other_rates(stage: Stage) -> Causes:
 
 
 def scheduled_rate(training: Training, arguments: Mapping[str, Any], step: int, group: int, _lr: float) -> float:
-    """The rate of a group with the schedule's arguments changed."""
+    """The rate of a group, with changed arguments of the schedule."""
     return rates(training, step, **arguments)[group]
 
 
 def update_factors(stage: Stage) -> Causes:
-    """Updates that are skipped, have the wrong sign or are longer by one factor; unchanged parameters."""
+    """Updates that are skipped, have the wrong sign or are scaled; and parameters that are not updated."""
     for name, factor, meaning in (("stale", 0.0, "not applied"), ("sign-flipped", -1.0, "added")):
         yield cause(name, {"update": meaning}, NAMED, update__factor=factor)
     measured = stage.measured
@@ -324,7 +324,7 @@ def update_factors(stage: Stage) -> Causes:
 
 
 def left_alone(own: str, measured: MeasuredStage) -> bool:
-    """Whether a parameter and its states are what they were before, bit for bit."""
+    """Whether a parameter and its states are unchanged, bit for bit."""
     before = measured.probe.before
     mine = [name for name in measured.observed if owner(name) == own]
     return all(bool(np.all(measured.observed[name] == before.get(name, 0.0))) for name in mine)
@@ -337,11 +337,11 @@ SOURCES: Mapping[str, Sequence[Callable[[Stage], Causes]]] = {
     "clip": (clip_variants,),
     "update": (update_variants, precisions, group_options, other_rates, update_factors),
 }
-"""Where the causes of every stage that the oracle computes come from."""
+"""The sources of causes for each stage that the oracle computes."""
 
 
 def standing(name: str, stage: Stage) -> list[Cause]:
-    """Those of a stage and of those before it that the mode does not show; one of each diagnosis and parameters."""
+    """The causes of a stage and of earlier ones that the mode does not expose, without duplicates."""
     hidden = HIDING.get(name, ())
     n_hidden = next((i for i, other in enumerate(hidden) if shown(other, stage.measured.probe)), len(hidden))
     stated = [one for each in (name, *hidden[:n_hidden]) for source in SOURCES[each] for one in source(stage)]

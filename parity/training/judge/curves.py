@@ -1,8 +1,8 @@
-"""Curves of free runs: how far a backend is from the baseline, measured by runs whose start was perturbed by an ulp.
+"""Curves of free runs: how far a backend is from the baseline, in units of the envelope of perturbed runs.
 
-The quantities are the loss, the norm of all gradients, and parameters, buffers and states, each pooled over all of its
-tensors. The envelope of a number is the largest distance of a perturbed run from the unperturbed one up to that step,
-with a floor of some unit roundoffs. A backend diverges where its distance from the baseline is 8 envelopes or more.
+The quantities are the loss, the norm of all gradients, and parameters, buffers and states, each pooled over all its
+tensors. The envelope of a quantity is the largest distance so far of a perturbed run from the unperturbed one, and at
+least a few unit roundoffs. A backend diverges when its distance from the baseline reaches 8 envelopes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ SCALARS = ("loss", "grad_norm")
 POOLED = ("param", "state", "buffer")
 JUMP = 3.0
 JUMP_STEPS = 2
-"""If an element crosses a kink, the distance grows by much more than this within this many steps; a small fault in
+"""If an element crosses a kink, the distance grows by more than this factor within this many steps; a small error in
 every step makes it grow slowly."""
 FLOOR = 4.0
-"""Unit roundoffs of the largest value so far: what an envelope is at least, and more where a loss has exponentials."""
+"""The least envelope, in unit roundoffs of the largest value so far; it is larger if the loss has exponentials."""
 NOISE = 0.05
-"""A tensor in which perturbed runs differ by this part of its size is noise: a gradient that is zero except for
-rounding, which an optimizer that divides by its size makes as large as any other."""
+"""A tensor is noise if perturbed runs differ by this part of its size. An example is a gradient that is zero except for
+rounding, which an optimizer that divides by the gradient's size makes as large as any other."""
 
 
 class CurveRatios(dict[str, list[float]]):
-    """The distance of two runs in envelopes at every step, by quantity; NaN if unknown."""
+    """The distance between two runs in envelopes at every step, by quantity; NaN if unknown."""
 
     def first_outside(self) -> tuple[int, str, float] | None:
         """The first step at which a quantity exceeds the error bound, the worst quantity, and its ratio."""
@@ -46,7 +46,7 @@ class CurveRatios(dict[str, list[float]]):
         return None
 
     def crossings(self) -> set[int]:
-        """The steps at which a quantity passes 8 envelopes, 64, 512, ... for the first time."""
+        """The steps at which a quantity first reaches 8, 64, 512, ... envelopes."""
         steps: set[int] = set()
         for values in self.values():
             largest = np.fmax.accumulate(np.nan_to_num(np.array(values), nan=0.0, posinf=np.finfo(float).max))
@@ -55,7 +55,7 @@ class CurveRatios(dict[str, list[float]]):
         return steps
 
     def jumped(self) -> bool:
-        """Whether tensors left the envelope at once, and not gradually."""
+        """Whether tensors left the envelope at once, rather than gradually."""
         pooled = [np.nan_to_num(np.array(self[name])) for name in POOLED if self.get(name)]
         first = min(
             (int(np.argmax(values >= ERROR_BOUND)) for values in pooled if (values >= ERROR_BOUND).any()), default=None
@@ -72,7 +72,7 @@ class CurveRatios(dict[str, list[float]]):
 
 @dataclass
 class RunCurves:
-    """What is kept of one run: the plain curves, its ratios from the baseline and from what is true (`own`), and the
+    """What is kept of one run: its curves, its ratios to the baseline (`ratio`) and to the oracle (`own`), and the
     norms of all tensors after the last step."""
 
     loss: list[float] = field(default_factory=list)
@@ -92,10 +92,10 @@ class RunCurves:
 
 
 class CurveJudge:
-    """Measures chunks of steps as they come; a step leaves a few numbers behind.
+    """Measures chunks of steps as they arrive, and keeps a few numbers of each step.
 
-    The oracle's own run is exact, if the ensemble is the oracle's. `n_members` is the number of perturbed runs that
-    took part to the end.
+    If the ensemble is the oracle's, the oracle's own run is exact. `n_members` is the number of perturbed runs that
+    were not lost.
     """
 
     def __init__(self, training: Training, dtype: str, baseline: str, ensemble: Ensemble) -> None:
@@ -110,7 +110,7 @@ class CurveJudge:
         self.n_members = len(ensemble.members)
 
     def take(self, curves: Mapping[str, Curves]) -> None:
-        """The next steps of every run, which all start at the same step; a run may have ended early."""
+        """Take the next steps of every run, which all start at the same step; a run may have ended early."""
         base = curves.get(self._ensemble.base)
         true = curves.get(ORACLE) if self._ensemble.of == ORACLE else None
         envelopes: dict[str, Array] = {}
@@ -130,7 +130,7 @@ class CurveJudge:
                         ratios.setdefault(quantity, []).extend(values.tolist())
 
     def _envelopes(self, base: Curves, members: Sequence[Curves]) -> dict[str, Array]:
-        """The envelope of every quantity at each of these steps, tensors by column; `usable` says which columns."""
+        """The envelope of every quantity at each step: tensors by column, of which `usable` marks those to use."""
         n_steps = min([base.n_steps, *(m.n_steps for m in members)])
         envelopes = {}
         for name in SCALARS:
@@ -145,14 +145,14 @@ class CurveJudge:
         return envelopes
 
     def _envelope(self, name: str, spread: Array, size: Array) -> Array:
-        """The envelope at each step of a chunk: the maximum, up to then, of the spread, and a part of the largest
-        size; both are [steps, ...] and carried from chunk to chunk."""
+        """The envelope at each step of a chunk: the largest spread so far, and at least a part of the largest size so
+        far. Both are [steps, ...], and carried from chunk to chunk."""
         spread, size = running_max(np.stack([spread, size], axis=1), self._largest.get(name, 0.0)).swapaxes(0, 1)
         self._largest[name] = np.stack([spread[-1], size[-1]])
         return np.maximum(spread, self._floor * size)
 
     def _sizes(self, norms: Array) -> Array:
-        """The norms, and for parameters and states that of so many typical elements of their kind, if that is more: a
+        """The norms; for parameters and states at least the norm of as many typical elements of their kind, so that a
         bias that starts at zero is measured by the weights around it."""
         sizes = norms.copy()
         counts = np.array([self._counts.get(owner(name), 1.0) for name in self.tracked])
@@ -164,8 +164,8 @@ class CurveJudge:
         return sizes
 
     def _usable(self, spread: Array, norms: Array) -> NDArray[np.bool_]:
-        """Whether a tensor is usable, [steps, tracked]: until the first step in which it, or anything else of its
-        parameter, is noise."""
+        """Whether each tensor is usable, [steps, tracked]: until it, or another tensor of the same parameter, is
+        noise."""
         noisy = spread > NOISE * norms
         owners = [owner(name) for name in self.tracked]
         for name in set(owners):
@@ -176,7 +176,7 @@ class CurveJudge:
         return ~noisy
 
     def _ratios(self, run: Curves, other: Curves, envelopes: Mapping[str, Array]) -> dict[str, Array]:
-        """The distance of two runs in envelopes, per quantity and step; NaN if unknown."""
+        """The distance between two runs in envelopes, per quantity and step; NaN if unknown."""
         n_steps = min(run.n_steps, other.n_steps, len(envelopes["loss"]))
         ratios = {}
         for name in SCALARS:
@@ -206,7 +206,7 @@ def columns(curves: Curves, names: Sequence[str], n_steps: int) -> Array:
 
 
 def distances(one: Curves, other: Curves, names: Sequence[str], n_steps: int) -> Array:
-    """How far these tensors of two runs are apart, by norm and projection, [steps, names]."""
+    """The distance between these tensors of two runs, by norm and projection, [steps, names]."""
     with np.errstate(invalid="ignore"):
         norms, sketches = np.abs(columns(one, names, n_steps) - columns(other, names, n_steps))
     apart: Array = np.hypot(norms, sketches) / np.sqrt(2.0)
@@ -214,7 +214,7 @@ def distances(one: Curves, other: Curves, names: Sequence[str], n_steps: int) ->
 
 
 def pooled(squares: Array, usable: NDArray[np.bool_]) -> Array:
-    """The root mean square, over the usable tensors, at every step; NaN where there are none."""
+    """The root mean square over the usable tensors at every step; NaN if there are none."""
     counted = usable.sum(axis=1)
     total = np.sqrt(np.where(usable, squares, 0.0).sum(axis=1) / np.maximum(counted, 1))
     roots: Array = np.where(counted > 0, total, np.nan)
@@ -222,19 +222,19 @@ def pooled(squares: Array, usable: NDArray[np.bool_]) -> Array:
 
 
 def running_max(values: Array, start: Array | float) -> Array:
-    """The running maximum over the first axis, with what came before; NaN counts as nothing."""
+    """The running maximum over the first axis, from `start` on; NaN is ignored."""
     largest: Array = np.fmax.accumulate(np.fmax(np.nan_to_num(values, nan=0.0, posinf=np.inf), start), axis=0)
     return largest
 
 
 def largest(spread: Sequence[Array], like: Array) -> Array:
-    """The largest of several, element by element; zeros of none."""
+    """The elementwise maximum; zeros if there are no arrays."""
     values: Array = np.fmax.reduce(list(spread)) if spread else np.zeros_like(like)
     return values
 
 
 def quotient(away: Array, envelope: Array, mine: Array, theirs: Array) -> Array:
-    """`away` in envelopes; inf where only one run is finite, 0 where both are not."""
+    """`away` in envelopes; inf where only one run is finite, 0 where neither is."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(away > 0.0, away / envelope, 0.0)
     both = np.isfinite(mine) & np.isfinite(theirs)

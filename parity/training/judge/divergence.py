@@ -15,7 +15,7 @@ UNEXPLAINED = "unexplained"
 
 @dataclass(frozen=True)
 class FirstDivergence:
-    """The first step and stage that exceed the error bound; `stage` is None if only a curve does."""
+    """The first step and stage that exceed the error bound; `stage` is None if only a curve exceeds it."""
 
     step: int
     stage: str | None
@@ -36,17 +36,17 @@ class FirstDivergence:
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """What explains it; nothing if there is no cause."""
+        """The causes that explain it; empty if unexplained."""
         return () if self.fault is None else self.fault.causes
 
     @property
     def diagnosis(self) -> str:
-        """The id of the cause."""
+        """The id of its first cause."""
         return self.causes[0].id if self.causes else UNEXPLAINED
 
 
 def first_divergence(faults: Sequence[StageFault], curve: RunCurves | None, *, own: bool) -> FirstDivergence | None:
-    """Where a backend diverges: by its first stage outside, else by its curve (`own`: against the oracle's)."""
+    """Where a backend first diverges: in a stage, else in a curve, which is compared with the oracle's if `own`."""
     if faults:
         first = faults[0]
         return FirstDivergence(first.first, first.stage, first.tensors[0], first.ratio, first)

@@ -1,7 +1,7 @@
-"""Predicts a stage of a step under a cause, for the judge's search; and the stage as an op.
+"""Predicts a stage of a step under a cause, for the judge's search, and presents the stage as an op.
 
-An optimizer's step of one parameter, the clip of some gradients and the loss of an output are cases of ops, with the
-recorded tensors as inputs and outputs. Forward pass and gradient are one program, that of the whole model.
+An optimizer's step of one parameter, the clipping of some gradients and the loss of an output are cases of ops, with
+the recorded tensors as inputs and outputs. Forward pass and gradient are one program, that of the whole model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parity.training.spec import RESIDUAL, Training, walk
 from parity.training.steps import by_parameter, clip_params, params_of, units, zero_states
 
 BAND = 8.0
-"""Reduced precision explains errors from this part of its own error to this multiple."""
+"""Reduced precision explains errors between 1 / BAND and BAND times its own."""
 ALIKE = 0.3
 """The least correlation of these errors: PyTorch 2.13.0's autocast to bfloat16 has 0.4 to 0.8 with products of rounded
 operands, noise of the same size 0.14 and less."""
@@ -38,7 +38,7 @@ PROGRAM = "program"
 
 
 def variants_of(alteration: Alteration) -> Variants:
-    """What an alteration changes of a step; its edits are those of the model's program."""
+    """An alteration as variants; its edits are those of the model's program."""
     variants: dict[str, dict[str, Any]] = {}
     for name, value in {**alteration.arguments, **alteration.unstable}.items():
         of, _, option = name.rpartition(".")
@@ -49,7 +49,7 @@ def variants_of(alteration: Alteration) -> Variants:
 
 
 def stage_op(stage: str, training: Training) -> Op:
-    """A stage as an op without variants of its own; the forms are those of the model's ops."""
+    """A stage as an op without variants; its forms are those of the model's ops."""
     names = {layer.op: OPS[layer.op] for layer in walk(training.layers) if layer.op != RESIDUAL}
     ops = {**names, "loss": OPS[training.loss.name]} if stage in ("forward", "gradient") else {}
     forms = [{f"{key}.{k}": v for k, v in form.items()} for key, op in ops.items() for form in op.forms]
@@ -57,12 +57,12 @@ def stage_op(stage: str, training: Training) -> Op:
 
 
 def no_shapes(_params: Any, given: Mapping[str, Any]) -> TensorShapes:
-    """A stage has the shapes of what was recorded."""
+    """A stage has the shapes of the recorded tensors."""
     return TensorShapes(given, {})
 
 
 def no_reference(*_: Any) -> Mapping[str, Any]:
-    """A stage is computed by the oracle."""
+    """The oracle computes a stage."""
     return {}
 
 
@@ -72,7 +72,7 @@ def case_of(oracle: StepOracle, op: str, params: Any) -> CasePlan:
 
 
 class StageEvaluator(Evaluator):
-    """Predicts what alterations give for a stage of one probe, where `known` causes are at work already."""
+    """Predicts a stage of one probe under alterations, in addition to the `known` causes."""
 
     universal = True
 
@@ -84,22 +84,22 @@ class StageEvaluator(Evaluator):
 
     @property
     def n_elements(self) -> int:
-        """Of all tensors of the stage, and of those that a pass through the model starts from."""
+        """The elements of the stage's tensors, and of those that a pass through the model starts from."""
         before = {} if self.stage in PARTS else self.measured.probe.before
         return sum(values.size for values in (*self.measured.exact.values(), *before.values()))
 
     @property
     def data(self) -> Array | None:
-        """The examples of the step, over which gradients are summed."""
+        """The examples of the step, over which a gradient is summed; None in other stages."""
         return self.oracle.setting.x[self.measured.probe.rows] if self.stage == "gradient" else None
 
     @property
     def observed(self) -> Observed:
-        """What the backend gave."""
+        """The backend's tensors."""
         return self.measured.observed
 
     def values_of(self, alteration: Alteration, *, gradients: bool = True) -> dict[str, Array]:  # noqa: ARG002 - as for ops
-        """What the stage would be; raises UnknownError where the records do not tell."""
+        """The tensors of the altered stage; raises UnknownError if the records lack what it starts from."""
         self.n_tried += 1
         values = self.oracle.answer(self.stage, self.measured.probe, merged(self.known, variants_of(alteration)))
         exact = self.measured.exact
@@ -114,15 +114,15 @@ class StageEvaluator(Evaluator):
         return {name: self.predicted(name, given) for name, given in values.items()}
 
     def predicted(self, name: str, values: Array) -> Predicted:
-        """The prediction, with the envelope of the recipe's in the size of these values."""
+        """The prediction, whose envelope is scaled to the size of these values."""
         wide, exact = values.astype(self._exact[name].dtype, copy=False), size(self._exact[name])
         theirs, unit = size(wide), UNIT_ROUNDOFF[self.dtype]
         envelope = self.envelopes[name].scaled(max(1.0, theirs.rms / exact.rms if exact.rms else 1.0))
         return Predicted(wide, envelope.joined(Envelope(unit * theirs.rms, unit * theirs.max)))
 
     def _in_band(self, values: Mapping[str, Array]) -> Prediction:
-        """For operands in a lower precision: errors as large as the observed ones, if in the median tensor these have
-        the predicted size and are correlated. A tensor that is all error is ignored."""
+        """For operands in a lower precision: predicts errors as large as the observed ones, if in the median tensor
+        these have the predicted size and are correlated with it. A tensor that is all error is ignored."""
         sizes, apart, alike = {}, [], []
         for name in self.measured.tensors_outside:
             exact = self._exact[name]
@@ -139,7 +139,7 @@ class StageEvaluator(Evaluator):
         return {n: replace(base, envelope=bands.get(n, base.envelope)) for n, base in self.base.items()}
 
     def own_envelopes(self, alteration: Alteration) -> Mapping[str, Envelope]:
-        """Those of careful implementations that do the same."""
+        """The envelopes of careful implementations with the same alteration."""
         if alteration.unstable:
             return self.envelopes
         changes = merged(self.known, variants_of(alteration))
@@ -166,7 +166,7 @@ class StageEvaluator(Evaluator):
         return {"x": x.astype(np.float64) if x.dtype.kind == "f" else x, "target": counted(target), **own}
 
     def expression(self, alteration: Alteration, _before: Alteration) -> str:
-        """What an alteration computes otherwise, where that is a formula."""
+        """What an alteration computes instead, if that is a formula, else an empty string."""
         if alteration.edits:
             return described(self.program(replace(alteration, edits=())), alteration.edits[0])
         for value in alteration.arguments.values():
@@ -184,7 +184,7 @@ class StageEvaluator(Evaluator):
 
 
 class PartEvaluator(Evaluator):
-    """An op that a stage is, or a part of it; `names` are its tensors' names in the stage."""
+    """Evaluates a stage, or a part of one, that is an op; `names` maps the op's tensors to those of the stage."""
 
     def __init__(
         self, stage: StageEvaluator, op: str, params: Any, inputs: Mapping[str, Array], names: Mapping[str, str]
@@ -195,22 +195,22 @@ class PartEvaluator(Evaluator):
         self.observed: Observed = {own: stage.observed[name] for own, name in names.items()}
 
     def program(self, alteration: Alteration) -> Program:
-        """The program in which options that are 0 have their steps."""
+        """The program, with steps for options that are 0 as well."""
         return whole_program(self.op, self.case.params, self.tensors(alteration), **alteration.arguments)
 
 
 MOST = 1 << 12
-"""Elements of a parameter that edits of an optimizer are tried on, where there is none smaller."""
+"""The largest parameter, in elements, that edits of an optimizer are tried on, unless all are larger."""
 
 
 def part_of(stage: StageEvaluator) -> PartEvaluator | None:
-    """The op that a stage is, with recorded tensors; None of a pass through the model, or where they are not known."""
+    """The stage's op with the recorded tensors; None if it is a pass through the model, or tensors are unknown."""
     part = PARTS.get(stage.stage)
     return None if part is None else part(stage)
 
 
 def of_loss(stage: StageEvaluator) -> PartEvaluator | None:
-    """The loss of all rows, which is the mean over micro-batches of one size."""
+    """The loss of all rows, which is the mean over micro-batches of equal size."""
     probe, name = stage.measured.probe, stage.oracle.training.loss.name
     if "output" not in probe.tensors:
         return None
@@ -220,7 +220,7 @@ def of_loss(stage: StageEvaluator) -> PartEvaluator | None:
 
 
 def of_clip(stage: StageEvaluator) -> PartEvaluator | None:
-    """The clip of the first gradients that are clipped together and are outside."""
+    """The clipping of the first gradients that are clipped together and exceed the error bound."""
     training, grads = stage.oracle.training, unprefixed("grad", stage.measured.probe.tensors)
     how = clipping_of(training, stage.known)
     recipe = training.clip if how is None else how.recipe
@@ -237,7 +237,7 @@ def of_clip(stage: StageEvaluator) -> PartEvaluator | None:
 
 
 def of_update(stage: StageEvaluator) -> PartEvaluator | None:
-    """The optimizer's step of one parameter that is outside: of a large one that is not too large."""
+    """The optimizer's step of one wrong parameter: the largest one up to MOST elements, else the smallest."""
     oracle, measured = stage.oracle, stage.measured
     training, probe = oracle.training, measured.probe
     grads = unprefixed("clipped", probe.tensors) or unprefixed("clipped", oracle.clip(probe, stage.known, None))

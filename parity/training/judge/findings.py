@@ -12,27 +12,28 @@ from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE, Cause
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.text.words import listed
 from parity.training.judge.divergence import UNEXPLAINED, FirstDivergence
 from parity.training.judge.inquiry import StageFault
 from parity.training.judge.stages import StepJudge
 from parity.training.spec import STAGES
 
 LARGE = 1e4
-"""With one dtype only, an unexplained error of this many envelopes or more is not arithmetic."""
+"""In a training with only one dtype, an unexplained error of this many envelopes is not rounding."""
 SAME = 2.0
 """Two errors are the same if one is at most this many times the other."""
 TENSORS = 8
-"""How many tensors of a stage are named."""
+"""At most so many tensors of a stage are named."""
 
 
 def worst_kind(causes: Sequence[Cause]) -> str:
-    """The verdict that follows from these causes."""
+    """The worst kind of these causes."""
     return max((cause.kind for cause in causes), key=ORDER.index)
 
 
 def kind_of(divergence: FirstDivergence, dtype: str, others: Mapping[str, FirstDivergence | None]) -> str:
-    """`semantic`, `unstable` or `degraded`, by the cause, else by the backend's divergence in `others`, the other
-    dtypes of the case."""
+    """`semantic`, `unstable` or `degraded`: by the cause if known, else by the backend's divergence in `others`, the
+    case's other dtypes."""
     if divergence.causes:
         return worst_kind(divergence.causes)
     if not others:
@@ -48,7 +49,7 @@ def kind_of(divergence: FirstDivergence, dtype: str, others: Mapping[str, FirstD
 
 
 def diagnoses_of(case: str, dtype: str, backend: StepJudge, faults: Sequence[StageFault]) -> Iterator[Diagnosis]:
-    """A diagnosis for every cause, the first to diverge first."""
+    """A diagnosis for every cause, in the order of divergence."""
     for fault in faults:
         left = fault.ratio if fault.left is None else fault.left
         for cause in fault.causes or (None,):
@@ -68,7 +69,7 @@ def diagnoses_of(case: str, dtype: str, backend: StepJudge, faults: Sequence[Sta
 
 
 def curve_diagnosis(case: str, dtype: str, backend: StepJudge, divergence: FirstDivergence) -> Diagnosis:
-    """The diagnosis of a curve that diverges although no probed step does."""
+    """The diagnosis of a curve that diverges although no probed step is wrong."""
     probed = sorted(step for step, ratios in backend.probes.items() if ratios)
     where = (
         f"the curve diverges at step {divergence.step}; none of the {len(probed)} probed steps exceeds the error bound"
@@ -80,10 +81,10 @@ def curve_diagnosis(case: str, dtype: str, backend: StepJudge, divergence: First
 
 
 def attributed(diagnoses: Sequence[Diagnosis], comparisons: Sequence[Comparison]) -> Iterator[Diagnosis]:
-    """The diagnoses with the comparisons that they account for as their tensors, by which `known` entries accept them.
+    """The diagnoses, with the comparisons that they account for as tensors, by which `known` entries accept them.
 
-    These are the stage of a cause, later stages without a cause of their own, and every curve of the backend that
-    exceeds the error bound. The tensors of the step in which the cause was identified are evidence.
+    They are the stage of a cause, later stages without their own cause, and every curve of the backend that exceeds the
+    error bound. The tensors of the step in which the cause was identified become evidence.
     """
     own = {(d.backend, d.evidence["stage"]) for d in diagnoses}
     for diagnosis in diagnoses:
@@ -94,7 +95,7 @@ def attributed(diagnoses: Sequence[Diagnosis], comparisons: Sequence[Comparison]
 
 
 def accounts(diagnosis: Diagnosis, tensor: str, own: Collection[tuple[str, str | None]]) -> bool:
-    """Whether a diagnosis accounts for a curve or stage; `own` are the stages with a cause, by backend."""
+    """Whether a diagnosis accounts for a curve or stage; `own` are the (backend, stage) with their own cause."""
     stage, first = tensor.removeprefix("stage."), diagnosis.evidence["stage"]
     if stage in (tensor, first):
         return True
@@ -103,7 +104,7 @@ def accounts(diagnosis: Diagnosis, tensor: str, own: Collection[tuple[str, str |
 
 
 def evidence_of(backend: StepJudge, fault: StageFault, cause: Cause | None) -> dict[str, Any]:
-    """Where a stage exceeds the error bound, the explanation, and what else was tried."""
+    """Where a stage exceeds the error bound, why, and what else was tried."""
     slow = "the oracle ran in float64, because longdouble takes too long"
     evidence: dict[str, Any] = {
         "parameters": None if cause is None else cause.parameters,
@@ -120,7 +121,7 @@ def evidence_of(backend: StepJudge, fault: StageFault, cause: Cause | None) -> d
 
 
 def once(backend: StepJudge, fault: StageFault) -> dict[str, Any]:
-    """The tensor that is furthest off, and of how many probed steps it is one `only`, where a later one is right."""
+    """The worst tensor, and the number of probed steps (`only`) if just one, before the last, is wrong."""
     probes = backend.stages.get(fault.stage)
     if probes is None:
         return {}
@@ -137,17 +138,12 @@ def where(backend: StepJudge, fault: StageFault) -> str:
         return f"beyond the error bound at step {fault.first} only: later steps are right ({len(probed)} probed)"
     if len(fault.steps) == len(probed):
         return f"beyond the error bound at all {len(probed)} probed steps, first at step {fault.first}"
-    return f"beyond the error bound at {len(fault.steps)} of {len(probed)} probed steps: {listed(fault.steps)}"
-
-
-def listed(steps: Sequence[int]) -> str:
-    """`1, 2 and 3`."""
-    *names, last = map(str, steps)
-    return f"{', '.join(names)} and {last}" if names else last
+    steps = listed(map(str, fault.steps))
+    return f"beyond the error bound at {len(fault.steps)} of {len(probed)} probed steps: {steps}"
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it."""
+    """The value in JSON's types."""
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -156,7 +152,7 @@ def plain(value: Any) -> Any:
 
 
 def fault_of(stage: str, faults: Sequence[StageFault]) -> StageFault | None:
-    """The fault behind a stage: its own, else the first one before it, of which it is a consequence."""
+    """The fault behind a wrong stage: its own, else the first earlier one, which the stage follows from."""
     own = next((fault for fault in faults if fault.stage == stage), None)
     earlier = (fault for fault in faults if STAGES.index(fault.stage) < STAGES.index(stage))
     return own or next(earlier, None)

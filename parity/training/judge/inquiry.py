@@ -1,7 +1,7 @@
-"""The cause of a stage that is outside, by the search that ops have: what other steps recorded are the further answers.
+"""Searches for the cause of a wrong stage like that of an op; the records of other steps are the further answers.
 
-Causes that a training knows are tried first, then edits of the op that the stage is, of its forms and with fitted
-numbers. One is accepted where it leaves rounding in every tensor of every step that is outside.
+Known causes of trainings are tried first, then edits of the stage's op and its forms, also with fitted numbers. A cause
+is accepted if it leaves only rounding in every tensor of every wrong step.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from parity.training.judge.oracle import StepOracle, UnknownError, of_model
 from parity.training.model import Variants
 
 SEARCH_S = 60.0
-"""About how many seconds of passes through the model are spent on the causes of a stage."""
+"""Approximate limit, in seconds, on passes through the model for the causes of a stage."""
 PASSES = 16
-"""So many times as many passes as there are causes are made where several are looked for together."""
+"""Estimated passes per cause in a search for combinations of causes."""
 MISSED = 1.0
 """The weight of assuming that a cause is absent in a step in which it would show."""
 MOST_REFUTED = 12
 MOST_STEPS = 128
-"""Of a model's program, forward and backward: the edits of 100 steps take some seconds, those of 300 minutes."""
+"""Limit on the steps of a model's program whose edits are tried: 100 steps take seconds, 300 take minutes."""
 OPTION = "option-value"
 TAKEN = (*OTHER, "joined", "derived", READ)
-"""The kinds of edits that may put an option in the place of something else."""
+"""The kinds of edits that may replace something by an option."""
 FEW_DIGITS = 2
-"""Of a number that a person writes, and that a fit has by chance in one of some ten thousand cases."""
+"""Significant digits of a number that a person would write; a fit has such a number by chance once in 10,000."""
 PREFERRED = 0.05
 
 
@@ -76,8 +76,8 @@ class StageFault:
 
 
 class StageInquiry(Inquiry):
-    """Looks for the cause of one stage of one backend: `outside` and `inside` are its probes, measured where `known`
-    causes are at work; `forward` says that the forward pass is right, so that its variants are those of gradients."""
+    """Searches for the cause of one wrong stage of a backend: `outside` and `inside` are its wrong and right probes,
+    measured with the `known` causes. If the `forward` pass is right, its variants change only gradients."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class StageInquiry(Inquiry):
 
     @property
     def can_ask(self) -> bool:
-        """Other steps and tensors have answered."""
+        """The records of other steps are the answers."""
         return True
 
     def explained(self, fault: StageFault) -> StageFault:
-        """The fault with its causes, where some explain it."""
+        """The fault with the causes that explain it, if any."""
         result = self.result()
         best, second = result.best, result.second
         evidence: dict[str, Any] = {"tried": self.main.n_tried, "second": second and summary(second)}
@@ -122,7 +122,7 @@ class StageInquiry(Inquiry):
         return self._order(explanation)[0] <= COST + NAMED
 
     def _search(self, exact: Sequence[str], depth: int) -> SearchResult:
-        """What takes no pass through the model comes first; of what does, as much as there is time for."""
+        """Tries causes without a pass through the model first, then as many others as there is time for."""
         every = standing(self.main.stage, self._asked_about)
         quick = [one for one in every if not is_slow(self.main.stage, one)]
         result = self._unrefuted(quick, exact, depth)
@@ -136,7 +136,7 @@ class StageInquiry(Inquiry):
         return self._results[depth]
 
     def _unrefuted(self, causes: Sequence[Cause], exact: Sequence[str], depth: int) -> SearchResult:
-        """The search without causes that other steps refute, which may hide others."""
+        """The search, repeated without causes that other steps refute, since these may hide others."""
         refuted: set[str] = set()
         sources = Sources(
             lambda _: [c for c in causes if identity(c) not in refuted],
@@ -151,15 +151,15 @@ class StageInquiry(Inquiry):
             refuted |= single
 
     def _edits(self, origin: KernelExplanation) -> Sequence[Cause]:
-        """Edits of the op that the stage is, or of a model of a few layers."""
+        """Edits of the stage's op, or of a small model's program."""
         if origin.causes or (self._part is None and len(self.main.program(Alteration()).steps) > MOST_STEPS):
             return []
         edits = edit_causes(self._part or origin)
         return self._of_part([*edits, *(self._refitted(self._part, edits) if self._part is not None else ())])
 
     def _refitted(self, part: KernelExplanation, edits: Sequence[Cause]) -> Iterator[Cause]:
-        """Where an edit takes an option from elsewhere, which may do so by the chance that its number is the right one:
-        other numbers in the place of the reference's own, as a config would have them."""
+        """Fitted numbers with few digits as alternatives to edits that use another option: an option may have the right
+        number by chance."""
         taken = {number for edit in edits if (number := borrowed(part, edit)) is not None}
         for fit in fitted_causes(part) if taken else ():
             number = fitted_number(part, fit)
@@ -168,17 +168,17 @@ class StageInquiry(Inquiry):
                 yield replace(fit, weight=min(edit.weight for edit in edits) - PREFERRED)
 
     def _fits(self, origin: KernelExplanation) -> Sequence[Cause]:
-        """The same with a fitted number; not of a whole model."""
+        """Edits of the stage's op with a fitted number; none of a whole model."""
         return [] if origin.causes or self._part is None else self._of_part(fitted_causes(self._part))
 
     @cached_property
     def _part(self) -> KernelExplanation | None:
-        """The op that the stage is, unaltered; None of a pass through the model."""
+        """The stage's op, unaltered; None if the stage is a pass through the model."""
         part = part_of(self.main)
         return None if part is None else unaltered(part, part.observed)
 
     def _of_part(self, causes: Sequence[Cause]) -> list[Cause]:
-        """Causes of the part as causes of the stage."""
+        """Causes of the op as causes of the stage."""
         if self._part is None:
             return list(causes)
         part = self._part.evaluator
@@ -189,19 +189,19 @@ class StageInquiry(Inquiry):
         return [alone for cause in stated for alone in limited(cause, self._asked_about)]
 
     def confirmed(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
-        """Those that explain every step that is outside, with no exception; the easiest to believe first."""
+        """The explanations that hold in every wrong step without exceptions, the most plausible first."""
         kept = [e for e in explanations if e.explains and e.causes and not e.exceptions and self._everywhere(e)]
         return sorted(kept, key=self._order)
 
     def confirmed_here(self, _explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
-        """None: a training's other steps have the same options."""
+        """None, since all steps of a training have the same options."""
         return []
 
     def _order(self, explanation: KernelExplanation) -> tuple[float, float]:
         return (explanation.weight + MISSED * bool(self.missed(explanation)), explanation.rank[-1])
 
     def _everywhere(self, explanation: KernelExplanation) -> list[KernelExplanation]:
-        """An explanation in every step that is outside and can tell; nothing where it fails in one."""
+        """The explanation in every wrong step in which it can be computed; empty if it fails in one."""
         explanations = [explanation]
         for question in self._same:
             try:
@@ -214,11 +214,11 @@ class StageInquiry(Inquiry):
         return explanations
 
     def missed(self, explanation: KernelExplanation) -> list[int]:
-        """The steps in which an explanation would show, and the stage is right."""
+        """The steps in which the stage is right, although this explanation would make it wrong."""
         return [number for number, question in self._inside if spoils(explanation, question)]
 
     def concluded(self, first: SearchResult, kept: Sequence[KernelExplanation]) -> SearchResult:
-        """The best, and who explains as much; one of each diagnosis."""
+        """The best explanation, and its rivals: equally good ones, one of each diagnosis."""
         best, *others = sorted(kept, key=self._order)
         rivals = {e.ids: e for e in reversed(others) if e.ids != best.ids and self._is_as_good(best, e)}
         tied = [e for e in others if self._ties and e.causes[0].parameters.get("kind") in TAKEN]
@@ -227,7 +227,7 @@ class StageInquiry(Inquiry):
         return SearchResult(best, tuple(reversed(rivals.values())), second)
 
     def _summary(self, explanation: KernelExplanation) -> dict[str, Any]:
-        """An explanation in short, an edit by its expression."""
+        """A summary of an explanation, with the expressions that it computes."""
         expression = "; ".join(filter(None, map(explanation.expression, explanation.causes)))
         return {**summary(explanation), **({"expression": f"computes {expression}"} if expression else {})}
 
@@ -237,8 +237,8 @@ class StageInquiry(Inquiry):
 
 
 def borrowed(part: KernelExplanation, cause: Cause) -> float | None:
-    """The number of the option that an edit puts in the place of something else, NaN of one that is computed from
-    options; None of other edits."""
+    """The number of the option that an edit puts in another place, NaN for a number computed from options; None for
+    other edits."""
     alteration = cause.alteration or Alteration()
     program = part.evaluator.program(Alteration(alteration.arguments))
     for edit in alteration.edits:
@@ -258,7 +258,7 @@ def is_of_options(program: Program, position: int) -> bool:
 
 
 def fitted_number(part: KernelExplanation, cause: Cause) -> float | None:
-    """The number that an edit fits in the place of an option's; None of other edits."""
+    """The number that an edit fits to replace an option; None for other edits."""
     alteration = cause.alteration or Alteration()
     program = part.evaluator.program(Alteration(alteration.arguments))
     for edit in (edit for edit in alteration.edits if option_of(program, edit)):
@@ -268,7 +268,7 @@ def fitted_number(part: KernelExplanation, cause: Cause) -> float | None:
 
 
 def spoils(explanation: KernelExplanation, question: Question) -> bool:
-    """Whether a right step would be wrong, if that can be computed."""
+    """Whether an explanation makes a right step wrong; False if that cannot be computed."""
     try:
         other = unaltered(question.evaluator, question.observed).extended(*explanation.causes)
     except UnknownError:
@@ -277,7 +277,7 @@ def spoils(explanation: KernelExplanation, question: Question) -> bool:
 
 
 def question_of(oracle: StepOracle, stage: str, measured: MeasuredStage, known: Variants) -> Question:
-    """A probe as a question that has been answered."""
+    """A probe as a question with its answer."""
     evaluator = StageEvaluator(oracle, stage, measured, known)
     return Question(evaluator, evaluator.observed)
 
@@ -288,25 +288,25 @@ def no_other_inputs(_case: CasePlan, _dtype: str, _inputs: Mapping[str, Array], 
 
 
 def identity(cause: Cause) -> str:
-    """The same for the same cause."""
+    """A key that is equal for equal causes."""
     return repr((cause.id, sorted(cause.parameters.items(), key=str)))
 
 
 def is_slow(stage: str, cause: Cause) -> bool:
-    """Whether a cause takes a pass through the model; a loss is computed from its output."""
+    """Whether predicting a cause takes a pass through the model, unlike that of a loss from the output."""
     changed = of_model(variants_of(cause.alteration or Alteration()))
     return bool(changed.keys() - {stage})
 
 
 def beside(origin: KernelExplanation) -> Iterator[tuple[Cause, ...]]:
-    """Changes that the tensors suggest, but for formats: less easy to believe than what a training knows."""
+    """Changes that the tensors suggest, except formats; they are less plausible than known causes of trainings."""
     for causes in proposals(origin):
         if all(cause.portable for cause in causes):
             yield tuple(replace(cause, weight=cause.weight + NAMED) for cause in causes)
 
 
 def of_stage(stage: str, part: PartEvaluator, cause: Cause) -> Cause:
-    """A cause of an op as one of the stage that it is: an option with another value is called so."""
+    """A cause of the stage's op as one of the stage; one that changes only an option's value gets that name."""
     alteration = cause.alteration or Alteration()
     form = Alteration(alteration.arguments)
     edits = ProgramEdits(part.program(form), alteration.edits)
@@ -321,7 +321,7 @@ def of_stage(stage: str, part: PartEvaluator, cause: Cause) -> Cause:
 
 
 def other_value(program: Program, edit: Edit) -> tuple[str, float, float] | None:
-    """The option to which an edit gives another value wherever it is read, with that and its own; None of others.
+    """The option that an edit changes wherever it is read, with the new and the old value; None for other edits.
 
     No option of an optimizer is negative.
     """

@@ -1,4 +1,4 @@
-"""All backends of one training in one dtype: chunk by chunk and record by record, then verdicts and causes."""
+"""Judges all backends of a training in one dtype: takes curves and records as they come, then finds the causes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from parity.training.records import Curves, Ensemble, Setting, StepRecord
 from parity.training.spec import CURVES, STAGES, Training
 
 SLOW_S = 10.0
-"""Seconds that a step of the oracle in longdouble may take; if it takes longer, float64 is judged by float64."""
+"""If a step of the oracle takes longer than this in longdouble, float64 is judged by float64."""
 APPROXIMATE = "no cause explains it, and it is as small as the error of a library's approximate functions"
 ONE_DTYPE = "judged in one dtype only, so the kind of the error is less certain"
 
@@ -51,8 +51,8 @@ class JudgedTraining:
 
 @dataclass(frozen=True)
 class BackendFaults:
-    """One backend's faults, its first divergence with its verdict, or where its curve only drifts out of the
-    envelope."""
+    """One backend's faults, its first divergence and the kind of that error, or where its curve only drifts out of
+    the envelope."""
 
     faults: Sequence[StageFault]
     divergence: FirstDivergence | None = None
@@ -61,7 +61,7 @@ class BackendFaults:
 
 
 class TrainingJudge:
-    """Judges a training in one dtype as it goes on; `diverged` has the steps at which curves have diverged so far."""
+    """Judges a training in one dtype as it runs; `diverged` has the step at which each backend's curves diverged."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class TrainingJudge:
         self.curves = CurveJudge(self.training, dtype, baseline, ensemble)
 
     def observe(self, curves: Mapping[str, Curves]) -> dict[str, tuple[int, ...]]:
-        """The next steps of all participants; returns the steps whose records are wanted, by backend."""
+        """Take the next steps of all participants; returns the steps whose records are needed, by backend."""
         self.curves.take(curves)
         taken = {name: range(c.first, c.first + c.n_steps) for name, c in curves.items() if name in self.backends}
         for name in taken:
@@ -96,7 +96,7 @@ class TrainingJudge:
         return {name: steps for name, steps in wanted.items() if steps}
 
     def take(self, name: str, record: StepRecord) -> None:
-        """A requested record."""
+        """Take a requested record."""
         self.backends[name].take(record)
 
     def judged(
@@ -106,8 +106,8 @@ class TrainingJudge:
         *,
         diagnose: bool = True,
     ) -> JudgedTraining:
-        """Verdicts and causes of all backends, without causes if there is no time for them; `others` are the
-        divergences in the case's dtypes that were judged before."""
+        """Verdicts and causes of all backends; without causes unless `diagnose`. `others` are the divergences in the
+        case's dtypes that were judged before."""
         wrong = self._faults(others or {}, diagnose=diagnose)
         comparisons = [c for name in self.backends for c in self._comparisons(name, wrong, outcomes)]
         diagnoses: list[Diagnosis] = []
@@ -125,22 +125,21 @@ class TrainingJudge:
 
     @property
     def _expected(self) -> str:
-        """The name of the curves that others are compared with: the baseline, or the oracle if the baseline has
-        none."""
+        """The run that the others are compared with: the baseline, or the oracle if the baseline has no curves."""
         alone = self.baseline not in self.curves.runs and ORACLE in self.curves.runs
         return ORACLE if alone else self.baseline
 
     def _crossings(self, name: str) -> set[int]:
-        """The steps at which a backend's curves go on to 8 envelopes, 64, 512, ..."""
+        """The steps at which a backend's curves first reach 8, 64, 512, ... envelopes."""
         curve = self.curves.runs[name]
         return curve.ratio.crossings() | curve.own.crossings()
 
     def _faults(self, others: Mapping[str, Divergences], *, diagnose: bool) -> dict[str, BackendFaults]:
         """The faults of all backends.
 
-        A curve that leaves only a baseline that is wrong itself does not diverge. Nor does one that leaves the envelope
-        in a step that is right given its own state: an element crossed a kink, or chaos went further than the few
-        perturbed runs.
+        A curve does not diverge if it differs only from a baseline that is wrong itself. Nor does it if it leaves the
+        envelope in a step that is right given its own state: then an element crossed a kink, or chaos went further than
+        the few perturbed runs show.
         """
         own = self.ensemble.of == ORACLE
         faults = {name: backend.faults(diagnose=diagnose) for name, backend in self.backends.items()}
@@ -160,7 +159,7 @@ class TrainingJudge:
 
     def _drifts(self, name: str) -> bool:
         """Whether a backend's curves left the envelope at once, and every stage was right in each step in which they
-        reached 8 envelopes, 64, 512, ..."""
+        first reached 8, 64, 512, ... envelopes."""
         both = (self.curves.runs[name].ratio, self.curves.runs[name].own)
         finite = all(np.isfinite(ratios.worst(q) or 0.0) for q in CURVES for ratios in both)
         at_once = all(ratios.jumped() for ratios in both)
@@ -169,7 +168,7 @@ class TrainingJudge:
     def _comparisons(
         self, name: str, wrong: Mapping[str, BackendFaults], outcomes: Mapping[str, CellOutcome]
     ) -> Iterator[Comparison]:
-        """One backend against the baseline by its curves, and against the oracle by its stages."""
+        """Compares a backend's curves with the baseline's, and its stages with the oracle's."""
         if name != self.baseline:
             ended = [outcomes[n] for n in (name, self._expected) if n in outcomes]
             ended = [outcome for outcome in ended if outcome.outcome is not Outcome.OK]
@@ -187,7 +186,7 @@ class TrainingJudge:
     def _curve_comparison(
         self, name: str, quantity: str, wrong: Mapping[str, BackendFaults], ended: Sequence[CellOutcome]
     ) -> Comparison:
-        """A curve by the envelope, or by a tolerance that was given; one that only drifts passes, and says so."""
+        """Compares a curve by the envelope, or by a given tolerance; one that only drifts passes as a suspect."""
         limits = self.case.tolerance.lookup(self.dtype, quantity)
         own_rules = [rule for rule in self.case.tolerance.rules if rule not in DEFAULT_TOLERANCES.rules]
         given = any(rule.applies_to(self.dtype, quantity) for rule in own_rules)
@@ -254,7 +253,7 @@ class TrainingJudge:
             )
 
     def _row(self, name: str, divergence: FirstDivergence | None, *, searched: bool) -> TrainingRow:
-        """A row of `trainings`; if no cause was `searched` for, none is missing."""
+        """A row of `trainings`; unless causes were `searched` for, a missing one is None, not unexplained."""
         curve = self.curves.runs[name]
         probes = self.backends[name].ratios() if name in self.backends else {}
         shown = {} if name == self._expected else curve.ratio if self._expected == self.baseline else curve.own

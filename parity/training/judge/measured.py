@@ -1,4 +1,4 @@
-"""One stage of one probed step: how far a backend's tensors are from what they should be, in envelopes."""
+"""Measures one stage of one probed step: the distance of a backend's tensors from the oracle's, in envelopes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from parity.training.variants import terms as cancelling_terms
 FIRST_RUNS = 3
 RUNS = 12
 EXPONENTIAL = 16.0
-"""Unit roundoffs that the exponentials of a loss may be off by, which is what its logarithm is off by absolutely, and
-its gradient relatively to what it would be for other classes. Vectorised ones lose so much: the losses of oneflow 0.9.0
-are off by 25 in float32, those of torch 2.13.0 and paddle 3.3.1 by less than 2."""
+"""The allowed error of a loss's exponentials in unit roundoffs. It is an absolute error of their logarithm, and an
+error of the gradient relative to the gradient for other classes. Vectorised exponentials lose that much: in float32,
+losses of oneflow 0.9.0 have an error of 25, those of torch 2.13.0 and paddle 3.3.1 less than 2."""
 NEAR = 4.0
-"""More runs are made where the first ones leave a ratio from here on."""
+"""More runs are made if the first ones give a ratio of at least this."""
 FAR = 1e4
-"""No envelope grows by so much with more runs, except where an activation has a kink."""
+"""More runs never enlarge an envelope by so much, unless an activation has a kink."""
 POOLED = 1.0 / 16.0
-"""The part of a unit roundoff of the largest gradient that any gradient may be off by."""
+"""The allowed error of any gradient, in unit roundoffs of the largest gradient."""
 ZERO = 4.0
-"""A gradient of so many envelopes is zero but for rounding."""
+"""A gradient of at most so many envelopes is zero except for rounding."""
 CANCELLED = 8.0
-"""Unit roundoffs of its terms that such a gradient may hold: each of many terms brings its own."""
+"""The allowed error of such a gradient in unit roundoffs of its terms, since each of many terms is rounded."""
 TOLERATED = 160.0
-"""Unit roundoffs, beside the size of its tensor, of an error in the forward pass, the loss or a gradient that is
-shown but fails nothing where no cause explains it: the functions of a library are approximations of this order."""
+"""An unexplained error in the forward pass, the loss or a gradient is shown, but fails nothing, if it is at most so
+many unit roundoffs of its tensor's size: a library's functions are approximations of this order."""
 APPROXIMATED = ("forward", "loss", "gradient")
-"""The stages in which such functions are at work."""
+"""The stages that call such functions."""
 KINDS: Mapping[str, tuple[str, ...]] = {
     "forward": ("output", "buffer."),
     "loss": ("loss",),
@@ -45,12 +45,12 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "clip": ("clipped.", "norm"),
     "update": ("param.", "state."),
 }
-"""The tensors of a record that belong to a stage."""
+"""Stage to the names, or prefixes of names, of its tensors in a record."""
 
 
 @dataclass(frozen=True)
 class MeasuredStage:
-    """A stage of a probe: the tensors as observed and as they should be, the error bounds, and the ratio by tensor."""
+    """A stage of a probe: the observed and the exact tensors, their envelopes, and the error ratio by tensor."""
 
     probe: StepRecord
     observed: Arrays = field(default_factory=dict)
@@ -60,7 +60,7 @@ class MeasuredStage:
 
     @property
     def tensors_outside(self) -> list[str]:
-        """The tensors that are outside, the worst first."""
+        """The tensors that exceed the error bound, the worst first."""
         outside = [name for name, ratio in self.ratios.items() if ratio >= ERROR_BOUND]
         return sorted(outside, key=lambda name: -self.ratios[name])
 
@@ -76,11 +76,11 @@ class MeasuredStage:
 
     @property
     def outside(self) -> bool:
-        """Whether a tensor is outside."""
+        """Whether any tensor exceeds the error bound."""
         return self.worst >= ERROR_BOUND
 
     def small(self, dtype: str) -> bool:
-        """Whether every error is at most TOLERATED unit roundoffs of its tensor's size, or a part of the largest's."""
+        """Whether every error is at most TOLERATED unit roundoffs of its tensor's size, or POOLED of the largest."""
         sizes = {name: size(values).rms for name, values in self.exact.items()}
         floor = POOLED * max(sizes.values(), default=0.0)
         limit = TOLERATED * UNIT_ROUNDOFF[dtype]
@@ -93,9 +93,9 @@ class MeasuredStage:
 
 
 def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Variants = NOTHING) -> MeasuredStage | None:
-    """A stage under a hypothesis, by default none, with the envelope of careful implementations that do the same.
+    """Measures a stage under `changes`, by default none, with the envelope of careful implementations that share them.
 
-    None where the backend does not show the stage; inf where its tensors do not fit each other.
+    Returns None if the backend does not expose the stage; the ratio is inf if its tensors do not fit together.
     """
     if not shown(stage, probe):
         return None
@@ -127,7 +127,7 @@ def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Variants
 
 
 class EnsembleErrors:
-    """The largest error of careful implementations at each element, as runs are added."""
+    """The largest error of all runs of careful implementations, element by element."""
 
     def __init__(self, exact: Arrays, dtype: str) -> None:
         self._exact = exact
@@ -135,7 +135,7 @@ class EnsembleErrors:
         self._finite = {n: np.zeros(v.shape, np.bool_) for n, v in exact.items()}
 
     def add(self, tensors: Arrays) -> None:
-        """One run more."""
+        """Add a run."""
         for name, exact in self._exact.items():
             with np.errstate(invalid="ignore"):
                 self._largest[name] = np.fmax(self._largest[name], np.abs(tensors[name] - exact))
@@ -153,46 +153,46 @@ def ratios(observed: Arrays, exact: Arrays, envelopes: Mapping[str, Envelope]) -
 
 
 def narrow_updates(oracle: StepOracle, probe: StepRecord) -> list[Variants]:
-    """The updates whose attributes are kept in float32."""
+    """The variants of the update that keep attributes in float32."""
     params = params_of(oracle.training, 0, probe.step, 1.0, Update())
     variants = OPS[oracle.training.optimizer].variants(params, {})
     return [{"update": variant.arguments} for variant in variants if variant.id == "attribute-precision"]
 
 
 def fits(training: Training, probe: StepRecord) -> bool:
-    """Whether the tensors that a stage starts from have the shapes of the model's."""
+    """Whether the tensors that stages start from have the model's shapes."""
     shapes = {tensor.name: tensor.shape for tensor in training.tensors}
     grads = {name: values for name, values in probe.tensors.items() if name.startswith(("grad.", "clipped."))}
     return all(values.shape == shapes.get(owner(name)) for name, values in {**probe.before, **grads}.items())
 
 
 def shown(stage: str, probe: StepRecord) -> bool:
-    """Whether the record has a tensor of the stage."""
+    """Whether the record has any tensor of the stage."""
     return any(name.startswith(KINDS[stage]) for name in probe.tensors)
 
 
 def kinked(oracle: StepOracle) -> bool:
-    """Whether an activation of the model has a kink, which an element may cross by rounding."""
+    """Whether an activation of the model has a kink, which rounding may make an element cross."""
     return any(layer.op == "relu" for layer in walk(oracle.training.layers))
 
 
 def wrong_parts(probes: Sequence[MeasuredStage]) -> tuple[str, ...]:
-    """The parameters, buffers and other tensors that are outside in any of these probes of a stage; nothing where all
-    are, or where the stage has one tensor only."""
+    """The parameters, buffers and other tensors that are wrong in any of these probes of a stage; empty if all are
+    wrong."""
     every = {own: None for one in probes for own in map(belonging, one.exact)}
     outside = {own for one in probes for own in map(belonging, one.tensors_outside)}
     return tuple(own for own in every if own in outside) if outside < every.keys() else ()
 
 
 def belonging(name: str) -> str:
-    """The parameter or buffer that a tensor of a record belongs to; the tensor itself where it belongs to none."""
+    """The parameter or buffer that a tensor of a record belongs to, else the tensor's own name."""
     return owner(name) or name
 
 
 def observed_of(probe: StepRecord, exact: Arrays, dtype: str) -> dict[str, Array]:
-    """The backend's tensors of the stage in the dtype, a scalar in the exact one's shape.
+    """The backend's tensors of the stage in `dtype`; scalars get the shape of the exact ones.
 
-    A whole kind of tensors that the mode does not show is left out; a single one that is missing is NaN.
+    A kind of tensors that the mode does not expose is left out; a single missing tensor is NaN.
     """
     tensors = probe.tensors
     kinds = {kind_of(name) for name in tensors}
@@ -208,7 +208,7 @@ def observed_of(probe: StepRecord, exact: Arrays, dtype: str) -> dict[str, Array
 
 
 def kind_of(name: str) -> str:
-    """What a tensor is: `param`, `grad`, `state.exp_avg`."""
+    """The kind of a tensor: `param`, `grad`, `state.exp_avg`."""
     head, _, rest = name.partition(".")
     return f"{head}.{rest.partition('.')[0]}" if head == "state" else head
 
@@ -220,7 +220,7 @@ def owner(name: str) -> str:
 
 
 def ratio(observed: Array, exact: Array, envelope: Envelope) -> float:
-    """A tensor's error ratio; inf for another shape."""
+    """A tensor's error ratio; inf if the shapes differ."""
     if observed.shape != exact.shape:
         return float("inf")
     return error_ratio(observed, exact.astype(WORK[str(observed.dtype)]), envelope)
@@ -229,8 +229,8 @@ def ratio(observed: Array, exact: Array, envelope: Envelope) -> float:
 def widened(
     oracle: StepOracle, stage: str, probe: StepRecord, exact: Arrays, envelopes: Mapping[str, Envelope]
 ) -> dict[str, Envelope]:
-    """The envelopes with a floor for gradients, so that one whose terms cancel has a scale: a part of the others', and
-    where it is zero but for rounding, that of its terms."""
+    """The envelopes with a floor for gradients, so that one whose terms cancel has a scale: a part of the largest
+    gradient's, and if it is zero except for rounding, that of its terms."""
     unit = UNIT_ROUNDOFF[oracle.dtype]
     if stage == "loss" and oracle.training.loss.name == "cross_entropy":
         return {n: e.joined(Envelope(EXPONENTIAL * unit, EXPONENTIAL * unit)) for n, e in envelopes.items()}
@@ -252,6 +252,6 @@ def widened(
 
 
 def error_of(values: Array, part: float) -> Envelope:
-    """The envelope that is this part of a tensor."""
+    """The envelope of an error that is this part of a tensor."""
     own = size(values)
     return Envelope(part * own.rms, part * own.max)

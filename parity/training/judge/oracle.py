@@ -1,8 +1,8 @@
-"""What a step should have given: the oracle in a backend's own place, stage by stage, with or without a hypothesis.
+"""Computes what a step should be, stage by stage, from the backend's own state, with or without changes.
 
-Every stage starts from what the backend itself had: the forward pass and the gradient from its parameters and rows, the
-loss from its output, clipping from its gradients, the update from its clipped gradients, rates and states. What a mode
-does not show is taken from the stage before.
+Every stage starts from the backend's own tensors: the forward pass and the gradient from its parameters and rows, the
+loss from its output, clipping from its gradients, the update from its clipped gradients, rates and states. If a mode
+does not expose these, the oracle's result of the stage before is used.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ MAX_CACHED_ELEMENTS = 1 << 23
 
 
 class UnknownError(LookupError):
-    """The records do not have what an answer starts from."""
+    """The records lack what a stage starts from."""
 
 
 NOTHING: Variants = {}
-"""The recipe. Beside the variants of `model`: `update` has the fields of `Update`, and arguments of the optimizer's
-reference; `clip` those of the op that clips, with `scope` (of `Clip`), `without` (of `Clipping`) and `ignored`; `loss`
-and `gradient` a `factor`; `gradient` also `earlier`, which gradients of the step before are there as well (`grad` or
-`clipped`), `stale`: they are there alone, and `of`, the parameters for whose gradients all of this holds."""
+"""No changes. Changes are the variants of `model`, and these keys: `update` has the fields of `Update` and arguments of
+the optimizer's reference; `clip` has those of the clipping op, `scope` (of `Clip`), `without` (of `Clipping`) and
+`ignored`; `loss` and `gradient` have a `factor`; `gradient` also has `earlier`, which gradients of the step before are
+added (`grad` or `clipped`), `stale`, which takes them alone, and `of`, the only parameters that this applies to."""
 
 
 def merged(one: Variants, other: Variants) -> Variants:
-    """Both together."""
+    """Both changes together; `other` wins."""
     return {name: {**one.get(name, {}), **other.get(name, {})} for name in {**one, **other}}
 
 
 class StepOracle:
-    """Answers what a step gives, in a dtype; remembers the passes through the model."""
+    """Computes the stages of steps in a dtype; caches passes through the model."""
 
     def __init__(self, case_id: str, training: Training, dtype: str, setting: Setting, wide: Any) -> None:
         self.case_id, self.training, self.dtype, self.setting = case_id, training, dtype, setting
@@ -55,9 +55,9 @@ class StepOracle:
     def answer(
         self, stage: str, probe: StepRecord, changes: Variants = NOTHING, run: int | None = None
     ) -> dict[str, Array]:
-        """What the tensors of a stage should be: in the wide dtype, or as `run` of the ensemble in the case's dtype.
+        """The tensors of a stage: in the wide dtype, or as `run` of the ensemble in the case's dtype.
 
-        Raises UnknownError where the records lack what the stage starts from.
+        Raises UnknownError if the records lack what the stage starts from.
         """
         with np.errstate(all="ignore"):
             try:
@@ -66,13 +66,13 @@ class StepOracle:
                 raise UnknownError(str(error)) from error
 
     def cast(self, values: Array, name: str, run: int | None) -> Array:
-        """A tensor as the stage starts from it: wide, or in the dtype and perturbed by a unit roundoff."""
+        """A tensor that a stage starts from: in the wide dtype, or in the case's and perturbed by a unit roundoff."""
         if values.dtype.kind != "f":
             return values
         return values.astype(self.wide) if run is None else perturbed(values, self.dtype, self.case_id, name, run)
 
     def cast_all(self, tensors: Arrays, kind: str, run: int | None) -> dict[str, Array]:
-        """Several of them."""
+        """Several tensors, cast."""
         return {name: self.cast(v, f"{kind}.{name}", run) for name, v in tensors.items()}
 
     def forward(self, probe: StepRecord, changes: Variants, run: int | None) -> dict[str, Array]:
@@ -81,7 +81,7 @@ class StepOracle:
         return {"output": step.output, **{f"buffer.{n}": v for n, v in step.buffers.items()}}
 
     def loss(self, probe: StepRecord, changes: Variants, run: int | None) -> dict[str, Array]:
-        """`loss`, from the backend's own output."""
+        """`loss`, from the backend's output."""
         output = probe.tensors.get("output")
         if output is None:
             loss = self.passed(probe, changes, run, backward=not changes).loss
@@ -92,7 +92,7 @@ class StepOracle:
         return {"loss": times(loss, changes.get("loss", {}))}
 
     def gradient(self, probe: StepRecord, changes: Variants, run: int | None) -> dict[str, Array]:
-        """`grad.<parameter>`; raises UnknownError where a change of them cannot be computed."""
+        """`grad.<parameter>`; raises UnknownError if a change of them cannot be computed."""
         options = changes.get("gradient", {})
         grads = self.passed(probe, changes, run).grads
         changed = {n: times(g, options) for n, g in grads.items()}
@@ -102,17 +102,17 @@ class StepOracle:
         return {f"grad.{n}": changed[n] if n in of else grads[n] for n in grads}
 
     def clip(self, probe: StepRecord, changes: Variants, run: int | None) -> dict[str, Array]:
-        """`clipped.<parameter>` and `norm`, from the backend's own gradients."""
+        """`clipped.<parameter>` and `norm`, from the backend's gradients."""
         own = unprefixed("grad", probe.tensors)
         grads = self.cast_all(own, "grad", run) if own else unprefixed("grad", self.gradient(probe, changes, run))
         if run is not None and run % 6 == 4:
-            # What a sum in sequence loses depends on whether the large numbers come first.
+            # The error of a sum in sequence depends on whether large numbers come first.
             grads = dict(reversed(grads.items()))
         after, norm = clipped(self.training, grads, clipping_of(self.training, changes), sums_of(run))
         return {**{f"clipped.{n}": v for n, v in after.items()}, "norm": norm}
 
     def update(self, probe: StepRecord, changes: Variants, run: int | None) -> dict[str, Array]:
-        """`param.<parameter>` and `state.<state>.<parameter>`, from the backend's own clipped gradients."""
+        """`param.<parameter>` and `state.<state>.<parameter>`, from the backend's clipped gradients."""
         own = unprefixed("clipped", probe.tensors) or (
             unprefixed("grad", probe.tensors) if self.training.clip is None else {}
         )
@@ -126,8 +126,8 @@ class StepOracle:
         return updated(self.training, probe.step, before, grads, lr, change, sums_of(run))
 
     def terms(self, probe: StepRecord) -> dict[str, Array]:
-        """How far the gradients are from those for other classes: the size of what cancels in a well-trained model,
-        where a softmax is almost its target. Nothing of other losses."""
+        """The difference between the gradients and those for other classes: the size of the terms that cancel in a
+        well-trained model, whose softmax is close to the target. Empty for other losses."""
         if self.training.loss.name != "cross_entropy":
             return {}
         grads, other = (self.passed(probe, NOTHING, None, next_class=shift).grads for shift in (False, True))
@@ -136,7 +136,7 @@ class StepOracle:
     def passed(
         self, probe: StepRecord, changes: Variants, run: int | None, *, backward: bool = True, next_class: bool = False
     ) -> StepGradients:
-        """A pass through the model from the backend's own parameters, buffers and rows, remembered by their bits."""
+        """A pass through the model from the backend's parameters, buffers and rows, cached by their bits."""
         own = {**unprefixed("param", probe.before), **unprefixed("buffer", probe.before)}
         model = of_model(changes)
         key = digest(own, probe.rows, repr((sorted(model.items()), next_class)), run)
@@ -171,9 +171,8 @@ STAGES: Mapping[str, Callable[[StepOracle, StepRecord, Variants, int | None], di
 }
 """The stages that the oracle computes; data and schedule are known for every step without it."""
 
-
 OF_STEPS = frozenset(("update", "clip", "gradient"))
-"""What variants change beside the model."""
+"""The keys of changes outside the model."""
 
 
 def of_model(changes: Variants) -> Variants:
@@ -185,14 +184,14 @@ def of_model(changes: Variants) -> Variants:
 
 
 def times(values: Array, options: Mapping[str, Any]) -> Array:
-    """The multiple of a tensor, where options have a factor."""
+    """The tensor times the factor in the options, if there is one."""
     return values * values.dtype.type(options["factor"]) if "factor" in options else values
 
 
 def with_earlier(grads: Arrays, probe: StepRecord, kind: str, *, stale: bool) -> dict[str, Array]:
-    """The gradients of the step before, `grad` or `clipped`, on top of these, or (`stale`) in place of them.
+    """These gradients plus those of the step before (`kind`: `grad` or `clipped`), or only the latter if `stale`.
 
-    Nothing is left in step 1; UnknownError where they are not known.
+    Step 1 has no step before; raises UnknownError if its gradients are unknown.
     """
     if not stale and probe.step == 1:
         return dict(grads)
@@ -204,7 +203,7 @@ def with_earlier(grads: Arrays, probe: StepRecord, kind: str, *, stale: bool) ->
 
 
 def clipping_of(training: Training, changes: Variants) -> Clipping | None:
-    """How gradients are clipped instead; None: as the recipe says."""
+    """The changed clipping; None if the recipe's is unchanged."""
     options = dict(changes.get("clip", {}))
     recipe = training.clip
     if not options or recipe is None:
@@ -217,19 +216,19 @@ def clipping_of(training: Training, changes: Variants) -> Clipping | None:
 
 
 def update_of(changes: Variants, narrow: str = "") -> Update:
-    """What is changed of the update; all options are rounded to `narrow`, where no others are rounded."""
+    """The changed update; its options are rounded to `narrow`, unless the changes have their own rounding."""
     options = {"narrow": narrow, **changes.get("update", {})}
     known = {name: options.pop(name) for name in vars(Update()).keys() & options.keys()}
     return Update(options, **known)
 
 
 def sums_of(run: int | None) -> Functions:
-    """The order of sums in a perturbed run: every third one sums in sequence."""
+    """The functions for sums in a run: every third perturbed run sums in sequence."""
     return MODEL_IN_SEQUENCE if run is not None and run % 3 == 1 else IN_PAIRS
 
 
 def digest(tensors: Arrays, rows: Array, variants: str, run: int | None) -> str:
-    """The same for the same bits and the same question."""
+    """A key that is equal for equal bits and equal changes."""
     hashed = hashlib.blake2b(f"{variants}\0{run}".encode(), digest_size=16)
     for name in sorted(tensors):
         hashed.update(name.encode())

@@ -1,5 +1,5 @@
-"""The probed steps: the first ones, those where the recipe changes, some spread over the run, and where a curve
-diverges."""
+"""Chooses the steps to probe: the first ones, those where the schedule changes, some spread over the run, and those
+where a curve diverges."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from parity.training.schedules import SCHEDULES
 from parity.training.spec import Training
 
 FIRST = (1, 2, 3)
-"""Two steps in a row show what one leaves to the next."""
+"""Consecutive steps show what one step leaves for the next."""
 PROBES = 8
 FEWEST = 2
 PROBES_S = 300.0
-"""About how many seconds the oracle may take for the probes of all backends; the first two are always made."""
+"""Approximate limit on the oracle's seconds for the probes of all backends; the first two are always made."""
 
 
 def planned_steps(training: Training, n_backends: int = 1, dtype: str = "float32") -> tuple[int, ...]:
-    """The steps that are always probed, in order: about eight, fewer if the oracle is slow."""
+    """The steps that are always probed, in order: about PROBES, fewer if the oracle is slow."""
     first = [step for step in (*FIRST, *turns(training)) if 1 <= step <= training.steps]
     room = max(0, PROBES - len(set(first)))
     spread = np.linspace(FIRST[-1], training.steps, room + 1)[1:].round().astype(int).tolist() if room else []
@@ -31,7 +31,7 @@ def planned_steps(training: Training, n_backends: int = 1, dtype: str = "float32
 
 
 def turns(training: Training) -> Iterator[int]:
-    """The steps at which the rule for the rate changes: before and after the end of a warm-up, or of the first step."""
+    """The steps before and after the end of the warm-up, or of the first interval of a step schedule."""
     kind = SCHEDULES[training.schedule.name]
     options = kind.options(**training.schedule.options)
     length = getattr(options, kind.warmup) if kind.warmup else getattr(options, "step_size", 0)
@@ -40,5 +40,5 @@ def turns(training: Training) -> Iterator[int]:
 
 
 def around(step: int, last: int) -> tuple[int, ...]:
-    """A step and its neighbours, as far as they were taken."""
+    """A step and its neighbours, between 1 and `last`."""
     return tuple(s for s in (step - 1, step, step + 1) if 1 <= s <= last)

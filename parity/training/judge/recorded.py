@@ -1,4 +1,4 @@
-"""What every step shows without the oracle: its rows and its rates."""
+"""Judges the rows and rates of every step, which takes no oracle."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ OF_NO_STEP = Cause("unexplained", {"rows": "of no step"})
 SHUFFLED = Cause("batch-order", {"rows": "another shuffle: no row comes twice in an epoch"})
 SHARE = 0.5
 SHOWN = 3
-"""How many rates are shown where no cause explains them."""
+"""At most so many unexplained rates are shown."""
 
 
 def rivals(best: Cause, causes: Iterable[Cause]) -> list[dict[str, Any]]:
-    """Equally simple causes with another id, one of each."""
+    """Equally simple causes with other ids, one of each."""
     others = {c.id: dict(c.parameters) for c in causes if c.id != best.id and c.weight <= best.weight}
     return [{"id": name, "parameters": parameters} for name, parameters in others.items()]
 
 
 @dataclass
 class UsedRows:
-    """The rows that one backend used, against those of the steps, [steps, batch]."""
+    """The rows that one backend used, compared with the planned ones, `order` [steps, batch]."""
 
     order: Array
     accumulation: int = 1
@@ -48,7 +48,7 @@ class UsedRows:
     used: list[Array] = field(default_factory=list)
 
     def take(self, first: int, rows: Array) -> None:
-        """The rows [n, batch] of the steps from `first` on."""
+        """Take the rows [n, batch] of the steps from `first` on."""
         wanted = self.order[first - 1 : first - 1 + len(rows)]
         for step, (used, right) in enumerate(zip(rows, wanted, strict=False), first):
             if not self._is_right(used, right):
@@ -58,14 +58,14 @@ class UsedRows:
             self.used.append(used)
 
     def _is_right(self, used: Array, right: Array) -> bool:
-        """Whether these are the rows of a step; ranks may share those of a micro-batch as they like."""
+        """Whether these are the rows of a step; ranks may share those of a micro-batch in any way."""
         if self.ranks == 1 or used.shape != right.shape:
             return np.array_equal(used, right)
         parts = (np.split(rows, self.accumulation) for rows in (used, right))
         return all(np.array_equal(np.sort(one), np.sort(other)) for one, other in zip(*parts, strict=True))
 
     def _cause(self, step: int, used: Array, right: Array) -> Cause:
-        """Why a step has other rows."""
+        """The cause of a step's wrong rows."""
         if len(np.unique(used)) < min(len(used), len(np.unique(right))):
             return Cause("repeated-data", {"rows": self._repeated(used)})
         if np.array_equal(np.sort(used), np.sort(right)):
@@ -79,14 +79,14 @@ class UsedRows:
         return OF_NO_STEP
 
     def _repeated(self, used: Array) -> str:
-        """Where the same rows are twice in a step."""
+        """How rows repeat within a step."""
         batches = np.split(used, self.accumulation)
         shards = [np.array_split(batch, self.ranks) for batch in batches]
         same = all(np.array_equal(np.sort(part), np.sort(parts[0])) for parts in shards for part in parts)
         return "every rank has the same rows" if same and self.ranks > 1 else "rows come more than once in a step"
 
     def _is_shuffled(self) -> bool:
-        """Whether no row comes twice in an epoch, as a shuffle of another seed would have it."""
+        """Whether no row comes twice in an epoch, as in a shuffle with another seed."""
         n_rows = [len(np.unique(self.order[:n])) for n in range(1, len(self.order) + 1)]
         epoch = sum(n == (i + 1) * self.order.shape[1] for i, n in enumerate(n_rows))
         epochs = [np.concatenate(self.used[i : i + epoch]) for i in range(0, len(self.used), epoch)]
@@ -94,7 +94,7 @@ class UsedRows:
 
     @property
     def fault(self) -> StageFault | None:
-        """The cause of most of the steps with other rows; None where there are none."""
+        """The fault, with the cause of most steps with wrong rows; None if all rows are right."""
         if not self.wrong_steps:
             return None
         causes = {repr(cause): cause for cause in self.wrong_steps.values()}
@@ -108,31 +108,31 @@ class UsedRows:
 
 @dataclass
 class UsedRates:
-    """The rates that one backend used, against the schedule's."""
+    """The rates that one backend used, compared with the schedule's."""
 
     training: Training
     dtype: str
     seen: list[Array] = field(default_factory=list)
 
     def take(self, lr: Array) -> None:
-        """The rates [n, groups] of the next steps."""
+        """Take the rates [n, groups] of the next steps."""
         self.seen += list(np.asarray(lr, np.float64))
 
     @property
     def ratios(self) -> Array:
-        """How far the rates of every step are from the schedule's, in unit roundoffs."""
+        """The distance of every step's rates from the schedule's, in unit roundoffs."""
         return self._ratios(self._expected()) if self.seen else np.zeros(0)
 
     @property
     def worst(self) -> tuple[float, Metrics] | None:
-        """The largest ratio, and the metrics of all rates; None where they are not shown."""
+        """The largest ratio, and the metrics of all rates; None if the rates are unknown."""
         if not self.seen or not np.isfinite(self.seen).any():
             return None
         return float(self.ratios.max()), compare(np.stack(self.seen), self._expected(), 0.0, 0.0)
 
     @property
     def fault(self) -> StageFault | None:
-        """The cause of wrong rates; None if the rates are right."""
+        """The fault with its cause; None if the rates are right."""
         ratios = self.ratios
         steps = tuple((np.flatnonzero(ratios >= ERROR_BOUND) + 1).tolist())
         if not steps:
@@ -148,7 +148,7 @@ class UsedRates:
         return replace(fault, causes=(best,), left=left, evidence=evidence)
 
     def _edited(self, fault: StageFault) -> StageFault:
-        """The fault with an edit of the schedule that gives its rates; where none does, with some of the rates."""
+        """The fault with an edit of the schedule that gives these rates; if there is none, with some of the rates."""
         wrong = self._wrong_groups()
         seen, exact, unit = (values[:, wrong] for values in (np.stack(self.seen), self._expected(), self._unit()))
         lr = np.array([float(group.options["lr"]) for group in self.training.groups])[wrong]
@@ -172,14 +172,14 @@ class UsedRates:
         return tuple(name for group in groups for name in group.parameters)
 
     def _first_rates(self, steps: Sequence[int]) -> dict[str, list[Any]]:
-        """The first rates that are off, of the group that is furthest off, beside the exact ones."""
+        """The first wrong rates of the worst group, beside the exact ones."""
         first, seen, exact = list(steps[:SHOWN]), np.stack(self.seen), self._expected()
         group = int(np.argmax(np.nan_to_num(self._distances(exact), nan=inf)[first[0] - 1]))
         rows = [step - 1 for step in first]
         return {"steps": first, "mine": seen[rows, group].tolist(), "exact": exact[rows, group].tolist()}
 
     def _causes(self) -> Iterator[tuple[Cause, Array]]:
-        """What the rates may be instead, and what they would then be, [steps, groups]."""
+        """Possible causes, each with the rates [steps, groups] that it predicts."""
         expected = self._expected()
         kind = SCHEDULES[self.training.schedule.name]
         for variant in kind.variants(kind.options(**self.training.schedule.options)):
@@ -198,7 +198,7 @@ class UsedRates:
             yield Cause("scaled", {"factor": factor}, weight=1.0), expected * factor
 
     def _of_other_groups(self, expected: Array) -> Iterator[tuple[Cause, Array]]:
-        """A group with the rates of another one; all with those of the first."""
+        """A group with the rates of another group; all groups with those of the first."""
         groups = self.training.groups
         for i, j in permutations(range(len(groups)), 2):
             changed = expected.copy()
@@ -210,16 +210,16 @@ class UsedRates:
             yield first, np.broadcast_to(expected[:, :1], expected.shape)
 
     def _expected(self, **arguments: Any) -> Array:
-        """The schedule's rates [steps, groups], with its arguments changed."""
+        """The schedule's rates [steps, groups], with changed arguments."""
         return np.array([rates(self.training, step, **arguments) for step in range(1, len(self.seen) + 1)])
 
     def _ratios(self, expected: Array) -> Array:
-        """The largest distance of each step."""
+        """The largest distance in each step."""
         worst: Array = self._distances(expected).max(axis=1)
         return worst
 
     def _distances(self, expected: Array) -> Array:
-        """The distance of each rate in units."""
+        """The distance of each rate in unit roundoffs."""
         seen = np.stack(self.seen)
         with np.errstate(invalid="ignore"):
             ratios = np.abs(seen - expected) / self._unit()
@@ -230,7 +230,7 @@ class UsedRates:
     def _unit(self) -> Array:
         """The unit roundoff of the largest rate of each group, [steps, groups].
 
-        A schedule that is computed from step to step may lose one in each, in float64, in which it is computed.
+        A schedule that is updated in float64 from step to step may lose one unit roundoff of float64 in each step.
         """
         scale = np.maximum(np.abs(self._expected()).max(axis=0), np.finfo(np.float64).tiny)
         lost = 2.0**-53 * np.arange(1, len(self.seen) + 1)[:, None]

@@ -1,4 +1,4 @@
-"""The rates of a training as the tensor of an op, the schedule, so that edits of its formula apply to them."""
+"""Presents the rates of a training as the output of an op, the schedule, so that edits of its formula apply."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from parity.training.spec import Schedule
 
 RATE = "rate"
 FEWEST, FEWEST_FITTED = 2, 3
-"""The least number of different rates that an edit explains; of one with a fitted number."""
+"""An edit, or one with a fitted number, must explain at least so many different wrong rates."""
 
 
 def rates_as_tensors(tensors: Mapping[str, Any], params: Any, *, kind: ScheduleKind) -> dict[str, Any]:
-    """The rates [steps, groups] of the steps `t` = 0, 1, ... [steps, 1] from those of the groups, `lr`."""
+    """The rates [steps, groups] in the steps `t` = 0, 1, ... [steps, 1] from the groups' base rates `lr`."""
     return {RATE: kind.formula(tensors["lr"], tensors["t"], params)}
 
 
 def shape_of_rates(_params: Any, given: Mapping[str, Any]) -> TensorShapes:
-    """A rate for each step and group."""
+    """One rate for each step and group."""
     return TensorShapes(given, {RATE: np.broadcast_shapes(*given.values())})
 
 
@@ -64,14 +64,14 @@ class RatesEvaluator(Evaluator):
         super().__init__(case, "float64", inputs, {RATE: exact}, {RATE: Envelope.relative(1.0, unit)}, op)
 
     def own_envelopes(self, _alteration: Alteration) -> Mapping[str, Envelope]:
-        """A rate is a few operations on numbers, however it is computed."""
+        """The same for every alteration: a rate takes only a few operations."""
         return self.envelopes
 
 
 @np.errstate(all="ignore")
 def explanations(schedule: Schedule, lr: Array, seen: Array, exact: Array, unit: Array) -> list[KernelExplanation]:
-    """The edits of the schedule that give the rates [steps, groups] as `seen`, the simplest first, where the groups
-    have the rates `lr`; a rate may be off by `unit`. Nothing where fewer are off than could tell edits apart."""
+    """The edits of the schedule that give the `seen` rates [steps, groups] within `unit`, the simplest first; `lr` are
+    the groups' base rates. Empty if there are too few wrong rates to tell edits apart."""
     evaluator = RatesEvaluator(schedule, lr, exact, unit)
     start = unaltered(evaluator, {RATE: seen})
     n_wrong = len(np.unique(seen[np.abs(seen - exact) > unit]))
@@ -83,7 +83,7 @@ def explanations(schedule: Schedule, lr: Array, seen: Array, exact: Array, unit:
 
 
 def with_option(explanation: KernelExplanation) -> KernelExplanation:
-    """An edit of the value of an option by the name of that option."""
+    """The explanation; if it only changes the value of an option, as the cause `option-value`."""
     (cause,) = explanation.causes
     alteration = cause.alteration or Alteration()
     program = explanation.evaluator.program(Alteration(alteration.arguments))

@@ -1,4 +1,4 @@
-"""One backend of a training: what is measured of its steps as they come, and why it is outside where it is."""
+"""Judges one backend of a training: measures its steps as they come, and explains those that are wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parity.training.records import Curves, StepRecord
 from parity.training.spec import STAGES
 
 KEPT = 3
-"""So many probes outside, and so many inside, are kept of every stage for the search: the first ones and the last."""
+"""Of every stage, so many wrong and so many right probes are kept for the search: the first ones and the last."""
 
 
 OF_OPS: Mapping[str, Callable[[OpFault], bool]] = {
@@ -30,13 +30,13 @@ OF_OPS: Mapping[str, Callable[[OpFault], bool]] = {
     "loss": lambda fault: fault.of_loss and not fault.of_gradients,
     "gradient": lambda _: True,
 }
-"""The stages that are made of ops, and which faults of these show in them."""
+"""The stages that consist of the model's ops, each with a test for the ops' faults that show in it."""
 
 
 @dataclass
 class StageProbes:
-    """What is kept of a stage: some probes outside and inside, the steps outside, the worst measurement with its
-    `tensor`, and whether all errors are `small` enough to be tolerated."""
+    """What is kept of a stage: some wrong (`outside`) and right (`inside`) probes, the wrong `steps` and all `probed`
+    ones, the worst ratio with its `tensor`, and whether all errors are `small` enough to be tolerated."""
 
     outside: list[MeasuredStage] = field(default_factory=list)
     inside: list[MeasuredStage] = field(default_factory=list)
@@ -48,7 +48,7 @@ class StageProbes:
     small: bool = True
 
     def take(self, measured: MeasuredStage, dtype: str) -> None:
-        """One probe more."""
+        """Add a probe."""
         if measured.outside:
             self.steps.append(measured.probe.step)
             self.small = self.small and measured.small(dtype)
@@ -78,13 +78,13 @@ class StepJudge:
         self._last: StepRecord | None = None
 
     def observe(self, curves: Curves) -> None:
-        """The next steps."""
+        """Take the next steps."""
         self.rows.take(curves.first, curves.rows)
         self.rates.take(curves.lr)
         self.n_steps = curves.first + curves.n_steps - 1
 
     def take(self, record: StepRecord) -> None:
-        """The record of a step, later than those before."""
+        """Take the record of a step; steps come in order."""
         follows = self._last is not None and self._last.step == record.step - 1
         probe = replace(record, previous=self._last if follows else None)
         grads = {n: v for n, v in record.tensors.items() if n.startswith(("grad.", "clipped."))}
@@ -98,7 +98,7 @@ class StepJudge:
                 self.stages.setdefault(stage, StageProbes()).take(measured, self.oracle.dtype)
 
     def right_at(self, step: int) -> bool:
-        """Whether the step and the one before it were probed, and every stage of both is inside or tolerated."""
+        """Whether the step and the one before it were probed, and every stage of both is right or tolerated."""
         known = self.ratios()
         return all(
             len(known.get(s, {})) > len(("data", "schedule"))
@@ -108,7 +108,7 @@ class StepJudge:
         )
 
     def ratios(self) -> dict[int, dict[str, float]]:
-        """Of every probe, the ratio of each stage that was observed, in the order of the stages."""
+        """The ratio of each observed stage in every probed step, in the order of the stages."""
         rates = self.rates.ratios
         ratios = {}
         for step, known in sorted(self.probes.items()):
@@ -118,7 +118,7 @@ class StepJudge:
         return ratios
 
     def seen(self, stage: str) -> tuple[float, Metrics | None] | None:
-        """The largest ratio of a stage, with the metrics of its worst tensor; None where it was not observed."""
+        """The largest ratio of a stage, with the metrics of its worst tensor; None if it was not observed."""
         if not self.n_steps:
             return None
         if stage == "data":
@@ -129,9 +129,9 @@ class StepJudge:
         return None if probes is None else (probes.worst, probes.metrics)
 
     def faults(self, *, diagnose: bool = True) -> list[StageFault]:
-        """Every stage outside that is no consequence of another, the first to diverge first; why, where to `diagnose`.
+        """The wrong stages that do not follow from others, in the order of divergence, with causes if `diagnose`.
 
-        Those that no cause explains and that are off by little are `tolerated` instead.
+        Stages with small, unexplained errors are `tolerated` instead.
         """
         self.tolerated = set()
         faults = [fault for fault in (self.rows.fault, self.rates.fault) if fault is not None]
@@ -146,7 +146,7 @@ class StepJudge:
         return sorted(faults, key=lambda fault: (fault.first, STAGES.index(fault.stage)))
 
     def _fault(self, stage: str, probes: StageProbes, causes: Sequence[Cause], diagnose: bool) -> StageFault | None:
-        """Why a stage is outside; None where it is not, or only as a consequence of the `causes` of stages before."""
+        """The fault of a stage; None if the stage is right, or follows from the `causes` of earlier stages."""
         outside, known = self._not_explained(stage, probes.outside, causes)
         if not outside:
             return None
@@ -163,7 +163,7 @@ class StepJudge:
         return explained if explained.causes or probes.small else self._of_op(explained, comparable[0].probe)
 
     def _of_op(self, fault: StageFault, probe: StepRecord) -> StageFault:
-        """The fault with the causes that ops of its stage have when they are called alone with the step's tensors."""
+        """The fault with the causes of its stage's ops, called alone with the step's tensors."""
         if self._ask is None or fault.stage not in OF_OPS:
             return fault
         if self._of_ops is None:
@@ -176,7 +176,7 @@ class StepJudge:
         alone = f"called alone with the tensors of step {probe.step}"
         named = [(one, one.cause) for one in faults if one.cause is not None]
         if not named:
-            return replace(fault, evidence={**fault.evidence, "alone": f"off {alone} too: {', '.join(where)}"})
+            return replace(fault, evidence={**fault.evidence, "alone": f"also wrong when {alone}: {', '.join(where)}"})
         evidence = {**fault.evidence, "second": None, "alone": f"found in the op, {alone}"}
         expressions, left = tuple(one.expression for one, _ in named), max(one.left for one, _ in named)
         return replace(fault, causes=tuple(c for _, c in named), left=left, expressions=expressions, evidence=evidence)
@@ -184,8 +184,8 @@ class StepJudge:
     def _not_explained(
         self, stage: str, outside: Sequence[MeasuredStage], causes: Sequence[Cause]
     ) -> tuple[Sequence[MeasuredStage], Variants]:
-        """The probes that stay outside where all `causes` are at work, and these, if they come nearer to the
-        backend."""
+        """The probes that stay wrong with all `causes`, and these as variants; if the causes explain nothing, all
+        probes and no variants."""
         if not outside or not causes:
             return outside, NOTHING
         sets = [[cause] for cause in causes] + [list(causes)]
@@ -199,7 +199,7 @@ class StepJudge:
         return (left, known) if nearer else (outside, NOTHING)
 
     def _explains(self, stage: str, measured: MeasuredStage, causes: Sequence[Cause]) -> bool:
-        """Whether causes of stages before leave rounding in this one."""
+        """Whether causes of earlier stages leave only rounding in this one."""
         if not measured.exact:
             return False
         evaluator = StageEvaluator(self.oracle, stage, measured, NOTHING)
@@ -211,7 +211,7 @@ class StepJudge:
 
 
 def with_gradients(cause: Cause) -> Cause:
-    """A cause whose edits are followed by the gradients."""
+    """The cause, with edits that gradients follow too."""
     alteration = cause.alteration
     if alteration is None or not alteration.edits:
         return cause

@@ -1,4 +1,4 @@
-"""Asks the worker of a participant for an op alone, after its steps."""
+"""Asks a participant's worker for an op alone, after its steps."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from parity.training.lockstep.participant import Participant
 
 @dataclass
 class ParticipantAsking(Asking):
-    """The participants of a training by name, in place of the runners of a run."""
+    """Asks the participants of a training instead of the runners of a run."""
 
     participants: Mapping[str, Participant] = field(default_factory=dict)
 
     def outcome(self, backend: str, case: CasePlan, dtype: str, inputs: Arrays) -> CellOutcome | None:
-        """The outcome of the cell; None if the backend has no worker left, or the inputs cannot be stored."""
+        """The outcome of the cell; None if the backend has no worker left or the inputs cannot be stored."""
         participant = self.participants.get(backend)
         if participant is None:
             return None

@@ -1,4 +1,4 @@
-"""How far an interrupted training was, one participant at a time, and the records that were taken of it."""
+"""Stores the steps, tensors and records of a participant, so that an interrupted training can continue."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ STATE = "state-"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The curves of all steps up to one, and the files of the participant's tensors after it."""
+    """The curves of all steps up to a step, and the files of the participant's tensors after it."""
 
     curves: Curves
     tensors: Mapping[str, Path]
 
 
 class Checkpoints:
-    """Of one participant, in `folder`."""
+    """The checkpoints and records of one participant, in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def write(self, curves: Curves, state: Arrays) -> None:
-        """Store all steps and the tensors after them, in place of an earlier checkpoint."""
+        """Store all steps and the tensors after them, replacing earlier checkpoints."""
         arrays = {f"{CURVE}{name}": array for name, array in curves.arrays.items()}
         new = self._folder / f"{STATE}{curves.n_steps}"
         bundles.write(new, {"step": curves.n_steps, "tracked": list(curves.tracked)}, {**arrays, **state})
@@ -41,7 +41,7 @@ class Checkpoints:
                 shutil.rmtree(older)
 
     def read(self) -> Checkpoint | None:
-        """The last checkpoint; None where there is none that can be read."""
+        """The latest readable checkpoint, or None."""
         for folder in sorted(self._folder.glob(f"{STATE}*"), key=step_of, reverse=True):
             try:
                 bundle = bundles.read(folder)
@@ -58,7 +58,7 @@ class Checkpoints:
         bundles.write(self._record(record.step), {}, {**before, **record.tensors, "rows": record.rows})
 
     def record(self, step: int) -> StepRecord | None:
-        """A record that was kept; None where there is none that can be read."""
+        """A stored record; None if it is missing or cannot be read."""
         try:
             bundle = bundles.read(self._record(step))
             return record_of(step, {name: bundle.load(name) for name in bundle.paths})
@@ -66,7 +66,7 @@ class Checkpoints:
             return None
 
     def copy(self, step: int, folder: Path) -> None:
-        """Copy a record, if it was kept, to `folder`, in place of what is there."""
+        """Copy a stored record, if any, to `folder`, replacing its content."""
         if self._record(step).is_dir():
             shutil.rmtree(folder, ignore_errors=True)
             shutil.copytree(self._record(step), folder)
@@ -76,13 +76,13 @@ class Checkpoints:
 
 
 def step_of(folder: Path) -> int:
-    """The step in a checkpoint's name; -1 for what is none."""
+    """The step in a checkpoint's name; -1 if the name is not a checkpoint's."""
     digits = folder.name.removeprefix(STATE)
     return int(digits) if digits.isdecimal() else -1
 
 
 def record_of(step: int, arrays: Arrays) -> StepRecord:
-    """A record from its tensors, `rows` among them, by their names in the protocol; raises KeyError without `rows`."""
+    """A record from its tensors by their names in the protocol; raises KeyError if there are no `rows`."""
     before = {n.removeprefix(BEFORE): array for n, array in arrays.items() if n.startswith(BEFORE)}
     tensors = {n: array for n, array in arrays.items() if n != "rows" and not n.startswith(BEFORE)}
     return StepRecord(step, arrays["rows"], before, tensors)

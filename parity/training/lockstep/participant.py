@@ -23,14 +23,14 @@ START_S = 60.0
 """Extra time for the first step, which compiles."""
 BURST_S = 2.0
 SLOWER = 20.0
-"""A request whose steps took a second before may take 20, and a single step its own limit."""
+"""A request may take so many times as long as its steps took before, in addition to the limit of a single step."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """A participant's role: `recipe` is the training as its worker gets it.
+    """A participant's role: `recipe` is the training as a message to its worker.
 
-    `seed` perturbs the weights by an ulp, unless it is 0. Records are requested only of those that are `recorded`.
+    `seed` perturbs the weights by an ulp, unless it is 0. Only `recorded` participants are asked for records.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Role:
 
 
 class Participant:
-    """Sends requests to its worker; an error ends its part with an outcome, and does not affect the others.
+    """Sends requests to its worker; an error makes it drop out with an outcome, and does not affect the others.
 
     Only the thread that holds its `lock` may use it. Steps of an interrupted run are not repeated if the worker can
     continue after them: their curves and records come from the checkpoint.
@@ -66,16 +66,16 @@ class Participant:
 
     @property
     def going(self) -> bool:
-        """Whether it takes further steps."""
+        """Whether it is still taking steps."""
         return self.outcome is Outcome.OK
 
     def needs(self, last: int) -> float:
-        """About how many seconds it takes to step `last`."""
+        """Approximate seconds until it reaches step `last`."""
         return self._pace * (last - self.position) if self.going else 0.0
 
     @property
     def shown(self) -> Curves | None:
-        """All steps that were reported, None where there are none."""
+        """All steps that were reported; None if there are none."""
         curves = joined(self._reported)
         self._reported = [] if curves is None else [curves]
         return curves
@@ -86,7 +86,7 @@ class Participant:
         return CellOutcome(case, role.dtype, role.name, self.outcome, seconds=self.seconds, message=self.message)
 
     def begin(self, setting: Message) -> None:
-        """Take a worker and let it build the model; `setting` has the paths of what all share."""
+        """Take a worker and let it build the model; `setting` has the paths of the shared data."""
         with self._dropping_out():
             worker = self._worker = self._workers.take(self.role.spec)
             recipe = {"spec": self.role.recipe, "dtype": self.role.dtype, "perturbed": self.role.seed, **setting}
@@ -97,7 +97,7 @@ class Participant:
                 self._resume(worker)
 
     def advance(self, last: int) -> None:
-        """Go on to step `last`."""
+        """Continue to step `last`."""
         if self._checkpoint is not None:
             end = min(last, self._checkpoint.curves.n_steps)
             if end > self.position:
@@ -107,13 +107,13 @@ class Participant:
             self._burst(self._worker, last - self.position)
 
     def report(self) -> Curves | None:
-        """The steps since the last report, None where there are none."""
+        """The steps since the last report; None if there are none."""
         fresh, self._fresh = self._fresh, []
         self._reported += fresh
         return joined(fresh)
 
     def record(self, step: int) -> StepRecord | None:
-        """Every tensor of a step; None where they are gone."""
+        """Every tensor of a step; None if they are no longer held."""
         if self._checkpoint is not None and step <= self._checkpoint.curves.n_steps:
             return self.checkpoints.record(step)
         shown = self.shown
@@ -128,7 +128,7 @@ class Participant:
         return None
 
     def cell(self, question: CellQuestion) -> CellOutcome | None:
-        """The outcome of an op alone; None where its worker computes none, or is lost."""
+        """The outcome of an op alone; None if its worker is lost or has several ranks."""
         if self._worker is None or self.role.spec.ranks > 1:
             return None
         request = run_request(question, "", self.role.spec)
@@ -145,7 +145,7 @@ class Participant:
         )
 
     def save(self) -> None:
-        """Write a checkpoint, for a run that is to go on from here."""
+        """Write a checkpoint from which a resumed run continues."""
         shown = self.shown
         if self._worker is None or not self.going or shown is None or self.position <= self._saved:
             return
@@ -156,13 +156,13 @@ class Participant:
                 self._saved = self.position
 
     def leave(self) -> None:
-        """Let the worker go, for another training where nothing is wrong with it."""
+        """Give the worker back for other trainings, unless it is lost."""
         worker, self._worker = self._worker, None
         if worker is not None:
             self._workers.give_back(worker)
 
     def _burst(self, worker: Worker, most: int) -> None:
-        """Take a few steps with one request: as many as take two seconds, at most `most`."""
+        """Request as many steps as take about two seconds, at most `most`."""
         count = max(1, min(most, int(BURST_S / self._pace))) if self._pace else 1
         first, last = self.position + 1, self.position + count
         with self._dropping_out(f"step {first}: " if count == 1 else f"steps {first} to {last}: "):
@@ -172,7 +172,7 @@ class Participant:
             self._accepted(reply)
 
     def _take(self, reply: Message, arrays: Arrays, count: int) -> None:
-        """The steps in a reply; raises KeyError, TypeError or ValueError where they make no sense."""
+        """Take the steps of a reply; raises KeyError, TypeError or ValueError if they are invalid."""
         done, seconds = int(reply["done"]), float(reply["seconds"])
         if not 0 <= done <= count or (reply["outcome"] == Outcome.OK.value and done < count):
             raise ValueError(f"{done} of {count} steps were done")
@@ -186,7 +186,7 @@ class Participant:
         self.seconds += seconds
 
     def _resume(self, worker: Worker) -> None:
-        """Put the worker behind the steps of an interrupted run, where its mode can; else it takes them again."""
+        """Restore the worker to the steps of an interrupted run if its mode can; otherwise it takes them again."""
         stored = self.checkpoints.read()
         if stored is None or stored.curves.tracked != self._tracked:
             return
@@ -196,20 +196,20 @@ class Participant:
             self._checkpoint, self._saved = stored, stored.curves.n_steps
 
     def _ask(self, worker: Worker, do: str, **request: object) -> Reply:
-        """The reply to a request, in the time that it may take; `count` are the steps that are asked for."""
+        """The reply to a request, within its time limit; `count` is the number of requested steps."""
         count = request.get("count")
         allowed = SLOWER * self._pace * count if self._pace and isinstance(count, int) else START_S
         return worker.ask({"do": do, **request}, self._workers.options.timeout_s + allowed)
 
     def _accepted(self, reply: Message) -> bool:
-        """Whether the worker did what it was asked for; else its part has ended."""
+        """Whether the request succeeded; if not, the participant drops out."""
         self.outcome, message = Outcome(reply["outcome"]), str(reply.get("message", ""))
         self.message = (self.message or message) if self.going else message
         return self.going
 
     @contextlib.contextmanager
     def _dropping_out(self, where: str = "") -> Iterator[None]:
-        """Ends its part where the worker cannot start or dies; `where` comes before the message."""
+        """Drop out if the worker cannot start or dies; `where` is put before the message."""
         try:
             yield
         except (BackendError, WorkerError) as error:

@@ -1,4 +1,4 @@
-"""A training in lockstep: shared weights, shared batches, one worker process for each participant."""
+"""Runs a training in lockstep: shared weights, shared batches, one worker process per participant."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ REST_S = 5.0
 UNPERTURBED = "~0"
 NUMPY = "numpy"
 WIDE = {"float64": "longdouble"}
-"""The dtype of the oracle's own run; float64 for all others."""
+"""The dtype of the oracle's run for each dtype; float64 for dtypes not listed."""
 
 CHECKPOINT = "checkpoint"
-"""The folder in a training's folder that exists as long as the training is not finished."""
+"""A folder in a training's folder that exists until the training is finished."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class DrawnTraining:
-    """What the participants share, and the files that hold it, as the message that a worker gets."""
+    """The data that the participants share, and its files, as part of a message to a worker."""
 
     setting: Setting
     message: Message
 
 
 def training_folder(run_dir: Path, index: int, case: CasePlan) -> Path:
-    """What a run keeps of a training, a folder for each dtype in it; `index` is the case's place in the plan."""
+    """The folder of a training in a run, with a folder for each dtype; `index` is the case's position in the plan."""
     return run_dir / "training" / f"{index:04d}-{slug(case.id)}"
 
 
 def draw(case: CasePlan, seed: int, folder: Path) -> DrawnTraining:
-    """Draw the data set, its order and the first weights in the case's coarsest dtype, and store them in `folder`."""
+    """Draw the data set, its order and the initial weights in the case's coarsest dtype, and store them in `folder`."""
     training: Training = case.params
     dtype = coarsest(case.dtypes)
     x, target = data.generate(training.data, seed, case.id, dtype)
@@ -68,9 +68,9 @@ def draw(case: CasePlan, seed: int, folder: Path) -> DrawnTraining:
 
 
 def roles(case: CasePlan, dtype: str, plan: Plan, of: str) -> tuple[tuple[Role, ...], Ensemble]:
-    """The participants, and the ensemble: `of` the oracle (which then also runs in a wider dtype), or of a backend.
+    """The participants and the ensemble, which is `of` the oracle (which then also runs in a wider dtype) or a backend.
 
-    Members have their weights perturbed by an ulp, and take their steps as `as_member` says.
+    The ensemble's members have weights perturbed by an ulp, and options changed by `as_member`.
     """
     training: Training = case.params
     recipe, numpy = message(training), BackendSpec(ORACLE, NUMPY)
@@ -89,7 +89,7 @@ def roles(case: CasePlan, dtype: str, plan: Plan, of: str) -> tuple[tuple[Role, 
 
 
 def chunk_ends(steps: int, keeps: int) -> Iterator[int]:
-    """The last steps of the chunks: 1, 3, 7, ...; `keeps` records reach back to the step before a chunk's first."""
+    """The last steps of the chunks: 1, 3, 7, ...; `keeps` records must hold a chunk and the step before it."""
     end, size = 0, 1
     while end < steps:
         end = min(steps, end + size)
@@ -100,8 +100,8 @@ def chunk_ends(steps: int, keeps: int) -> Iterator[int]:
 class TrainingSession:
     """All participants of a training in one dtype, in lockstep; `folder` keeps their checkpoints.
 
-    A participant that fails drops out with an outcome, and the others continue. `tick` is called repeatedly while
-        waiting.
+    A participant that fails drops out with an outcome, and the others continue. `tick` is called regularly while
+    waiting.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class TrainingSession:
 
     @property
     def position(self) -> int:
-        """The step that every active participant has taken."""
+        """The latest step that every active participant has taken."""
         return min((participant.position for participant in self.going), default=0)
 
     @property
@@ -145,7 +145,7 @@ class TrainingSession:
         return min((participant.keeps for participant in self.going if participant.role.recorded), default=1)
 
     def begin(self) -> None:
-        """Start the workers, let them build the model, and put them behind what an interrupted run did."""
+        """Start the workers, let them build the model, and restore the steps of an interrupted run."""
         self._for_each(lambda participant: participant.begin(self._drawn.message), self.participants)
 
     def advance(self, last: int) -> dict[str, Curves]:
@@ -155,18 +155,18 @@ class TrainingSession:
         return {name: curves for name, curves in reports.items() if curves is not None}
 
     def records(self, wanted: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, StepRecord]]:
-        """The records of these steps by participant, step after step; what is gone is left out."""
+        """The records of these steps by participant, in the order of steps, except those no longer held."""
         for step in sorted({step for steps in wanted.values() for step in steps}):
             names = [name for name, steps in wanted.items() if step in steps]
             records = self._for_each(partial(Participant.record, step=step), names)
             yield from ((name, record) for name, record in records.items() if record is not None)
 
     def save(self) -> None:
-        """Write all checkpoints; to be called at the end of a chunk, once its records are taken."""
+        """Write all checkpoints; called at the end of a chunk, after its records were taken."""
         self._for_each(Participant.save, self.participants)
 
     def comes_to_rest(self, last: int) -> bool:
-        """Whether all reach step `last` within a few seconds, after an interrupt."""
+        """After an interrupt: whether all participants reach step `last` within a few seconds."""
         if max(participant.needs(last) for participant in self.participants.values()) > REST_S:
             return False
         if wait(self._running, REST_S).not_done:
@@ -179,7 +179,7 @@ class TrainingSession:
         return len(idle) == len(self.participants)
 
     def close(self) -> None:
-        """Let the workers go. Those that are still at work are ended."""
+        """Give the workers back; end those that are still busy."""
         self._stopped.set()
         for future in self._running:
             future.cancel()
@@ -192,10 +192,10 @@ class TrainingSession:
                 participant.leave()
 
     def _for_each(self, work: Callable[[Participant], Result], names: Iterable[str]) -> dict[str, Result]:
-        """What `work` gives for each of these participants, in threads; raises what it raises, but for outcomes."""
+        """The results of `work` for these participants, run in threads; raises what it raises."""
 
         def alone(participant: Participant) -> Result:
-            # An interrupt in `submit` leaves work behind: it must not run at the same time as the next.
+            # An interrupt in `submit` leaves work behind, which must not run at the same time as the next.
             with participant.lock:
                 if self._stopped.is_set():
                     raise CancelledError

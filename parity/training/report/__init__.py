@@ -1,1 +1,1 @@
-"""Trainings in every output format."""
+"""Reports trainings in every output format."""

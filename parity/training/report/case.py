@@ -1,4 +1,4 @@
-"""The texts about trainings, in every output format."""
+"""The texts about trainings in every output format."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from parity.reporting.text.reasons import CaseRows
 
 STAGE = "stage."
-"""The prefix of a training's tensors that are a stage of a step, not a curve."""
+"""The prefix of tensors that are a stage of a step rather than a curve."""
 STEPWISE = ("loss", "grad_norm")
-"""The tensors with a number for each step; the others are norms after the last step."""
+"""The curves with a number for each step; the others are norms after the last step."""
 UNMEASURED = ("not-compared", "nonfinite", "structure")
-"""Verdicts without a distance."""
+"""Verdicts without an error ratio."""
 CALLED = ("optimizer", "steps", "batch_size", "weights")
 """The most important keys of a recipe."""
 
@@ -52,7 +52,7 @@ STAGE_ADVICE: Mapping[str, str] = {
     "schedule": "compare the number of the first step, when the schedule advances, and the end of the warm-up",
     "update": "run the optimizer as an op case; compare options, decay, bias corrections and initial state",
 }
-"""By the stage that exceeds the error bound."""
+"""The advice for each stage that exceeds the error bound."""
 
 DRIFT = (
     "every probed stage is within the error bound, so many small errors add up: run it in float64, where they vanish, "
@@ -61,8 +61,8 @@ DRIFT = (
 
 
 class TrainingReport(CaseReport):
-    """Trainings: judged by envelopes unless a tolerance is given, reported by the step and stage of the first
-    divergence."""
+    """Reports a training by the step and stage of its first divergence; it is judged by envelopes unless a tolerance
+    is given."""
 
     no_script = (
         "there are scripts for single ops, not for trainings; `parity explain` shows the step and stage of the first "
@@ -77,7 +77,7 @@ class TrainingReport(CaseReport):
         return record.params(case.params), record.inputs(case.params, folder)
 
     def is_going(self, run_dir: Path, index: int, case: CasePlan, dtype: str) -> bool:
-        """Whether there is a checkpoint."""
+        """Whether it has a checkpoint."""
         return (training_folder(run_dir, index, case) / dtype / CHECKPOINT).exists()
 
     def call(self, case: CaseRow) -> str:
@@ -86,15 +86,15 @@ class TrainingReport(CaseReport):
         return f"{case.op}({', '.join(f'{name}={value}' for name, value in given.items())})"
 
     def recipe(self, case: CaseRow) -> list[tuple[str, str]]:
-        """The recipe by name."""
+        """The keys of the recipe with their values."""
         return [(name.replace("_", " "), value_text(value)) for name, value in case.params.items()]
 
     def enveloped(self, row: ComparisonRow) -> bool:
-        """Whether no tolerance is given."""
+        """Whether it is judged by envelopes: no tolerance is given."""
         return not row.rtol and not row.atol
 
     def excess(self, row: ComparisonRow) -> float:
-        """The difference in tolerances; ERROR_BOUND envelopes are one if none is given."""
+        """The difference in tolerances; without a given one, ERROR_BOUND envelopes are the tolerance."""
         if self.enveloped(row) and row.verdict not in ("structure", "nonfinite"):
             return row.largest_ratio / ERROR_BOUND
         return super().excess(row)
@@ -106,7 +106,7 @@ class TrainingReport(CaseReport):
         return f"step {row.worst_index[0] + 1}" if row.tensor in STEPWISE and row.worst_index else "the last step"
 
     def shows_oracle(self, row: ComparisonRow) -> bool:
-        """Whether the oracle's value is known; for a curve it may not be."""
+        """Whether the oracle's value is known, which it may not be for a curve."""
         return row.oracle_value is not None
 
     def reason(self, row: ComparisonRow, rows: CaseRows) -> str:

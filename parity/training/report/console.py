@@ -24,13 +24,13 @@ from parity.training.report.view import (
 )
 
 SPARK_FROM = 110
-"""The width of a console from which a table has room for a line of the loss."""
+"""The least width of a console for a table with a sparkline of the loss."""
 RIGHT = frozenset(("steps", "final loss", "largest ratio"))
 PROBE_STYLES = {"first": "bold red", "off": "red", "": "dim"}
 
 
 def training_tables(results: Results, width: int, *, verbose: bool) -> Iterator[RenderableType]:
-    """The trainings of a run, those with a divergence first; `verbose` adds the probed steps."""
+    """The trainings of a run, diverging ones first; `verbose` adds the probed steps."""
     for run in sorted(training_runs(results), key=lambda run: not run.diverged):
         yield from training_parts(run, width, probes=verbose)
 

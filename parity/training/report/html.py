@@ -1,4 +1,4 @@
-"""The report's trainings: for each case and dtype the result, the curves with the divergences, and the probes."""
+"""The trainings in the HTML report: the result, the curves with divergences, and the probes of each."""
 
 from __future__ import annotations
 
@@ -32,24 +32,23 @@ from parity.training.report.view import (
 )
 
 BUDGET = 600_000
-"""Bytes of all trainings together; those that would exceed it get one sentence."""
+"""Limit in bytes for all trainings; those that would exceed it get one sentence."""
 SMALL = 84
 """The height of the plots of the gradient's norm and of the rate."""
 MAX_NAME = 22
 MAX_PROBES = 60
 MAX_TRIED = 3
-"""After this many trainings without space, the others are not tried."""
-
+"""After so many trainings without space, the rest get one sentence without being tried."""
 
 BRIEF: dict[str, Any] = {"recipe": (), "backends": (), "plots": (), "probes": ()}
-"""The text of a training without details."""
+"""The fields of a training that is shown without details."""
 
 Cells = Mapping[CellKey, CellResult]
 """Cells by case, dtype and backend."""
 
 
 def trainings(results: Results, cells: Sequence[CellResult]) -> Markup:
-    """The section, or nothing without trainings: those with a divergence come first."""
+    """The section, diverging trainings first; empty without trainings."""
     runs = training_runs(results)
     if not runs:
         return Markup()
@@ -73,7 +72,7 @@ def looks_of(results: Results) -> dict[str, Look]:
 
 
 def style_of(run: TrainingRun, by_key: Cells) -> str:
-    """The style of the result: that of the most urgent diverging cell, which may be accepted."""
+    """The style of the result: that of the most severe diverging cell, which may be an accepted one."""
     cells = [by_key.get((run.id, run.dtype, row.backend)) for row, _ in run.diverged]
     statuses = [Status.FAILED if cell is None else cell.status for cell in cells]
     if statuses:
@@ -89,7 +88,7 @@ def badge(run: TrainingRun) -> str:
 
 
 def answer(run: TrainingRun, cells: Cells) -> dict[str, Any]:
-    """What a training always shows: its names and the result."""
+    """The part that every training has: its names and the result."""
     return {
         "id": run.id,
         "dtype": run.dtype,
@@ -101,7 +100,7 @@ def answer(run: TrainingRun, cells: Cells) -> dict[str, Any]:
 
 
 def details(run: TrainingRun, looks: Mapping[str, Look], cells: Cells) -> dict[str, Any]:
-    """What a training shows if there is space: recipe, table of backends, plots and probes."""
+    """The part for which there may be no space: recipe, table of backends, plots and probes."""
     stages = stages_of(run.rows)
     return {
         "recipe": report_of(run.case.op).recipe(run.case),
@@ -115,7 +114,7 @@ def details(run: TrainingRun, looks: Mapping[str, Look], cells: Cells) -> dict[s
 
 
 def backend_row(run: TrainingRun, row: TrainingRow, looks: Mapping[str, Look], cells: Cells) -> dict[str, Any]:
-    """A backend in the table, or the oracle, whose curve is drawn too: its line's key, its texts, its cell."""
+    """A row of the table, for a backend or the oracle: the legend of its line, its texts, a link to its cell."""
     cell = cells.get((run.id, run.dtype, row.backend))
     return {
         "key": key(looks.get(row.backend)),
@@ -126,7 +125,7 @@ def backend_row(run: TrainingRun, row: TrainingRow, looks: Mapping[str, Look], c
 
 
 def panels(run: TrainingRun, looks: Mapping[str, Look]) -> Iterator[Panel]:
-    """The plots: loss and ratio large, the gradient's norm and the rate small."""
+    """The plots: large ones of loss and ratio, small ones of the gradient's norm and the rate."""
     losses, norms, rates = (
         [DrawnCurve(row.backend, floats(getattr(row.curves, name)), looks.get(row.backend)) for row in run.every]
         for name in ("loss", "grad_norm", "lr")
@@ -147,7 +146,7 @@ def floats(values: Sequence[float]) -> Floats:
 def marks(
     run: TrainingRun, curves: Sequence[DrawnCurve], looks: Mapping[str, Look], *, ratio: bool = False
 ) -> list[Mark]:
-    """The divergences, on the curves of their backends, or at the probe's ratio if the curve has none."""
+    """The marks of divergences, on the backend's curve, or at the probe's ratio if the curve's is within the bound."""
     values = {curve.name: curve.values for curve in curves}
     made = []
     for row, at in run.diverged:

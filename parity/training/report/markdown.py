@@ -1,4 +1,4 @@
-"""The trainings in Markdown: a table of those in which a backend diverges, and a line for each of the others."""
+"""The trainings in Markdown: a table for each in which a backend diverges, and a line for each of the others."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from parity.training.report.view import table_row as texts
 
 
 def training_pieces(results: Results) -> list[str]:
-    """A piece for each training, those with a divergence first."""
+    """A piece for each training, diverging ones first."""
     runs = sorted(training_runs(results), key=lambda run: not run.diverged)
     return [f"\n{code(run.id)} {code(run.dtype)}: {line(brief(run))}\n{backends(run)}" for run in runs]
 
 
 def backends(run: TrainingRun) -> str:
-    """The backends of a training if one of them diverges."""
+    """The table of a training's backends if any diverges, else nothing."""
     if not run.diverged:
         return ""
     rows = (table_row([code(text) for text in texts(run, row)]) for row in run.rows)

@@ -1,6 +1,6 @@
-"""Curves of a training over its steps as inline SVG, of a size that does not grow with the number of steps.
+"""Curves of a training over its steps as inline SVG, whose size does not grow with the number of steps.
 
-A curve is drawn from the least and the largest value of each column of the page, in relative coordinates.
+A curve is drawn from the smallest and largest value in each column of the page, in relative coordinates.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from parity.reporting.text.words import cut, factor, number
 WIDTH, LEFT, RIGHT = 484, 52, 464
 FOOT, LABEL_ROW, HEAD = 30, 13, 20
 SCALE = 2
-"""Coordinates of a curve are whole numbers of half a unit."""
+"""A curve's coordinates are whole numbers, in units of 1 / SCALE."""
 N_COLUMNS = 208
 MAX_LABELS, LETTER = 4, 6.2
-"""How many divergences get a label, and the width of its letters."""
+"""At most so many divergences get a label; the width of a letter."""
 MARKS_PER_CURVE = 3
 LOG_FROM = 20.0
-"""From this quotient of the largest and the smallest value on, the axis is logarithmic."""
+"""The axis is logarithmic if the largest value is at least so many times the smallest."""
 LEAST_RATIO, MOST_RATIO = 1e-2, 1e18
 SHAPES = (
     "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0",
@@ -38,12 +38,12 @@ SHAPES = (
     "m-3.6 0 3.6-1.9 3.6 1.9-3.6 1.9z",
     "m-2-3.6h4v7.2h-4z",
 )
-"""The marks of backends as paths around their place."""
+"""The marks of backends, as paths around a point."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a backend, the `n`-th of the run, is drawn in every plot; the `baseline` is a broad line below all others."""
+    """The look of the `n`-th backend in every plot; the `baseline` is a broad line below all others."""
 
     n: int
     baseline: bool = False
@@ -55,7 +55,7 @@ class Look:
 
     @property
     def dash(self) -> str:
-        """Lines that lie upon each other show through their dashes."""
+        """The dashes of the line, through which other lines show; none for the baseline."""
         return "" if self.baseline else DASHES[(self.n + self.n // len(COLOURS)) % len(DASHES)]
 
     @property
@@ -66,7 +66,7 @@ class Look:
 
 @dataclass(frozen=True)
 class DrawnCurve:
-    """A value for each step from 1 on; `look` is None for the oracle."""
+    """A curve: a value for each step from 1 on; `look` is None for the oracle."""
 
     name: str
     values: Floats
@@ -75,7 +75,7 @@ class DrawnCurve:
 
 @dataclass(frozen=True)
 class Mark:
-    """A divergence: the step, the value of the curve there (NaN if none), and the label."""
+    """A divergence: its step, the curve's value there (NaN if unknown), and its label."""
 
     step: int
     value: float
@@ -93,8 +93,8 @@ class Band:
 
 @dataclass(frozen=True)
 class Panel:
-    """A plot: `title` names what is drawn. `ratio` says that it has the threshold and a logarithmic axis, which others
-    have where they `may_log` and their values need it.
+    """A plot. One of ratios has the threshold and a logarithmic axis; others have such an axis if they `may_log` and
+    their values need it.
     """
 
     title: str
@@ -108,7 +108,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class CurveFrame:
-    """Where steps and values stand on the page."""
+    """The scales of steps and values on the page."""
 
     n_steps: int
     steps: Scale
@@ -126,7 +126,7 @@ class CurveFrame:
 
 
 def plot(panel: Panel) -> Markup:
-    """The plot as an element; it says in words what it shows."""
+    """The plot as an SVG element, with a description for screen readers."""
     shown = [curve for curve in panel.curves if len(curve.values)]
     rows = min(len(panel.marks), MAX_LABELS + 1)
     top = HEAD + LABEL_ROW * rows
@@ -143,19 +143,19 @@ def plot(panel: Panel) -> Markup:
 
 
 def depth(curve: DrawnCurve) -> int:
-    """What is drawn first lies below: the oracle, the baseline, and lines without gaps."""
+    """The order of drawing, from the bottom: the oracle, the baseline, solid lines, dashed lines."""
     if curve.look is None:
         return 0
     return 1 if curve.look.baseline else 3 if curve.look.dash else 2
 
 
 def frame_of(panel: Panel, shown: Sequence[DrawnCurve], top: float) -> CurveFrame:
-    """The ranges of a plot: all values that are finite, and of ratios the threshold."""
+    """The ranges of a plot: all finite values, and the threshold for ratios."""
     n_steps = max((len(curve.values) for curve in shown), default=1)
     every = np.concatenate([curve.values for curve in shown]) if shown else np.zeros(0)
     usable = np.clip(every[np.isfinite(every)], -1e300, 1e300)
     bottom = top + panel.height
-    # A single step stands in the middle.
+    # A single step is in the middle.
     steps = Scale(1, n_steps, LEFT, RIGHT) if n_steps > 1 else Scale(0, 2, LEFT, RIGHT)
     if panel.ratio:
         inside = np.clip(usable[usable > 0], LEAST_RATIO, MOST_RATIO)
@@ -172,7 +172,7 @@ def frame_of(panel: Panel, shown: Sequence[DrawnCurve], top: float) -> CurveFram
 
 
 def grid(frame: CurveFrame) -> Iterator[str]:
-    """Lines and numbers of both axes."""
+    """The lines and numbers of both axes."""
     scale = frame.values
     exponents = scale.decades(6) if scale.log else range(0)
     whole = len(exponents) > 1
@@ -229,7 +229,7 @@ def band(area: Band, frame: CurveFrame) -> Iterator[str]:
 
 
 def columns(values: Floats) -> Floats:
-    """The values by column of the page, [columns, steps], with NaN behind the last one."""
+    """The values by column of the page, [columns, steps], padded with NaN."""
     width = max(-(-len(values) // N_COLUMNS), 1) if len(values) > 2 * N_COLUMNS else 1
     n_columns = -(-len(values) // width)
     padded = np.full(n_columns * width, np.nan)
@@ -238,9 +238,9 @@ def columns(values: Floats) -> Floats:
 
 
 def thinned(values: Floats) -> list[list[tuple[float, float]]]:
-    """Step and value of the points that draw a curve: the least and the largest of each column, in their order.
+    """The (step, value) points that draw a curve: the smallest and largest of each column, in order.
 
-    A column without any number but NaN ends a stretch.
+    A column with only NaN ends a stretch.
     """
     table = columns(values)
     lost = np.isnan(table)
@@ -259,7 +259,7 @@ def thinned(values: Floats) -> list[list[tuple[float, float]]]:
 
 
 def drawn(curve: DrawnCurve, frame: CurveFrame, n_curves: int) -> Iterator[str]:
-    """A curve with its marks, which stand at other steps than those of the others."""
+    """A curve with its marks, which are at other steps than those of other curves."""
     look = curve.look
     colour = 'class="exact"' if look is None else f'stroke="{look.colour}"'
     dash = f' stroke-dasharray="{scaled(look.dash)}"' if look and look.dash else ""
@@ -275,7 +275,7 @@ def drawn(curve: DrawnCurve, frame: CurveFrame, n_curves: int) -> Iterator[str]:
 
 
 def marked(points: Sequence[tuple[float, float]], n: int, n_curves: int) -> list[tuple[float, float]]:
-    """The places of the marks of the `n`-th of several curves."""
+    """The points of the `n`-th curve that get a mark."""
     if not points:
         return []
     xs = np.array([x for x, _ in points])
@@ -285,13 +285,13 @@ def marked(points: Sequence[tuple[float, float]], n: int, n_curves: int) -> list
 
 
 def pairs(points: Sequence[tuple[float, float]], frame: CurveFrame) -> list[tuple[float, float]]:
-    """Points as places on the page."""
+    """Points in the coordinates of the page."""
     steps, values = zip(*points, strict=True)
     return list(zip(frame.steps.at(steps).tolist(), frame.values.at(values).tolist(), strict=True))
 
 
 def relative(points: Sequence[tuple[float, float]]) -> str:
-    """The `d` of a path through places, in whole halves of a unit; a single point is a dot."""
+    """The `d` of a path through points, in whole numbers of 1 / SCALE; a single point is a dot."""
     whole = [(round(SCALE * x), round(SCALE * y)) for x, y in points]
     (x, y), *rest = whole
     moves = []
@@ -305,7 +305,7 @@ def relative(points: Sequence[tuple[float, float]]) -> str:
 
 
 def level(moves: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Moves with those joined that go on in a level line."""
+    """The moves, with consecutive horizontal ones merged."""
     merged: list[tuple[int, int]] = []
     for dx, dy in moves:
         if merged and dy == 0 == merged[-1][1]:
@@ -316,17 +316,17 @@ def level(moves: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def joined(texts: Sequence[str]) -> str:
-    """Numbers of a path, with a space only where a sign does not tell them apart."""
+    """The numbers of a path, separated by a space unless a sign separates them."""
     return "".join(text if i == 0 or text.startswith("-") else f" {text}" for i, text in enumerate(texts))
 
 
 def scaled(dash: str) -> str:
-    """A pattern of dashes in the coordinates of a curve."""
+    """A pattern of dashes in a curve's coordinates."""
     return " ".join(str(SCALE * int(part)) for part in dash.split())
 
 
 def divergences(marks: Sequence[Mark], frame: CurveFrame) -> Iterator[str]:
-    """A vertical line at each divergence, with a ring on the curve and a label above; of many, the first have one."""
+    """A vertical line at each divergence, with a ring on the curve and, for the first ones, a label above."""
     for i, mark in enumerate(marks):
         x, y = float(frame.steps.at(mark.step)), HEAD + LABEL_ROW * min(i, MAX_LABELS) + 6
         look = f'stroke="{mark.look.colour}"'
@@ -338,7 +338,7 @@ def divergences(marks: Sequence[Mark], frame: CurveFrame) -> Iterator[str]:
 
 
 def label(x: float, y: float, text: str) -> str:
-    """A text beside a line, on the side where there is more room."""
+    """A text beside a vertical line, where there is more room."""
     left = x > (LEFT + RIGHT) / 2
     room = int((x - LEFT if left else RIGHT - x) / LETTER)
     return words(x - 4 if left else x + 4, y, cut(text, room), "end label" if left else "label")

@@ -1,4 +1,4 @@
-"""A training case as results.json has it: complete enough to be read, and small enough to be kept."""
+"""A training case in results.json: enough for a reader, without the long lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_LAYERS = 40
 
 
 def params(training: Training) -> dict[str, Any]:
-    """Model and recipe; of many layers the first ones, of the parameters of a group a few names."""
+    """Model and recipe, with the first MAX_LAYERS layers, and a few parameters of each group."""
     return {
         "model": described(training.layers),
         "weights": sum(math.prod(parameter.shape) for parameter in training.parameters),
@@ -47,7 +47,7 @@ def layer_text(layer: Layer) -> str:
 
 
 def group_row(group: Group) -> dict[str, Any]:
-    """A group's options, with the number and the first names of its parameters."""
+    """A group's options, with the first names of its parameters and how many more there are."""
     return {"parameters": few(group.parameters), **plain(group.options)}
 
 
@@ -58,7 +58,7 @@ def clip_row(clip: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def inputs(training: Training, folder: Path | None) -> dict[str, InputRow]:
-    """The data set and the initial weights: shapes, and how they are drawn; `folder` is where the data set is kept."""
+    """The data set and the initial weights: shapes, and how they are drawn; `folder` has the data set's files."""
     data = training.data
     drawn = f"{data.name}({', '.join(f'{key}={value}' for key, value in plain(data.options).items())})"
     weights = sum(math.prod(parameter.shape) for parameter in training.tensors)

@@ -1,4 +1,4 @@
-"""Trainings for reports: the rows of a case and dtype together, and the words that every format shares."""
+"""Trainings for reports: groups rows by case and dtype, and has the texts that all formats share."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ STAGE_WORDS: Mapping[str, str] = {
     "schedule": "learning-rate schedule",
     "update": "update",
 }
-"""The stages of a step in a sentence, after `in the`."""
+"""The names of stages within a sentence, after `in the`."""
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LOST = "✕"
-"""A sparkline's mark for a loss that is not finite."""
+"""The mark in a sparkline for a loss that is not finite."""
 
 HEAD = ("backend", "steps", "final loss", "largest ratio", "diverges at", "cause")
 """The columns of a training's table, in every format."""
@@ -65,7 +65,7 @@ class TrainingRun:
 
     @property
     def every(self) -> tuple[TrainingRow, ...]:
-        """The backends, and the oracle if it ran itself."""
+        """The backends, and the oracle if it ran."""
         return (*self.rows, *([self.oracle] if self.oracle else []))
 
     @property
@@ -135,24 +135,24 @@ def training_runs(results: Results) -> list[TrainingRun]:
 
 
 def sentence(run: TrainingRun) -> str:
-    """The result: which backends diverge, where and why; which stay within rounding; which have no result."""
+    """The result in a sentence: which backends diverge, where and why; which do not; which have no result."""
     return "; ".join(clauses(run))
 
 
 def brief(run: TrainingRun) -> str:
-    """The result next to a table: if several backends diverge, only their names."""
+    """The result beside a table: if several backends diverge, only their names."""
     if len(run.diverged) < 2:
         return sentence(run)
     return "; ".join([f"{listed(row.backend for row, _ in run.diverged)} diverge", *rest(run)])
 
 
 def clauses(run: TrainingRun) -> list[str]:
-    """The result in clauses: one for each backend that diverges, then the others."""
+    """The result in clauses: one for each diverging backend, then the others."""
     return [*(divergence_text(run, row, at) for row, at in run.diverged), *rest(run)] or ["nothing was run"]
 
 
 def rest(run: TrainingRun) -> Iterator[str]:
-    """Which backends stopped, stay within rounding, or have no result."""
+    """Clauses for the backends that stopped, stay within rounding, or have no result."""
     calm = [row for row in run.rows if not row.parting]
     stops = {row.backend: stop_text(row) for row in calm if row.steps < row.planned}
     yield from (
@@ -177,7 +177,7 @@ def rest(run: TrainingRun) -> Iterator[str]:
 
 
 def remedy(run: TrainingRun) -> str:
-    """The remedy if the baseline has no curve."""
+    """How to get a curve to compare with, if the baseline has none."""
     return "" if run.rows[0].ensemble.of == ORACLE else " (`ensemble: {of: oracle}` in the case gives one)"
 
 
@@ -189,12 +189,12 @@ def divergence_text(run: TrainingRun, row: TrainingRow, at: DivergenceRow) -> st
 
 
 def parts_at(at: DivergenceRow, causes: Iterable[Diagnosis]) -> str:
-    """What is off in the stage of a divergence, by the diagnoses of its backend."""
+    """The wrong parts of the diverging stage, from the backend's diagnoses."""
     return next((parts_text(row.evidence) for row in causes if at.stage and row.evidence.get("stage") == at.stage), "")
 
 
 def parts_text(evidence: Mapping[str, Any]) -> str:
-    """` of fc1.weight and fc1.bias`, the tensors of a stage that are off; nothing where all are."""
+    """` of fc1.weight and fc1.bias`, the wrong parts of a stage; empty if the whole stage is wrong."""
     parts = evidence.get("off")
     return f" of {few(map(str, parts), MAX_PARTS)}" if parts and isinstance(parts, (list, tuple)) else ""
 
@@ -245,7 +245,7 @@ def calm_text(names: Sequence[str], run: TrainingRun) -> str:
 
 
 def drift_step(row: TrainingRow) -> int | None:
-    """The step from which on a curve is outside the envelope although every stage was right."""
+    """The step from which a curve drifts: it exceeds the error bound although every stage is right."""
     outside = np.flatnonzero(np.nan_to_num(ratio_curve(row)) >= ERROR_BOUND)
     is_backend = row.parting is None and row.backend != ORACLE
     return int(outside[0]) + 1 if is_backend and outside.size else None
@@ -349,17 +349,17 @@ class Probed:
 
 
 def ratio_texts(item: Probed) -> list[str]:
-    """The ratios of a probed step for reading."""
+    """The ratios of a probed step as texts."""
     return ["" if ratio is None else factor(ratio) for ratio in item.ratios]
 
 
 def wrong_stages(row: TrainingRow) -> list[str]:
-    """The stages of a backend that exceed the error bound in any probe."""
+    """The stages of a backend that exceed the error bound in some probe."""
     return [stage for stage in STAGES if any(not item.ratios.get(stage, 0.0) < ERROR_BOUND for item in row.probes)]
 
 
 def stages_of(rows: Iterable[TrainingRow]) -> tuple[str, ...]:
-    """The stages that any probe observed, in their order."""
+    """The stages that were observed in some probe, in order."""
     seen = {stage for row in rows for item in row.probes for stage in item.ratios}
     return tuple(stage for stage in STAGES if stage in seen)
 

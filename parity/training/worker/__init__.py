@@ -1,1 +1,1 @@
-"""The worker side of a training; runs on Python 3.8."""
+"""The worker's side of a training; runs on Python 3.8."""

@@ -1,4 +1,4 @@
-"""What a training's message says, as a trainer reads it."""
+"""The parts of a training's message, as a trainer reads them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from parity.adapters.base import with_tuples
 
 Arrays = Mapping[str, Any]
 Keep = Callable[[str, Any], None]
-"""Takes a tensor of the step by its name in the record, as a NumPy array, and copies it."""
+"""Copies a tensor of the step, a NumPy array, into the record under this name."""
 
 
 class OwnError(ValueError):
-    """What a user's function returned cannot be used."""
+    """The result of a user's function cannot be used."""
 
 
 Own = Callable[..., Optional[Callable[..., Any]]]
 """`own(name, optional=(), returns=())`: the user's function of that name, called by keyword, or None. It need not take
-what is `optional`; the mapping that it returns must have the names in `returns`."""
+the `optional` arguments; the mapping that it returns must have the names in `returns`."""
 
 
 @dataclass(frozen=True)
 class TrainJob:
-    """A training as a worker is asked for it.
+    """A training as requested from a worker.
 
     `recipe` is the message of `parity.training.spec`; `x` and `target` [rows, ...] are the data set, `tensors` the
-    parameters and buffers as they start. All floats are of `dtype`.
+    initial parameters and buffers. All floats have `dtype`.
     """
 
     recipe: Mapping[str, Any]
@@ -39,9 +39,9 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that share an optimizer's options; `lr` is the rate that the schedule starts from.
+    """Parameters that share an optimizer's options; `lr` is their base rate.
 
-    `states` are what the optimizer keeps for each of them, `absent` what it does not keep with these options.
+    `states` are the states that the optimizer keeps for each of them, `absent` those that it lacks with these options.
     """
 
     names: Sequence[str]
@@ -52,7 +52,7 @@ class ParameterGroup:
 
 
 HOOKS = ("batch", "learning_rate", "scale_loss", "shard", "zero_grad")
-"""The functions of a user's file that take part in a step and are no ops."""
+"""The functions of a user's file that take part in a step but are not ops."""
 
 PLAIN_SGD: Mapping[str, Any] = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
 

@@ -22,9 +22,9 @@ except ImportError as error:
 
 
 class NumpyTrainer(Trainer):
-    """Gradients through HIPS autograd, each micro-batch by itself; parameters and gradients are plain arrays.
+    """Computes the gradients of each micro-batch by HIPS autograd; parameters and gradients are plain arrays.
 
-    The user's functions take the place of everything around the model. `scale_loss` is taken to be linear.
+    The user's functions may replace everything except the model. `scale_loss` is assumed to be linear.
     """
 
     def build(self) -> None:
@@ -79,7 +79,7 @@ class NumpyTrainer(Trainer):
         after = steps.clip_unit(steps.Clipping(clip), grads)
         self.gradients.update({name: after[f"grads.{i}"] for i, name in enumerate(names)})
 
-    def make_optimizer(self, kind: str, groups: Sequence[ParameterGroup]) -> None:  # noqa: ARG002 - that of `training`
+    def make_optimizer(self, kind: str, groups: Sequence[ParameterGroup]) -> None:  # noqa: ARG002 - `training` has them
         self.lr = [group.lr for group in groups]
         self.taken = 0
         self.kept: dict[str, dict[str, Any]] = {}

@@ -16,7 +16,7 @@ from parity.training.worker.op_model import attribute_of
 from parity.training.worker.trainer import mean
 
 IN_GRAPH = ("zero_grad", "scale_loss", "clip_grad_norm", "clip_grad_value", "learning_rate")
-"""What a step of a graph does by itself, beside the optimizer."""
+"""What a graph's step does itself, besides the optimizer."""
 
 STATES = {
     "momentum_buffer": "momentum",
@@ -26,16 +26,16 @@ STATES = {
     "grad_avg": "mean_gradient",
     "sum": "sum",
 }
-"""A graph's names of states."""
+"""State to its name in a graph."""
 
 STEP = "System-Train-TrainStep"
-"""A graph's own counter of steps."""
+"""A graph's counter of steps."""
 
 
 class GraphTrainer(OneflowTrainer):
-    """Shows output, loss, gradients before clipping, parameters and states of a step, but not the clipped gradients.
+    """Exposes output, loss, gradients before clipping, parameters and states of a step, but not clipped gradients.
 
-    The rates are those of a second scheduler, since a graph does not tell its own.
+    The reported rates are those of a second scheduler, since a graph does not expose its own.
     """
 
     def build(self) -> None:
@@ -45,7 +45,7 @@ class GraphTrainer(OneflowTrainer):
         super().build()
 
     def clear_gradients(self) -> None:
-        # A graph leaves tensors of its own there, which have no values.
+        # A graph leaves its own tensors in `grad`, which have no values.
         self.optimizer.zero_grad(set_to_none=True)
 
     def restore(self, done: int, arrays: Arrays) -> None:
@@ -66,11 +66,11 @@ class GraphTrainer(OneflowTrainer):
 
     @staticmethod
     def state_name(name: str, state: str) -> str:
-        """A state of a parameter in the graph's words."""
+        """The graph's name of a parameter's state."""
         return f"module.{attribute_of(name)}-{STATES[state]}"
 
     def graph_of(self, optimizer: Any, scheduler: Any) -> Any:
-        """A graph that takes a step at each call, and returns loss, output and gradients."""
+        """A graph that takes a step in each call, and returns loss, output and gradients."""
         flow, n = self.framework, self.recipe["accumulation"]
 
         def build(graph: Any, x: Any, target: Any) -> Any:
@@ -91,12 +91,12 @@ class GraphTrainer(OneflowTrainer):
         return graph
 
     def clips_by(self, scope: str) -> bool:
-        """Whether the recipe clips by the norm over `scope`."""
+        """Whether the recipe clips by norm with this `scope`."""
         clip = self.recipe["clip"]
         return clip is not None and clip["name"] == "norm" and clip["scope"] == scope
 
     def split_groups(self) -> Sequence[ParameterGroup]:
-        """Each parameter as a group of its own."""
+        """Each parameter as its own group."""
         return [replace(group, names=(name,)) for group in self.groups for name in group.names]
 
     def optimizer_group(self, group: ParameterGroup) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class GraphTrainer(OneflowTrainer):
         return {**options, "clip_grad_max_norm": clip["max_norm"], "clip_grad_norm_type": float(clip["norm_type"])}
 
     def step(self, number: int, rows: Any, keep: Keep) -> None:
-        """Step `number` in the graph; micro-batches come out of it one behind the other."""
+        """Step `number` in the graph, whose outputs have the micro-batches one after another."""
         n = self.recipe["accumulation"]
         rows = np.concatenate([self.shard(part) for part in np.split(self.batch(number, rows), n)])
         keep("rows", rows)
@@ -128,16 +128,16 @@ class GraphTrainer(OneflowTrainer):
         self.advance()
 
     def computed(self, rows: Any) -> list[Any]:
-        """What a call of the graph returns, as arrays."""
+        """The results of a call of the graph, as arrays."""
         try:
             results = self.graph(self.tensor(self.job.x[rows]), self.tensor(self.job.target[rows]))
             return [self.adapter.to_numpy(tensor) for tensor in results]
         except BaseException as error:
-            # OneFlow 0.9.0 aborts in the first graph that is built after one that failed.
+            # OneFlow 0.9.0 aborts in the first graph that is built after a failed one.
             self.adapter.worn_out = True
             if self.job.dtype == "float64" and self.adapter.lacks_kernel(error):
-                said = self.adapter.describe(error).strip()
-                raise Unsupported(f"no step of an oneflow.nn.Graph trains in float64: {said}") from error
+                message = self.adapter.describe(error).strip()
+                raise Unsupported(f"no step of an oneflow.nn.Graph trains in float64: {message}") from error
             raise
 
     def optimizer_state(self, name: str) -> Mapping[str, Any]:

@@ -30,13 +30,13 @@ def warmup_polynomial(
     power: float,
     end_lr: float,
 ) -> Any:
-    """WarmupLR in front of PolynomialLR, which counts from its own first step."""
+    """WarmupLR followed by PolynomialLR, which counts from its own first step."""
     after = polynomial(lr_scheduler, optimizer, total_iters - warmup_steps, power, end_lr)
     return lr_scheduler.WarmupLR(after, start_factor, warmup_steps, "linear", warmup_prefix=True)
 
 
 class OneflowTrainer(TorchStyleTrainer):
-    """Schedulers are OneFlow's own classes."""
+    """Training in OneFlow, with its own schedulers."""
 
     schedulers: ClassVar[Mapping[str, Callable[..., Any]]] = {
         **TorchStyleTrainer.schedulers,

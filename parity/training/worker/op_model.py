@@ -1,4 +1,4 @@
-"""A model whose layers are an adapter's ops, for every framework whose modules keep parameters and buffers by name."""
+"""A model whose layers are an adapter's ops, for frameworks whose modules keep parameters and buffers by name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class OpLayer:
-    """An op, the attributes of the model that hold its tensors (None for one that is switched off), and its params.
+    """An op, the model's attributes that hold its tensors (None for an absent one), and its params.
 
-    A residual has `layers`, whose result is added to x, and no op.
+    A residual has no op but `layers`, whose output is added to x.
     """
 
     op: Function | None
@@ -34,35 +34,34 @@ def op_layer(message: Mapping[str, Any], adapter: Adapter, own: Own) -> OpLayer:
 
 
 def function_of(message: Mapping[str, Any], adapter: Adapter, own: Own) -> Function:
-    """What computes the op of a layer or a loss: the user's function of its name, else the adapter's method."""
+    """The function that computes a layer's op or a loss: the user's of that name, else the adapter's method."""
     absent = [name for name, value in message.get("tensors", {}).items() if value is None]
     function = own(message["op"], optional=(*message["droppable"], *absent))
     if function is None:
         return adapter.method(message["op"])
-    users = function
-    return lambda **given: named_outputs(users(**given))
+    return lambda **given: named_outputs(function(**given))
 
 
 def attribute_of(name: str) -> str:
-    """The model's attribute for a tensor, whose canonical name has dots, which modules refuse."""
+    """The model's attribute for a tensor; modules do not allow the dots of its canonical name."""
     return name.replace(".", "-")
 
 
 def flat(layers: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The messages of all layers, those inside of residuals included."""
+    """The messages of all layers, including those inside residuals."""
     for layer in layers:
         yield layer
         yield from flat(layer.get("layers", ()))
 
 
 def model_class(base: type[Any], transposed: Collection[str], assign: Callable[[Any, Any], None]) -> type[Any]:
-    """The class of models on top of a framework's class of modules.
+    """The class of models, derived from a framework's class of modules.
 
-    `transposed` are the attributes of matrices that the framework keeps transposed; `assign(buffer, value)` overwrites
-    a buffer.
+    `transposed` are the attributes with matrices that the framework keeps transposed; `assign(buffer, value)`
+    overwrites a buffer.
     """
 
-    # OneFlow's graphs call `forward` with a stand-in for `self`, which knows no super() and rebinds bound methods.
+    # OneFlow's graphs call `forward` with a proxy for `self`, which has no super() and rebinds bound methods.
     class OpModel(base):  # type: ignore[misc]
         def __init__(self, layers: Sequence[OpLayer]) -> None:
             super().__init__()
@@ -82,7 +81,7 @@ def model_class(base: type[Any], transposed: Collection[str], assign: Callable[[
             if not isinstance(outputs, Mapping):
                 return outputs
             for name, value in outputs.items():
-                # Running statistics; the framework's own kernels have changed them in place.
+                # Running statistics, unless the framework's kernel has changed them in place.
                 if name in tensors and value is not tensors[name]:
                     assign(tensors[name], value)
             return outputs["y"]

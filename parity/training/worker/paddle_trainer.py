@@ -16,18 +16,18 @@ from parity.training.worker.torch_style import TorchStyleTrainer
 Options = Mapping[str, Any]
 
 RATES = ("end_lr", "eta_min")
-"""Options of schedules that are rates themselves."""
+"""Options of schedules that are rates."""
 
 
 class PaddleTrainer(TorchStyleTrainer):
-    """Layers, one optimizer with groups of parameters, and a scheduler that it takes its rate from.
+    """Layers, one optimizer with groups of parameters, and a scheduler that sets its rate.
 
-    A group of Paddle's has no rate of its own but a factor of the optimizer's. The clip is paddle.nn.utils's, whose
-    formula is that of the recipe; ClipGradByGlobalNorm leaves the 1e-6 out.
+    In Paddle a group has a factor of the optimizer's rate instead of its own rate. Clipping is that of paddle.nn.utils,
+    which has the recipe's formula; ClipGradByGlobalNorm omits the 1e-6.
     """
 
     def build(self) -> None:
-        # Linear's weights are [in, out] in Paddle's layers, which a sum over a weight depends on.
+        # Linear's weights are [in, out] in Paddle's layers; the rounding of a sum over a weight depends on the layout.
         matrices = [layer for layer in flat(self.recipe["layers"]) if "linear" in parts_of(layer["op"])]
         weights = {name for layer in matrices for name in layer["tensors"].values() if name}
         self.transposed = {name for name in weights if name.endswith(".weight")}
@@ -69,7 +69,7 @@ class PaddleTrainer(TorchStyleTrainer):
         return [self.optimizer.get_lr() * factor for factor in self.factors]
 
     def set_rates(self, rates: Sequence[float]) -> None:
-        """The largest is the optimizer's; the groups' factors are those that their parameters have."""
+        """The largest rate becomes the optimizer's; the groups' factors are set on their parameters."""
         base = max(rates)
         self.optimizer.set_lr(base)
         self.factors = [rate / base if base else 1.0 for rate in rates]
@@ -78,7 +78,7 @@ class PaddleTrainer(TorchStyleTrainer):
                 self.parameters[name].optimize_attr["learning_rate"] = factor
 
     def optimizer_step(self) -> None:
-        # The names of its states are numbered, and a fresh optimizer would go on counting.
+        # Paddle numbers the names of states; without the guard, a fresh optimizer would continue the numbers.
         with self.framework.utils.unique_name.guard():
             self.optimizer.step()
 
@@ -111,7 +111,7 @@ class PaddleTrainer(TorchStyleTrainer):
         self.optimizer.set_state_dict(stored)
 
     def powers(self, options: Options, done: int) -> dict[str, Any]:
-        """The powers of the betas, which Paddle keeps as products; Lamb's factors are of float32."""
+        """The powers of the betas, which Paddle computes as products; Lamb's factors are in float32."""
         kind = np.dtype(self.job.dtype).type
         powers = {}
         for i, beta in enumerate(options.get("betas", ()), 1):
@@ -132,7 +132,7 @@ class PaddleTrainer(TorchStyleTrainer):
 
 
 class StaticTrainer(PaddleTrainer):
-    """The model through `paddle.jit.to_static` in one program, forward and backward; the rest is dynamic."""
+    """Runs the model, forward and backward, as one program of `paddle.jit.to_static`; the rest is dynamic."""
 
     def build(self) -> None:
         super().build()

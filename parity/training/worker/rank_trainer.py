@@ -1,4 +1,4 @@
-"""Data-parallel trainings: each rank computes its part of every micro-batch, and the frameworks average gradients."""
+"""Data-parallel trainings: each rank computes its part of every micro-batch; the framework averages gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parity.training.worker.trainer import Trainer, mean
 
 
 class RanksTrainer(Trainer):
-    """What is shown is gathered by the framework's collectives; `model` is wrapped in its data-parallel class."""
+    """Gathers what a step shows by the framework's collectives; `model` is wrapped in its data-parallel class."""
 
     n_passed = 0
     model: Any
@@ -43,7 +43,7 @@ class RanksTrainer(Trainer):
 
 
 class Synchronised(RanksTrainer):
-    """Gradients are exchanged with the last micro-batch of a step, as usual; `no_sync` keeps them back until then."""
+    """Exchanges gradients with the last micro-batch of a step only, as usual, by means of `no_sync`."""
 
     def micro_batch(self, rows: Any) -> tuple[Any, Any, Any]:
         self.n_passed += 1

@@ -1,4 +1,4 @@
-"""What a worker keeps of a training: every tensor of the last steps, and a few numbers of every step."""
+"""The records that a worker keeps of a training: all tensors of the last steps, and a few numbers of every step."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 Arrays = Dict[str, Any]
 
 AFTER = ("param.", "state.", "buffer.")
-"""What begins the name of a tensor that goes from step to step."""
+"""Prefixes of the tensors that persist from step to step."""
 
 
 class Ring:
-    """The tensors of the last `capacity` steps by name, in memory that is used again.
+    """The tensors of the last `capacity` steps by name, in memory that is reused.
 
-    Entry 0, or that of a step behind which a training was put, has only what goes from step to step.
+    Entry 0, or that of the step at which a training was restored, has only the tensors that persist.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -26,7 +26,7 @@ class Ring:
         self._open: Arrays = {}
 
     def open(self) -> Arrays:
-        """Begin an entry in the memory of the oldest one; what `keep` has put into it so far."""
+        """Begin an entry in the memory of the oldest one; returns the dict that `keep` fills."""
         if len(self.entries) >= self.capacity:
             self._spare = self.entries.pop(min(self.entries))
         self._open = {}
@@ -41,7 +41,7 @@ class Ring:
         self._open[name] = memory
 
     def close(self, step: int) -> None:
-        """The entry is complete."""
+        """Complete the entry."""
         self.entries[step] = self._open
 
     def clear(self) -> None:
@@ -49,13 +49,13 @@ class Ring:
         self.entries.clear()
 
     def record(self, step: int) -> Arrays:
-        """The tensors of a step, with those that it began with as `before.<name>`; raises KeyError where it is gone."""
+        """The tensors of a step, and those before it as `before.<name>`; raises KeyError if they are no longer kept."""
         before = {f"before.{name}": v for name, v in self.entries[step - 1].items() if name.startswith(AFTER)}
         return {**before, **self.entries[step]}
 
 
 BLOCK = 1 << 16
-"""Elements that are measured together, which stay in the processor's cache."""
+"""Elements that are measured at once, so that they stay in the processor's cache."""
 
 SHIFTS = 4096
 SEED = 20260116
@@ -64,8 +64,8 @@ SEED = 20260116
 class Sketcher:
     """2-norms and random projections of tensors, in float64.
 
-    A projection is the sum of the elements, each times +1 or -1 as drawn for its place and the tensor's name: the same
-    in every worker, whatever runs it.
+    A projection is the sum of the elements with random signs, which depend on the position and the tensor's name, and
+    are the same in every worker.
     """
 
     def __init__(self) -> None:
@@ -75,14 +75,14 @@ class Sketcher:
         self._wide = np.empty(BLOCK)
 
     def measure(self, name: str, array: Any) -> tuple[float, float]:
-        """The sum of the squares of all elements, and their projection."""
+        """The sum of squares of all elements, and their projection."""
         flat, squares, projection = array.reshape(-1), 0.0, 0.0
         key = zlib.crc32(name.encode())
         for number, start in enumerate(range(0, flat.size, BLOCK)):
             part = flat[start : start + BLOCK]
             wide = self._wide[: part.size]
             np.copyto(wide, part, casting="same_kind")
-            # Each block of a large tensor has another part of the signs, so that no two of them cancel alike.
+            # Each block of a large tensor uses other signs, so that equal blocks do not cancel alike.
             shift = (key + number * 2654435761) % SHIFTS
             squares += float(np.dot(wide, wide))
             projection += float(np.dot(wide, self._signs[shift : shift + part.size]))
@@ -90,14 +90,14 @@ class Sketcher:
 
 
 def total_norm(sketcher: Sketcher, arrays: Sequence[Any]) -> float:
-    """The 2-norm of all arrays together; NaN where there are none."""
+    """The 2-norm of all arrays as one vector; NaN if there are none."""
     if not arrays:
         return float("nan")
     return float(np.sqrt(sum(sketcher.measure("", array)[0] for array in arrays)))
 
 
 class StepCurves:
-    """A few numbers of each step, which a reply brings as arrays of the protocol's names."""
+    """A few numbers of each step, which a reply has as arrays by their names in the protocol."""
 
     def __init__(self, sketcher: Sketcher, tracked: Sequence[str]) -> None:
         self.sketcher = sketcher
@@ -107,7 +107,7 @@ class StepCurves:
         }
 
     def add(self, entry: Arrays) -> None:
-        """Take the numbers of a step from its tensors, whose memory is used again for later steps."""
+        """Compute the numbers of a step from its tensors, whose memory later steps reuse."""
         measured = [self.sketcher.measure(name, entry[name]) for name in self.tracked]
         gradients = [array for name, array in entry.items() if name.startswith("grad.")]
         numbers = {
@@ -129,7 +129,7 @@ class StepCurves:
 
 
 def perturbed(array: Any, name: str, seed: int) -> Any:
-    """Every element replaced by the next number of its dtype, up or down as drawn for its place, `name` and `seed`."""
+    """Every element replaced by the next number up or down in its dtype, at random by `name` and `seed`."""
     drawn = np.random.PCG64([seed, zlib.crc32(name.encode())]).random_raw(-(-max(1, array.size) // 64))
     up = np.unpackbits(drawn.astype("<u8").view(np.uint8))[: array.size].reshape(array.shape)
     return np.nextafter(array, np.where(up, np.inf, -np.inf).astype(array.dtype))

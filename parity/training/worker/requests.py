@@ -1,4 +1,4 @@
-"""A training at work in a worker: the answers to train, steps, record, restore and state."""
+"""Answers the requests about a training: train, steps, record, restore and state."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LEAST_KEPT = 2
 
 
 class TrainingRequests:
-    """Answers the requests about one training at a time; a new one takes the place of the one before."""
+    """Answers the requests about one training at a time; a new training replaces the last one."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.training: Optional[RunningTraining] = None
 
     def answer(self, request: Message) -> Message:
-        """The reply to one of REQUESTS; nothing that goes wrong short of ending the process escapes."""
+        """The reply to one of REQUESTS; every error becomes a reply, unless the process ends."""
         reply: Message = {"outcome": "ok", "message": "", "tensors": []}
         try:
             answer = REQUESTS[request["do"]](self, request)
@@ -40,7 +40,7 @@ class TrainingRequests:
         return reply
 
     def refusal(self, error: BaseException) -> Message:
-        """What a reply says of an error."""
+        """The outcome and message of a reply about an error."""
         if isinstance(error, Unsupported):
             return {"outcome": "unsupported", "message": str(error)}
         traceback.print_exc()
@@ -50,7 +50,7 @@ class TrainingRequests:
         return {"outcome": "unsupported" if unsupported else "error", "message": explain(self.backend, error)}
 
     def current(self) -> RunningTraining:
-        """The training; raises ValueError where there is none."""
+        """The training; raises ValueError if there is none."""
         if self.training is None:
             raise ValueError("there is no training to continue")
         return self.training
@@ -62,7 +62,7 @@ class TrainingRequests:
         return {"tracked": training.tracked, "keeps": training.ring.capacity - 1}
 
     def steps(self, request: Message) -> Message:
-        """Take steps, up to the first that fails."""
+        """Take steps until one fails."""
         training, started = self.current(), time.perf_counter()
         curve = StepCurves(training.sketcher, training.tracked)
         answer: Message = {"done": 0}
@@ -81,14 +81,14 @@ class TrainingRequests:
         return {"arrays": self.current().record(request["step"])}
 
     def restore(self, request: Message) -> Message:
-        """Go on from another state."""
+        """Continue from another state."""
         training = self.current()
         arrays = {name: read_array(path, training.dtype) for name, path in request["tensors"].items()}
         training.restore(request["step"], arrays)
         return {}
 
     def state(self, _request: Message) -> Message:
-        """All that goes from step to step, as it is now."""
+        """The current tensors that persist from step to step."""
         return {"arrays": dict(self.current().trainer.state())}
 
 
@@ -99,11 +99,11 @@ REQUESTS = {
     "restore": TrainingRequests.restore,
     "state": TrainingRequests.state,
 }
-"""What a worker is asked about trainings, and who answers."""
+"""The requests about trainings, and the methods that answer them."""
 
 
 class RunningTraining:
-    """A trainer on its way through the steps of `order` [steps, batch]; `done` is the last that it took."""
+    """A trainer that takes the steps of `order` [steps, batch]; `done` is the last step taken."""
 
     def __init__(self, backend: Backend, request: Message) -> None:
         self.dtype = request["dtype"]
@@ -124,7 +124,7 @@ class RunningTraining:
         self.tracked = list(self.ring.entries[0])
 
     def start(self, arrays: Dict[str, Any], seed: int) -> Dict[str, Any]:
-        """The parameters, perturbed by an ulp where there is a `seed`, and the buffers."""
+        """The initial parameters, perturbed by an ulp if `seed` is not 0, and buffers."""
         weights = {
             name: perturbed(arrays[name], name, seed) if seed else arrays[name] for name in self.recipe["parameters"]
         }
@@ -134,7 +134,7 @@ class RunningTraining:
         }
 
     def restore(self, step: int, arrays: Dict[str, Any]) -> None:
-        """Go on after `step`."""
+        """Continue after `step`."""
         with np.errstate(all="ignore"):
             self.trainer.restore(step, arrays)
         self.ring.clear()
@@ -148,7 +148,7 @@ class RunningTraining:
         """Take the next step."""
         number = self.done + 1
         if self.failed or number > len(self.order):
-            raise ValueError("it failed before" if self.failed else f"there are only {len(self.order)} steps")
+            raise ValueError("an earlier step failed" if self.failed else f"there are only {len(self.order)} steps")
         entry = self.ring.open()
         with np.errstate(all="ignore"):
             self.trainer.step(number, self.order[number - 1], self.ring.keep)
@@ -157,7 +157,7 @@ class RunningTraining:
         self.done = number
 
     def record(self, step: int) -> Dict[str, Any]:
-        """Every tensor of a step; without a clip, gradients are their own clipped ones."""
+        """Every tensor of a step; without clipping, the clipped gradients are the gradients."""
         if step not in self.ring.entries or step - 1 not in self.ring.entries:
             raise ValueError(f"the tensors of step {step} are no longer kept; the last step was {self.done}")
         tensors = self.ring.record(step)
@@ -168,7 +168,7 @@ class RunningTraining:
 
 
 def step_bytes(recipe: Message, start: Dict[str, Any], target: Any) -> int:
-    """About how many bytes a step's record takes: weights, states, gradients before and after clipping, outputs."""
+    """Approximate bytes of a step's record: weights, states, gradients before and after clipping, outputs."""
     weights = [layer["tensors"]["weight"] for layer in recipe["layers"] if layer["op"] == "linear"]
     classes = len(start[f"param.{weights[-1]}"]) if weights and recipe["loss"]["op"] == "cross_entropy" else 1
     n_outputs = target.size * classes

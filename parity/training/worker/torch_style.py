@@ -1,4 +1,4 @@
-"""What trainers of frameworks that follow PyTorch's interface have in common."""
+"""The base of trainers for frameworks with PyTorch's interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parity.training.worker.trainer import Trainer
 class TorchStyleTrainer(Trainer):
     """`nn` modules, `optim` with groups of parameters, and a scheduler that changes their rates.
 
-    `module` holds the parameters; `model` is what is called, which a mode may make another object of.
+    `module` holds the parameters; `model` is what is called, which a mode may wrap or compile.
     """
 
     schedulers: ClassVar[Mapping[str, Callable[..., Any]]] = {
@@ -28,7 +28,7 @@ class TorchStyleTrainer(Trainer):
     """Schedule to the framework's scheduler: (lr_scheduler, optimizer, **options)."""
 
     transposed: Collection[str] = ()
-    """The parameters that the framework keeps transposed."""
+    """Parameters that the framework keeps transposed."""
 
     def build(self) -> None:
         self.framework = self.adapter.framework  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ class TorchStyleTrainer(Trainer):
         return self.framework.nn.Module  # type: ignore[no-any-return]
 
     def parameter(self, name: str) -> Any:
-        """A parameter of the framework, as it starts."""
+        """A parameter of the framework with its initial values."""
         return self.framework.nn.Parameter(self.tensor(np.array(self.job.tensors[name])))
 
     def forward(self, x: Any) -> Any:
@@ -83,7 +83,7 @@ class TorchStyleTrainer(Trainer):
         self.optimizer = make([self.optimizer_group(group) for group in groups])
 
     def optimizer_group(self, group: ParameterGroup) -> dict[str, Any]:
-        """A group as the optimizer takes it."""
+        """A group in the optimizer's format."""
         return {"params": [self.parameters[name] for name in group.names], "lr": group.lr, **group.options}
 
     def rates(self) -> list[float]:

@@ -35,7 +35,7 @@ def warmup_polynomial(
     power: float,
     end_lr: float,
 ) -> Any:
-    """LambdaLR, as transformers.get_polynomial_decay_schedule_with_warmup has it."""
+    """LambdaLR, as in transformers.get_polynomial_decay_schedule_with_warmup."""
 
     def factor(t: int, lr: float) -> float:
         if t < warmup_steps:
@@ -46,7 +46,7 @@ def warmup_polynomial(
 
 
 def by_group(lr_scheduler: Any, optimizer: Any, factor: Callable[..., float]) -> Any:
-    """LambdaLR by a `factor(t, lr=...)` that depends on the group's own rate."""
+    """LambdaLR with a `factor(t, lr=...)` that depends on the group's base rate."""
     rates = [group["lr"] for group in optimizer.param_groups]
     if 0.0 in rates:
         raise Unsupported("torch's LambdaLR multiplies the rate of a group, so a rate of 0 stays 0")
@@ -59,13 +59,13 @@ def rising(t: int, total_iters: int, start_factor: float) -> float:
 
 
 def falling(t: int, lr: float, total_iters: int, power: float, end_lr: float) -> float:
-    """From 1 to `end_lr` / lr, as a power of what is left."""
+    """From 1 to `end_lr` / lr, as a power of the remaining share of steps."""
     left: float = (1 - min(t, total_iters) / total_iters) ** power
     return ((lr - end_lr) * left + end_lr) / lr
 
 
 class TorchTrainer(TorchStyleTrainer):
-    """Schedulers are torch's own classes, and LambdaLR for what they cannot say: rates that start at 0 or end above."""
+    """Training in PyTorch, with its schedulers, or LambdaLR for rates that start at 0 or end above 0."""
 
     schedulers: ClassVar[Mapping[str, Callable[..., Any]]] = {
         **TorchStyleTrainer.schedulers,
@@ -75,7 +75,7 @@ class TorchTrainer(TorchStyleTrainer):
     }
 
     def scheduler_of(self, name: str, **options: Any) -> Any:
-        # It counts calls of `optimizer.step`, and there are none while a schedule is brought to where it was.
+        # Schedulers expect calls of `optimizer.step`; there are none while a schedule is restored.
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
         return super().scheduler_of(name, **options)
 
@@ -91,7 +91,7 @@ class TorchTrainer(TorchStyleTrainer):
 
 
 class CompileTrainer(TorchTrainer):
-    """The model through `torch.compile` in one graph, forward and backward; loss and optimizer are eager."""
+    """Compiles the model, forward and backward, into one graph by `torch.compile`; loss and optimizer are eager."""
 
     def build(self) -> None:
         super().build()
@@ -100,17 +100,17 @@ class CompileTrainer(TorchTrainer):
 
 
 class ChannelsLastTrainer(TorchTrainer):
-    """Images and the weights of convolutions in memory as NHWC."""
+    """Images and convolution weights have the memory format NHWC."""
 
     def build(self) -> None:
         super().build()
         if not any(parameter.dim() == 4 for parameter in self.parameters.values()):
-            raise Unsupported("channels_last is an order of four axes, and no parameter has as many")
+            raise Unsupported("channels_last is a format of four axes, and no parameter has four")
         self.module.to(memory_format=self.framework.channels_last)
 
 
 class AmpTrainer(TorchTrainer):
-    """Forward passes under `torch.autocast` to bfloat16; the output and the loss are in the weights' dtype."""
+    """Runs forward passes under `torch.autocast` to bfloat16; output and loss have the weights' dtype."""
 
     def forward(self, x: Any) -> Any:
         output = in_bfloat16(self.framework, self.adapter.device, self.model, x)

@@ -1,11 +1,11 @@
-"""The loop of a training's step, the same for every framework, on top of what a framework does in its own way.
+"""The loop of a training's step, which is the same for every framework.
 
-To add a framework: subclass `Trainer` (or `TorchStyleTrainer`, where the interfaces agree), implement the methods that
-raise NotImplementedError here, and name the class in the adapter's table `trainers`. A mode is a subclass of its
-framework's trainer with a row of its own in that table. What a mode does not show (gradients inside of a compiled step)
-is not kept. Whatever a framework lacks raises Unsupported with the reason, as early as possible.
+To add a framework: subclass `Trainer` (or `TorchStyleTrainer`, if its interface is PyTorch's), implement the methods
+that raise NotImplementedError here, and name the class in the adapter's table `trainers`. A mode is a subclass of its
+framework's trainer with its own row in that table. What a mode does not expose (gradients inside a compiled step) is
+not kept. What a framework lacks raises Unsupported with the reason, as early as possible.
 
-Names are canonical everywhere: a parameter is `<layer>.<parameter>`, with PyTorch's layout in every array.
+Names are canonical everywhere: a parameter is `<layer>.<parameter>`, and every array has PyTorch's layout.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from parity.training.worker.op_model import function_of
 
 
 class Trainer:
-    """A model, its optimizer and its schedule at work in one framework.
+    """Trains a model in one framework.
 
-    A subclass makes them in `build`, and sets `parameters` and `buffers`: the framework's own tensors by name.
+    A subclass makes the model in `build`, and sets `parameters` and `buffers`: the framework's tensors by name.
     """
 
     parameters: Mapping[str, Any]
@@ -60,16 +60,16 @@ class Trainer:
     def make_optimizer(self, kind: str, groups: Sequence[ParameterGroup]) -> None:
         """Make a fresh optimizer of the framework: `kind` is sgd, adam, adamw, lamb, rmsprop or adagrad.
 
-        Where the user brings an optimizer, this is SGD that takes no steps: the schedule changes its rates.
+        If the user brings an optimizer, this is SGD that takes no steps, whose rates the schedule changes.
         """
         raise NotImplementedError
 
     def make_schedule(self, done: int) -> None:
-        """Make a fresh schedule that has been through `done` steps; not called where the user brings one."""
+        """Make a fresh schedule advanced by `done` steps; not called if the user brings one."""
         raise NotImplementedError
 
     def tensor(self, array: Any) -> Any:
-        """A tensor of the framework, without gradient, with the values of `array`, which is not used elsewhere."""
+        """A tensor of the framework, without gradient, with the values of `array`, which nothing else uses."""
         return self.adapter.leaf(array, False)
 
     def forward(self, x: Any) -> Any:
@@ -77,7 +77,7 @@ class Trainer:
         raise NotImplementedError
 
     def loss(self, output: Any, target: Any) -> Any:
-        """The mean loss of a micro-batch; class numbers and what is predicted for them come as [n] and [n, classes]."""
+        """The mean loss of a micro-batch; for cross_entropy, targets are flattened to [n], outputs to [n, classes]."""
         loss = self.recipe["loss"]
         if loss["op"] == "cross_entropy":
             output, target = output.reshape((-1, output.shape[-1])), target.reshape((-1,))
@@ -89,11 +89,11 @@ class Trainer:
         raise NotImplementedError
 
     def gradient(self, name: str) -> Any:
-        """The gradient of a parameter as it is now; None where there is none."""
+        """The current gradient of a parameter, or None."""
         raise NotImplementedError
 
     def set_gradient(self, name: str, value: Any) -> None:
-        """Put another gradient in the place of a parameter's."""
+        """Replace the gradient of a parameter."""
         raise NotImplementedError
 
     def clear_gradients(self) -> None:
@@ -101,7 +101,7 @@ class Trainer:
         raise NotImplementedError
 
     def clip_norm(self, names: Sequence[str], max_norm: float, norm_type: float) -> Any:
-        """Scale the gradients of these parameters to a norm, and return what it was; None where it is unknown."""
+        """Clip the gradients of these parameters by norm; returns the norm before, None if unknown."""
         raise NotImplementedError
 
     def clip_value(self, names: Sequence[str], clip_value: float) -> None:
@@ -109,11 +109,11 @@ class Trainer:
         raise NotImplementedError
 
     def rates(self) -> list[float]:
-        """The rate that the optimizer has for each group."""
+        """The optimizer's current rate for each group."""
         raise NotImplementedError
 
     def set_rates(self, rates: Sequence[float]) -> None:
-        """Give the optimizer a rate for each group."""
+        """Set the optimizer's rate for each group."""
         raise NotImplementedError
 
     def optimizer_step(self) -> None:
@@ -121,7 +121,7 @@ class Trainer:
         raise NotImplementedError
 
     def schedule_step(self) -> None:
-        """Let the schedule go on by a step."""
+        """Advance the schedule by a step."""
         raise NotImplementedError
 
     def optimizer_state(self, name: str) -> Mapping[str, Any]:
@@ -129,29 +129,29 @@ class Trainer:
         raise NotImplementedError
 
     def load_optimizer_state(self, done: int, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Give a fresh optimizer its state (`states[parameter][state]`, own tensors) after `done` > 0 steps."""
+        """Load the state after `done` > 0 steps (`states[parameter][state]`, tensors) into a fresh optimizer."""
         raise NotImplementedError
 
     def detached(self, tensor: Any) -> Any:
-        """The tensor without its history."""
+        """The tensor, detached from its graph."""
         return tensor.detach()
 
     def assign(self, tensor: Any, value: Any) -> None:
-        """Overwrite a parameter or a buffer in place by a tensor of its shape."""
+        """Overwrite a parameter or buffer in place with a tensor of the same shape."""
         raise NotImplementedError
 
-    # What a framework, a mode or several ranks may do in another way.
+    # What a framework, a mode or several ranks may override.
 
     def exported(self, name: str, tensor: Any) -> Any:  # noqa: ARG002 - layouts differ by parameter
-        """The values of a parameter, or of what has its layout, in PyTorch's layout; may share memory with it."""
+        """The values of a parameter, gradient or state in PyTorch's layout; may share memory with it."""
         return self.adapter.to_numpy(tensor)
 
     def imported(self, name: str, array: Any) -> Any:  # noqa: ARG002 - layouts differ by parameter
-        """The inverse of `exported`, in memory of its own."""
+        """The inverse of `exported`, in its own memory."""
         return self.tensor(np.array(array))
 
     def gathered(self, array: Any) -> Any:
-        """What all ranks hold, one behind the other along the first axis."""
+        """The arrays of all ranks, concatenated along the first axis."""
         return array
 
     def averaged(self, array: Any) -> Any:
@@ -161,11 +161,10 @@ class Trainer:
     # The loop.
 
     def step(self, number: int, rows: Any, keep: Keep) -> None:
-        """Step `number` (from 1) on these rows of the data set; `keep` gets all that the step shows.
+        """Take step `number` (from 1) on these rows of the data set; `keep` gets every tensor of the step.
 
-        That is `rows` as they were used, `lr`, `output`, `loss`, `grad.*`, and where there is a clip `clipped.*` and
-        `norm` (what the clip by norm says of the norm of all gradients together), then `param.*`, `state.*` and
-        `buffer.*` after the step.
+        These are `rows` as used, `lr`, `output`, `loss`, `grad.*`, with clipping `clipped.*` and `norm` (of all
+        gradients, as the clipping by norm returns it), then `param.*`, `state.*` and `buffer.*` after the step.
         """
         rows = self.batch(number, rows)
         rates = self.scheduled(number)
@@ -187,7 +186,7 @@ class Trainer:
         self.advance()
 
     def batch(self, number: int, rows: Any) -> Any:
-        """The rows of a step, as the user's `batch` has them."""
+        """The rows of a step, as planned or as the user's `batch` returns them."""
         own = self.job.own("batch", optional=("step",))
         if own is None:
             return rows
@@ -202,7 +201,7 @@ class Trainer:
         return row_numbers("shard", own(rows=rows.copy(), rank=self.rank, ranks=self.ranks), len(mine), len(self.job.x))
 
     def scheduled(self, number: int) -> list[float]:
-        """The rates of a step, from the framework's schedule or the user's `learning_rate`."""
+        """The rates of a step, by the framework's schedule or the user's `learning_rate`."""
         options = dict(self.recipe["schedule"])
         own = self.job.own("learning_rate", optional=options)
         if own is not None:
@@ -210,7 +209,7 @@ class Trainer:
         return self.rates()
 
     def zero_grad(self) -> None:
-        """Clear the gradients, or let the user's `zero_grad` do it."""
+        """Clear the gradients, by the framework or the user's `zero_grad`."""
         own = self.job.own("zero_grad")
         if own is None:
             self.clear_gradients()
@@ -218,7 +217,7 @@ class Trainer:
             own(parameters=list(self.parameters.values()))
 
     def micro_batch(self, rows: Any) -> tuple[Any, Any, Any]:
-        """Forward, loss and backward of one micro-batch; its rows, output and loss, of all ranks together."""
+        """Forward, loss and backward of one micro-batch; returns its rows, output and loss over all ranks."""
         rows = self.shard(rows)
         output = self.forward(self.tensor(self.job.x[rows]))
         loss = self.loss(output, self.tensor(self.job.target[rows]))
@@ -227,7 +226,7 @@ class Trainer:
         return self.gathered(rows), self.gathered(shown[0]), self.averaged(shown[1])
 
     def scaled(self, loss: Any) -> Any:
-        """What the backward pass of a micro-batch starts from."""
+        """The scaled loss, from which the backward pass of a micro-batch starts."""
         accumulation = self.recipe["accumulation"]
         own = self.job.own("scale_loss", optional=("accumulation", "ranks"))
         if own is not None:
@@ -235,14 +234,14 @@ class Trainer:
         return loss / accumulation if accumulation > 1 else loss
 
     def keep_gradients(self, kind: str, keep: Keep) -> None:
-        """Show the gradients as they are now."""
+        """Keep the current gradients."""
         for name in self.parameters:
             gradient = self.gradient(name)
             if gradient is not None:
                 keep(f"{kind}.{name}", self.exported(name, gradient))
 
     def clip(self) -> Any:
-        """Clip the gradients as the recipe says; the norm of all of them before that, where one was taken."""
+        """Clip the gradients as in the recipe; returns the norm of all gradients before, None if unknown."""
         clip = self.recipe["clip"]
         if clip is None:
             return None
@@ -254,14 +253,14 @@ class Trainer:
         return norm_of_norms([self.adapter.to_numpy(norm) for norm in norms], float(clip["norm_type"]))
 
     def clip_units(self, scope: str) -> list[Sequence[str]]:
-        """Which parameters are clipped together."""
+        """The sets of parameters that are clipped together."""
         if scope == "group":
             return [group.names for group in self.groups]
         one_call = scope == "global" or self.job.own("clip_grad_norm") is not None
         return [list(self.parameters)] if one_call else [[name] for name in self.parameters]
 
     def clip_unit(self, clip: Mapping[str, Any], names: Sequence[str]) -> Any:
-        """Clip these gradients together, or let the user's `clip_grad_norm` or `clip_grad_value` do it."""
+        """Clip these gradients together, by the framework or the user's `clip_grad_norm` or `clip_grad_value`."""
         own = self.job.own(f"clip_grad_{clip['name']}", returns=("grads",))
         if own is None and clip["name"] == "norm":
             norm_type = float(clip["norm_type"])
@@ -281,8 +280,7 @@ class Trainer:
         return returned.get("total_norm")
 
     def norm_kept(self, names: Sequence[str], norm_type: float) -> float:
-        """By which factor the norm of these gradients is larger than it would be if it were summed in sequence; 1 where
-        that is not asked for."""
+        """The norm of these gradients divided by that norm summed in sequence; 1 unless the recipe sums in sequence."""
         order = self.recipe.get("norm_in_sequence")
         if order is None or not np.isfinite(norm_type):
             return 1.0
@@ -292,7 +290,7 @@ class Trainer:
         return float(lost ** (1 / norm_type)) if np.isfinite(lost) else 1.0
 
     def update(self, number: int, rates: Sequence[float]) -> None:
-        """The optimizer's step, or that of the user's function of its name."""
+        """The optimizer's step, by the framework or the user's function of that name."""
         if not self.own_optimizer:
             self.optimizer_step()
             return
@@ -303,7 +301,7 @@ class Trainer:
                     self.update_one(name, update)
 
     def own_update(self, group: ParameterGroup, changing: Mapping[str, Any]) -> Callable[..., Any]:
-        """The user's optimizer with a group's options: takes `param`, `grad` and states."""
+        """The user's optimizer with a group's options; it takes `param`, `grad` and states."""
         op = self.recipe["optimizer"]
         zero = [name for name, value in group.options.items() if not value]
         optional = (*zero, *group.states, *group.absent, "step")
@@ -314,7 +312,7 @@ class Trainer:
         return partial(own, **{**absent, **group.options, **changing})
 
     def update_one(self, name: str, update: Callable[..., Any]) -> None:
-        """Let the user's optimizer change one parameter and its states."""
+        """Update one parameter and its states by the user's optimizer."""
         op, parameter, kept = self.recipe["optimizer"], self.parameters[name], self.own_states[name]
         returned = update(param=self.detached(parameter), grad=self.gradient(name), **kept)
         for state, old in kept.items():
@@ -322,14 +320,14 @@ class Trainer:
         self.assign(parameter, self.detached(fitting(op, "param", returned["param"], parameter)))
 
     def advance(self) -> None:
-        """Let the framework's schedule go on, unless the user brings one."""
+        """Advance the framework's schedule, unless the user brings one."""
         if self.job.own("learning_rate") is None:
             self.schedule_step()
 
     # The state between two steps.
 
     def state(self) -> Iterator[tuple[str, Any]]:
-        """`param.*`, `state.*` and `buffer.*` as they are now; the arrays may share memory with the framework."""
+        """The current `param.*`, `state.*` and `buffer.*`; the arrays may share memory with the framework."""
         for name, parameter in self.parameters.items():
             yield f"param.{name}", self.exported(name, parameter)
         for name, states in self.states.items():
@@ -345,7 +343,7 @@ class Trainer:
         return np.zeros_like(self.exported(name, self.parameters[name]))
 
     def restore(self, done: int, arrays: Arrays) -> None:
-        """Go on after step `done` from `param.*`, `state.*` and `buffer.*`; states that are missing are 0."""
+        """Continue after step `done` from `param.*`, `state.*` and `buffer.*`; missing states are 0."""
         for name, parameter in self.parameters.items():
             self.assign(parameter, self.imported(name, arrays[f"param.{name}"]))
         for name, buffer in self.buffers.items():
@@ -363,7 +361,7 @@ class Trainer:
             self.make_schedule(done)
 
     def imported_states(self, name: str, arrays: Arrays) -> dict[str, Any]:
-        """A parameter's states as own tensors; 0 where they are missing."""
+        """A parameter's states as tensors of the framework; missing ones are 0."""
         stored = {state: arrays.get(f"state.{state}.{name}") for state in self.states[name]}
         return {
             state: self.imported(name, self.zeros(name) if array is None else array) for state, array in stored.items()
@@ -378,12 +376,12 @@ def mean(losses: Sequence[Any]) -> Any:
 
 
 def norm_of_norms(norms: Sequence[Any], norm_type: float) -> Any:
-    """The norm of type `norm_type` of all tensors from that of its parts."""
+    """The norm of all tensors from the norms of its parts."""
     return np.asarray(norms[0]) if len(norms) == 1 else np.linalg.norm(np.stack(norms).ravel(), norm_type)
 
 
 def row_numbers(name: str, rows: Any, wanted: int, count: int) -> Any:
-    """What the user's `batch` or `shard` returned; raises OwnError where it is not `wanted` of the `count` rows."""
+    """The result of the user's `batch` or `shard`; raises OwnError unless it is `wanted` of the `count` rows."""
     numbers = np.asarray(rows)
     if numbers.dtype.kind not in "iu" or numbers.shape != (wanted,) or numbers.min() < 0 or numbers.max() >= count:
         raise OwnError(f"{name} must return {wanted} row numbers from 0 to {count - 1} as a NumPy array of integers")
@@ -391,7 +389,7 @@ def row_numbers(name: str, rows: Any, wanted: int, count: int) -> Any:
 
 
 def fitting(function: str, what: str, value: Any, like: Any) -> Any:
-    """What a user's function returned in the place of `like`; raises OwnError where its shape is another."""
+    """The result of a user's function that replaces `like`; raises OwnError if the shapes differ."""
     if shape_of(value) != shape_of(like):
         raise OwnError(f"{function} returned a {what} of shape {shape_of(value)} instead of {shape_of(like)}")
     return value
