@@ -14,7 +14,7 @@ from parity.judge.compare.verdict import Verdict
 from parity.outcome import CellOutcome, Outcome
 from parity.training.judge.curves import CurveJudge, CurveRatios
 from parity.training.judge.divergence import FirstDivergence
-from parity.training.judge.findings import kind_of, listed
+from parity.training.judge.findings import kind_of
 from parity.training.judge.measured import measure
 from parity.training.judge.oracle import NOTHING, StepOracle, UnknownError
 from parity.training.judge.probes import around, planned_steps
@@ -416,11 +416,6 @@ def test_what_no_cause_explains_is_judged_by_the_other_dtype(
 ) -> None:
     elsewhere = {d: None if r is None else FirstDivergence(1, "update", "param.x", r) for d, r in others.items()}
     assert kind_of(FirstDivergence(1, "update", "param.x", ratio), dtype, elsewhere) == kind
-
-
-def test_steps_are_listed_as_people_do() -> None:
-    assert listed([1]) == "1"
-    assert listed([1, 2, 5]) == "1, 2 and 5"
 
 
 def test_members_and_the_oracle_have_the_same_steps(case: CasePlan) -> None:
