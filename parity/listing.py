@@ -63,7 +63,7 @@ class OpCard:
             "params": (("param", "default", "meaning"), self.params),
             "inputs": (("input", "shape in the example", "what it is"), self.inputs),
             "outputs": (("output", "shape in the example", "what it is"), self.outputs),
-            "conventions that a run tells apart, with the params of the example": (
+            "conventions that a run distinguishes, with the params of the example": (
                 ("id", "what it is", "shown by"),
                 self.conventions,
             ),
@@ -141,7 +141,7 @@ def input_parts(item: Input, shapes: TensorShapes) -> Iterator[str]:
     if item.state:
         yield "the state before the step"
     if item.opt_in:
-        yield "off unless a case gives it"
+        yield "not used unless a case gives it"
     elif item.name not in shapes.inputs and not item.listed:
         yield "only with params that use it"
     if item.default is not None or not item.integers:

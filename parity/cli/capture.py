@@ -72,7 +72,7 @@ def capture(
         try:
             code = process.wait()
             sys.exit(code if code >= 0 else 128 - code)
-        except KeyboardInterrupt:  # the script has got it too, and ends as it likes
+        except KeyboardInterrupt:  # the script received it, too, and decides how it ends
             continue
 
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 @click.argument("left", type=click.Path(path_type=Path))
 @click.argument("right", type=click.Path(path_type=Path))
 @click.option(
-    "--truth", type=click.Path(path_type=Path), metavar="DUMP", help="A third dump, more precise: it judges both."
+    "--truth", type=click.Path(path_type=Path), metavar="DUMP", help="A third, more precise dump that judges both."
 )
 @click.option("--mapping", type=click.Path(path_type=Path), metavar="FILE", help="YAML: `left name: right name`.")
 @click.option(
-    "--write-mapping", type=click.Path(path_type=Path), metavar="FILE", help="Write what was paired as such a file."
+    "--write-mapping", type=click.Path(path_type=Path), metavar="FILE", help="Write the pairs as a mapping file."
 )
 @click.option("--known", type=click.Path(path_type=Path), metavar="FILE", help="YAML with a list `known:` to accept.")
 @click.option("--rtol", multiple=True, metavar="V|TENSOR:V", help="Override rtol, for all tensors or some. Repeatable.")

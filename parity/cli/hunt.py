@@ -13,7 +13,7 @@ from parity.exit_codes import INCOMPLETE
 
 
 @main.command(
-    short_help="Look for the input on which a backend is furthest off.",
+    short_help="Search for the input with a backend's largest error.",
     epilog=example(
         "parity hunt layer_norm -b torch -b paddle --minutes 5",
         "parity hunt softmax -b mine=torch:./my_ops.py --minutes 1",
@@ -31,11 +31,11 @@ from parity.exit_codes import INCOMPLETE
 )
 @click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Repeatable (default: float32 and float64).")
 @click.option("--minutes", type=click.FloatRange(0.05, 1e5), default=5.0, show_default=True, metavar="N")
-@click.option("--trials", type=click.IntRange(1), metavar="N", help="End after so many trials, too.")
+@click.option("--trials", type=click.IntRange(1), metavar="N", help="Also end after this many trials.")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, metavar="N")
-@click.option("--adapter", metavar="NAME", help="Of FILE.py: the framework whose tensors its functions take.")
+@click.option("--adapter", metavar="NAME", help="The framework whose tensors the functions of FILE.py take.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: reports/hunt-SUBJECT-TIME.")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with an earlier hunt.")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Continue an earlier hunt.")
 @click.option("--threads", type=click.IntRange(1, MAX_THREADS), default=1, show_default=True, metavar="N")
 @click.option("--timeout", type=click.FloatRange(1e-3, 1e6), default=20.0, show_default=True, metavar="S")
 @click.option("--no-provision", is_flag=True, help="Never create an environment.")
@@ -53,13 +53,13 @@ def hunt(
     timeout: float,
     no_provision: bool,
 ) -> NoReturn:
-    """Look for the input on which a backend is furthest beyond its error bound: of an op, of the cases of a config, or
-    of the functions of a file that are named after ops.
+    """Search for inputs on which a backend exceeds its error bound most: of an op, of the cases of a config, or of the
+    functions of a file that are named after ops.
 
-    What it finds is made as small as possible, diagnosed, and written as a config and a script for each finding.
+    Each finding is made as small as possible, diagnosed, and written to a config, with a script.
 
     Exit code: 0 nothing is beyond the error bound; 1 something is; 2 the command is wrong; 3 nothing could be compared,
-    or a backend crashed or hung; 130 interrupted (what was found is written; --resume goes on).
+    or a backend crashed or hung; 130 interrupted (the findings so far are written; --resume continues).
     """
     from parity.config import ConfigError
     from parity.engine import EngineOptions
@@ -122,8 +122,8 @@ def reduce(
 ) -> None:
     """Reduce CASE (an id or a part of one) of a stored run to the smallest inputs that still show its finding.
 
-    The backend is called again, a user's ops file as the run has kept it. Exit code: 0 the case is printed or written;
-    2 there is no such finding, or it does not show any more.
+    The backend is called again; a user's ops file is the run's copy. Exit code: 0 the case is printed or written; 2
+    there is no such finding, or the backend no longer shows it.
     """
     from parity.engine import EngineOptions
     from parity.hunt import HuntError, check_installed

@@ -35,7 +35,7 @@ def query(run_dir: Path, sql: str | None, in_csv: bool, as_json: bool, parquet: 
     if in_csv + as_json + (parquet is not None) > 1:
         raise click.UsageError("--csv, --json and --parquet exclude each other")
     if sql is None and parquet is None:
-        raise click.UsageError('what is the question? For example "SELECT * FROM findings"')
+        raise click.UsageError('give a query, for example "SELECT * FROM findings"')
 
     def show(answer: Answer) -> None:
         if parquet is None:
@@ -61,10 +61,10 @@ def query(run_dir: Path, sql: str | None, in_csv: bool, as_json: bool, parquet: 
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
 def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
-    """Write the cells of RUNS, each once, as one run into --out, and show it.
+    """Merge the cells of RUNS, each once, into one run in --out, and show it.
 
-    Exit code: that of the whole, as from `parity run`; 2 if the runs had other seeds or backends, disagree in a cell,
-    or cannot be read, or the directory cannot be written; 3 where all would pass but a shard is missing.
+    Exit code: that of the merged run, as of `parity run`; 2 if the runs have different seeds or backends, disagree in a
+    cell, or cannot be read, or the directory cannot be written; 3 if all would pass but a shard is missing.
     """
     from parity.reporting.merge import MergeError, merge
     from parity.reporting.results.directory import held, made
@@ -101,22 +101,24 @@ def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.option("--rtol", multiple=True, metavar="V|TENSOR:V", help="This rtol, for all tensors or for one. Repeatable.")
 @click.option("--atol", multiple=True, metavar="V|TENSOR:V", help="This atol, for all tensors or for one. Repeatable.")
-@click.option("--fail-on", type=click.Choice(FAIL_ON), help="The mildest verdict that exits with 1, if not the run's.")
+@click.option(
+    "--fail-on", type=click.Choice(FAIL_ON), help="The mildest verdict that exits with 1 (default: the run's)."
+)
 @click.option(
     "--rule",
     type=click.Choice(("assert_close", "dynamo", "flash-attention", "msprobe")),
-    help="Say what the rule of others would have said, and where it disagrees with the error bound.",
+    help="Apply another tool's rule, and show where it disagrees with the error bound.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="List all tensors that change.")
 def judge(
     run_dir: Path, rtol: tuple[str, ...], atol: tuple[str, ...], fail_on: str | None, rule: str | None, verbose: bool
 ) -> None:
-    """Say what a stored run would have found with other tolerances, without running anything.
+    """Show what a stored run would have found with other tolerances, without running anything.
 
     The verdicts are exact: each comparison keeps the few elements that decide for every rtol and atol.
 
     Exit code: that of the run with these tolerances, with --rule 1 if the rule rejects a tensor, else 0; 2 the command
-    is wrong, or the run cannot be read or has not kept what decides; 3 also if some tensor has not.
+    is wrong, or the run cannot be read or kept no such elements; 3 also if some tensors lack them.
     """
     from parity.config import ConfigError
     from parity.reporting.console.judge import rules_of, show_judged, show_rule

@@ -110,7 +110,7 @@ def members(path: Path) -> list[zipfile.ZipInfo]:
         raise DumpError(f"{path}: not a readable zip file: {first_line(error)}") from error
     names = {info.filename for info in infos}
     if len(names) < len(infos):
-        raise DumpError(f"{path}: it has two files of one name")
+        raise DumpError(f"{path}: two of its files have the same name")
     return infos
 
 
@@ -235,7 +235,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object; raises ValueError for a key that it has twice."""
     items = dict(pairs)
     if len(items) < len(pairs):
-        raise ValueError("it has a key twice")
+        raise ValueError("it has a duplicate key")
     return items
 
 

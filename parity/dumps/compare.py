@@ -24,11 +24,11 @@ from parity.library.arrays import Tensor
 from parity.library.limits import COARSENESS, TOLERANCES, row_of
 
 PART = 1 << 21
-"""Elements that are compared at a time: 16 MiB of two float32 tensors."""
+"""Elements per part: 16 MiB of two float32 tensors."""
 SCREENED = 1 << 14
 """From this many elements on, tensors that agree are only screened: that takes a tenth of the time."""
 ALONE = 2.0
-"""An element's rounding is that of itself, or of a number this many times as large as the root mean square."""
+"""An element's rounding is its own, or that of a number this many times the root mean square."""
 
 
 AS_IT_IS = Transform()
@@ -36,7 +36,7 @@ AS_IT_IS = Transform()
 
 @dataclass(frozen=True)
 class Partners:
-    """Two tensors that are one, by the matching; `transform` brings `right` into the layout of `left`."""
+    """A matched pair of tensors; `transform` brings `right` into the layout of `left`."""
 
     left: Stored
     right: Stored
@@ -44,7 +44,7 @@ class Partners:
 
     @property
     def dtypes(self) -> tuple[str, str]:
-        """Both dtypes; numbers without one have that of their partner."""
+        """Both dtypes; plain numbers take that of their partner."""
         left, right = self.left, self.right
         return (right.dtype if left.weak else left.dtype), (left.dtype if right.weak else right.dtype)
 
@@ -119,7 +119,7 @@ def numbers_of(values: Array, dtype: str) -> Array:
 
 @dataclass(frozen=True)
 class Rules:
-    """What is asked: tolerances beside the default table, and whether dtypes must be equal."""
+    """How values are compared: tolerances that override the default table, and whether dtypes must be equal."""
 
     limits: tuple[ToleranceRule, ...] = ()
     check_dtype: bool = True
@@ -133,7 +133,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class ComparedTensor:
-    """What a comparison is about: the case and the tensor in the report, and what both sides are called."""
+    """The case and tensor of a comparison in the report, and the names of both dumps."""
 
     case: str
     tensor: str
@@ -230,10 +230,10 @@ def unit_roundoff(dtype: str) -> float:
 
 
 def kind(metrics: Metrics, ratio: float, dtype: str, unit: float) -> Verdict:
-    """What a difference that exceeds the tolerance may be, by its root mean square in unit roundoffs of the tensor's.
+    """The verdict on a difference beyond the tolerance, by its root mean square in unit roundoffs of the tensor's.
 
-    The bounds are the judge's for an op of which one dtype is known. Rounding that grew through layers looks the same
-    as an algorithm that loses digits; a third dump tells.
+    The bounds are the judge's for an op with one dtype. Rounding that grew through layers looks like an algorithm that
+    loses digits; only a third dump distinguishes them.
     """
     peak = max(ALONE * metrics.expected_rms, abs(metrics.expected_value))
     if ratio <= ERROR_BOUND and metrics.max_abs_diff <= ERROR_BOUND * unit * peak:
@@ -244,10 +244,10 @@ def kind(metrics: Metrics, ratio: float, dtype: str, unit: float) -> Verdict:
 
 
 def judged(both: Comparison, left: Comparison, right: Comparison) -> tuple[Comparison, Comparison, Comparison]:
-    """A comparison, and those of both sides with a more precise answer, with who is off.
+    """The comparison of two dumps and those of each with the truth, with their culprits.
 
-    Both errors are taken over the smaller one, or over a rounding of the answer if that is larger: the nearer side
-    shows what can be reached. Where that, too, is as large as what an unstable algorithm loses, both are off.
+    Both errors are divided by the smaller one, or by a rounding of the truth if that is larger: the nearer dump shows
+    which accuracy is possible. If even that error is as large as an unstable algorithm's, both dumps are wrong.
     """
     ml, mr = left.metrics, right.metrics
     if ml is None or mr is None:
@@ -267,14 +267,14 @@ def judged(both: Comparison, left: Comparison, right: Comparison) -> tuple[Compa
 
 
 def nonfinite(comparison: Comparison) -> bool:
-    """Whether only one side is finite somewhere."""
+    """Whether some element is finite in only one of the two."""
     return comparison.verdict is Verdict.NONFINITE
 
 
 def blamed(
     comparison: Comparison, culprits: tuple[str, ...], ratios: tuple[float | None, float | None], scale: float
 ) -> Comparison:
-    """A comparison that fails, or hides an error, with who is off; without anybody, it differs by rounding."""
+    """A comparison that fails or hides an error, with its culprits; without any, it differs by rounding."""
     if comparison.verdict is Verdict.STRUCTURE or (comparison.verdict.passes and not culprits):
         return comparison
     updated = replace(comparison, culprit=culprits, error_ratio=ratios, envelope=(scale, scale))
@@ -286,7 +286,7 @@ def blamed(
 
 
 def against(names: ComparedTensor, pair: Partners, rules: Rules, backend: str) -> Comparison:
-    """One side against the more precise answer; raises DumpError where that is of lower precision."""
+    """One dump against the truth; raises DumpError if the truth has a lower precision."""
     if unit_roundoff(pair.right.dtype) > unit_roundoff(pair.left.dtype) and not pair.right.weak:
         raise DumpError(
             f"the truth's {pair.right.name} is {pair.right.dtype} and cannot judge {pair.left.dtype}; "

@@ -27,7 +27,7 @@ DIGITS = re.compile(r"(\d+)")
 
 
 def open_dump(path: Path) -> Dump:
-    """The tensors of a file or folder, none of which is read yet. Raises DumpError."""
+    """The tensors of a file or folder, read lazily. Raises DumpError."""
     try:
         kind = path.stat().st_mode
     except OSError as error:

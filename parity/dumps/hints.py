@@ -19,33 +19,33 @@ from parity.library.pairs import TensorPair
 from parity.library.report import Hint
 
 MOST = 1 << 20
-"""Elements of a tensor that is looked at as a whole: its experiments take half a second and 100 MB."""
+"""Elements of the largest tensor that is examined as a whole: its experiments take half a second and 100 MB."""
 CORNER = 1 << 17
-"""Elements of a larger one that are looked at."""
+"""Elements of a larger one that are examined."""
 SAMPLE = 1 << 12
-"""Elements of these by which experiments are refuted."""
+"""Elements of these that are enough to refute an experiment."""
 MAX_PEERS = 8
-"""Other tensors that differ, whose values are looked for in a tensor."""
+"""Number of other differing tensors whose values are searched for in a tensor."""
 GATES = (2, 3, 4)
-"""Numbers of blocks that are tried in all orders: an LSTM has four gates, a GRU three, as query, key and value."""
+"""Numbers of blocks that are tried in all orders: four gates of an LSTM; three of a GRU, or query, key and value."""
 MAX_SPLITS = 400
-"""Ways to take an axis apart that are tried."""
+"""Number of ways to split an axis that are tried."""
 MAX_LENGTH = 1 << 16
 MOST_FITTED = 4
-"""Elements for each number that is fitted, at least."""
+"""Least number of elements per fitted number."""
 JOINED = (3, 2, 4)
 MAX_JOINED = 24
-"""Tensors without a partner among which those are looked for that are parts of another one."""
+"""Number of unpaired tensors that are searched for parts of another one."""
 
 
 GENERAL = ("permuted-elements", "localized", "")
-"""Diagnoses that a more special experiment may replace."""
+"""Diagnoses that a more specific experiment may replace."""
 
 
 def hint_of(pair: Partners, peers: Iterable[Partners], names: tuple[str, str], rules: Rules) -> Hint | None:
     """What explains a tensor that differs, or a corner of a large one; raises DumpError.
 
-    Other shapes are looked at if the tensors are small, and `peers` for its values if all of them are.
+    Other shapes are tried if the tensors are small; `peers` are searched for its values if all of them are small.
     """
     large = pair.left.size > MOST
     if pair.left.size < 2 or pair.left.size != pair.right.size or (large and pair.left.shape != pair.right.shape):
@@ -93,7 +93,7 @@ def sample(scene: Scene) -> Scene:
 
 OF_A_CORNER = (zeros, scaled, rearranged, coarse)
 PARTIAL = ("scaled", "sign-flipped", "transposed", "reduced-precision", "missing-output", "missing-gradient")
-"""Diagnoses that hold for a tensor if they hold for a corner of it, by all that one can tell."""
+"""Diagnoses that hold for a tensor if they hold for a corner of it, as far as can be known."""
 
 
 def named(hint: Hint, experiment: object) -> Hint:
@@ -174,7 +174,7 @@ def by_slice(scene: Scene) -> Iterator[Hint]:
 
 
 def kept_axes(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """No axis, all but the last, and every single one: as many as leave slices that say something."""
+    """No axis, all but the last, and each single one, if their slices have enough elements."""
     wanted = [(), tuple(range(len(shape) - 1)), *((axis,) for axis in range(len(shape)))]
     size = math.prod(shape)
     return [kept for kept in dict.fromkeys(wanted) if MOST_FITTED * math.prod(shape[i] for i in kept) <= size]
@@ -190,9 +190,9 @@ OWN = (regated, interleaved, by_slice, coarse_expected)
 
 
 def joined(lonely: Stored, others: Sequence[Stored], names: tuple[str, str], rules: Rules) -> str:
-    """What a tensor without a partner is made of, if it is of some of the other side's, in words; raises DumpError.
+    """The other dump's tensors that a tensor without a partner is joined from, in words; raises DumpError.
 
-    `names`: the side that has it, and the other one.
+    `names`: the dump that has it, and the other one.
     """
     if not 1 < lonely.size <= MOST or len(others) > MAX_JOINED:
         return ""
@@ -212,13 +212,13 @@ def joined(lonely: Stored, others: Sequence[Stored], names: tuple[str, str], rul
 
 
 def twin(lonely: Stored, others: Sequence[Stored]) -> str:
-    """Whether a tensor of the same side has these values too, as tied weights have, in words; raises DumpError."""
+    """A note if another tensor of the same dump has the same values, as tied weights have; raises DumpError."""
     if not 1 < lonely.size <= MOST:
         return ""
     alike = [o for o in others if (o.shape, o.dtype) == (lonely.shape, lonely.dtype) and o.name != lonely.name]
     values = values_of(lonely)
     equal = any(np.array_equal(values_of(other), values) for other in alike[:MAX_JOINED])
-    return "the same values are there under another name" if equal else ""
+    return "another tensor has the same values" if equal else ""
 
 
 def windows(parts: Sequence[Stored], n: int) -> Iterator[tuple[Stored, ...]]:

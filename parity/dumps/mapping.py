@@ -1,4 +1,4 @@
-"""Mapping files: which tensor of the left side is which of the right one, as YAML that a person can edit.
+"""Mapping files: the right dump's tensor for each of the left dump's, as YAML that a person can edit.
 
 A line is `left name: right name`, or `left name: {name: right name, transform: transpose}`; see `TransformKeys`.
 """
@@ -18,7 +18,7 @@ from parity.dumps.matching import How, Matching, Pair, Transform
 
 START = "a mapping has a line `left name: right name` for each tensor"
 MAX_KEY = 500
-"""YAML wants a longer key to be marked; its limit is 1,024."""
+"""YAML requires a marker before longer keys; its limit is 1,024."""
 
 
 class TransformKeys(ConfigModel):
@@ -32,9 +32,9 @@ class TransformKeys(ConfigModel):
 
 
 class EntryKeys(ConfigModel):
-    """A tensor of the right side, and how it becomes the left one."""
+    """A tensor of the right dump, and how it becomes the left one."""
 
-    what: ClassVar[str] = "a tensor of the right side"
+    what: ClassVar[str] = "a tensor of the right dump"
     name: str
     transform: Any = None
 
@@ -66,7 +66,7 @@ def entry_of(node: Node, problems: Problems) -> tuple[str, Transform] | None:
     """One entry; None and a report if it is wrong."""
     if not node.is_mapping:
         if node.is_list or node.value is None:
-            problems.add(node, "expected the name of a tensor of the right side, or {name: ..., transform: ...}")
+            problems.add(node, "expected the name of a tensor of the right dump, or {name: ..., transform: ...}")
             return None
         return node.text, Transform()
     keys = read(EntryKeys, node, problems)

@@ -49,7 +49,7 @@ WRAPPERS = frozenset(
         *("batch", "stats", "network", "net", "backbone", "layers", "layer"),
     )
 )
-"""Words that say nothing: what DataParallel, torch.compile, FSDP and Flax put before names, and words for a list."""
+"""Words without meaning: prefixes of DataParallel, torch.compile, FSDP and Flax, and words for a list."""
 
 LAYOUTS = (
     (1, 0), (2, 1, 0), (0, 2, 1),
@@ -63,11 +63,11 @@ MAX_PERMUTED = 6
 """A tensor of more axes is not transposed: there are too many orders."""
 
 NEAR = 1e-2
-"""Fingerprints this close may be of one tensor: a cast to bfloat16 moves the largest element by 2^-8 of itself."""
+"""Fingerprints this close may be one tensor's: a cast to bfloat16 changes the largest element by 2^-8 of itself."""
 APART = 10.0
-"""The second nearest must be this many times as far as the nearest."""
+"""The second nearest must be this many times further away than the nearest."""
 MAX_ALIKE = 4096
-"""Tensors of one size among which contents are compared, since each is compared with each."""
+"""Most tensors of one size whose contents are compared, since each is compared with each."""
 MAX_LISTED = 4
 
 
@@ -110,7 +110,7 @@ class Transform:
 
 @dataclass(frozen=True)
 class TensorSummary:
-    """A tensor of one side; `order` is its place among them, `fingerprint` that of its values (`fingerprint_of`),
+    """A tensor of one side; `order` is its position among them, `fingerprint` that of its values (`fingerprint_of`),
     `layer` what the layer that has it computes, where that is known."""
 
     name: str
@@ -128,7 +128,7 @@ class TensorSummary:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two tensors that are taken for the same one; `doubt` says what speaks against it, or what is not known."""
+    """Two tensors that are taken for the same; `doubt` says what contradicts it or is not known."""
 
     left: str
     right: str
@@ -139,7 +139,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Matching:
-    """The pairs in the order of the left side, what is left of both, and why it was not paired."""
+    """The pairs in the order of the left side, the unpaired tensors of both, and why they were not paired."""
 
     pairs: tuple[Pair, ...]
     left_only: tuple[str, ...]
@@ -147,7 +147,7 @@ class Matching:
     notes: tuple[str, ...] = ()
 
     def counts(self) -> dict[How, int]:
-        """How many pairs were found how, of those ways that found any."""
+        """Number of pairs per way of pairing, without zeros."""
         counted = {how: sum(pair.how is how for pair in self.pairs) for how in How}
         return {how: n for how, n in counted.items() if n}
 
@@ -251,7 +251,7 @@ class Matcher:
                 self.take(a, b, How.CONTENT)
 
     def by_order(self) -> None:
-        """Tensors of one role and, but for the order of axes, of one shape, if both sides have as many of them."""
+        """Tensors of one role and one shape up to the order of axes, if both sides have equally many."""
         ours, theirs = (grouped(unpaired.values(), kind_of) for unpaired in (self.left, self.right))
         for key, mine in list(ours.items()):
             others = theirs.get(key, [])
@@ -263,7 +263,7 @@ class Matcher:
                 self.notes.append(f"not paired, since the numbers differ: {kind}, {counts}")
 
     def in_layers(self) -> None:
-        """The same among layers that compute the same."""
+        """The same within layers that compute the same op."""
         ours, theirs = (
             grouped(unpaired.values(), lambda entry: (kind_of(entry), entry.layer))
             for unpaired in (self.left, self.right)
@@ -273,7 +273,7 @@ class Matcher:
                 self.in_turn(mine, theirs[key])
 
     def in_turn(self, mine: Sequence[TensorSummary], others: Sequence[TensorSummary]) -> None:
-        """Pair as many tensors of both sides, in the order of each."""
+        """Pair equally many tensors of both sides in order."""
         for a, b in zip(in_order(mine), in_order(others), strict=True):
             self.take(a, b, How.ORDER)
 
@@ -386,7 +386,7 @@ SCATTERED = "paired by order, but the other tensors of its layer belong to sever
 
 
 def layout(ours: Shape, theirs: Shape) -> tuple[Transform, str]:
-    """What brings a tensor of shape `theirs` into `ours`, and what the shapes leave open."""
+    """The transform from shape `theirs` to `ours`, and what the shapes leave open."""
     if ours == theirs:
         return Transform(), ""
     orders = orders_between(ours, theirs)
@@ -400,7 +400,7 @@ def layout(ours: Shape, theirs: Shape) -> tuple[Transform, str]:
 
 
 def conventional(paired: Sequence[PairedEntries]) -> Iterator[PairedEntries]:
-    """The pairs, square ones transposed if all others of their kind are: their shapes do not tell.
+    """The pairs; square ones, whose shapes show no order of axes, are transposed if all others of their kind are.
 
     A kind is a number of axes, both names' last words, and whether the layer has more tensors (an embedding has not).
     """
@@ -439,7 +439,7 @@ def orders_between(ours: Shape, theirs: Shape) -> list[Shape]:
 
 @dataclass
 class Moments:
-    """The fingerprint of values that arrive in parts: what neither their order nor their shape changes."""
+    """The fingerprint of values that arrive in parts, independent of their order and shape."""
 
     n: int = 0
     sums: Array = field(default_factory=lambda: np.zeros(4))

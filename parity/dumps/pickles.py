@@ -181,7 +181,7 @@ def interpreted(
         raise DumpError(f"{where}: a damaged pickle, or none: {said}") from error
 
 
-# What pickles of NumPy arrays have in the place of NumPy's own classes
+# Stand-ins for NumPy's own classes in pickles of arrays
 
 
 class PickledDtype:

@@ -18,7 +18,7 @@ MAX_NAME = 40
 NAMED = "{task.description}"
 
 Advance = Callable[[str, int], None]
-"""Told of each tensor that is done, with its bytes."""
+"""Called for each finished tensor, with its size in bytes."""
 
 
 @contextlib.contextmanager

@@ -20,8 +20,8 @@ ORDINALS = {1: "st", 2: "nd", 3: "rd"}
 HOWS = ("exact", "mapping", "name", "content", "order")
 """How tensors are paired, in the order in which it is tried."""
 ADVICE = (
-    "two dumps alone cannot tell a fault from rounding that has grown through the layers: a third, of the same in "
-    "float64, can (`--truth DIR`); if this is fine, set --rtol and --atol"
+    "two dumps cannot distinguish a fault from rounding that grew through the layers; a third one in float64 can "
+    "(`--truth DIR`); if the difference is acceptable, set --rtol and --atol"
 )
 
 
@@ -46,11 +46,11 @@ class DumpReport(CaseReport):
         return row.oracle_value is not None
 
     def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
-        """How far two tensors are apart, in roundings of the dtype."""
+        """The distance of two tensors, in roundings of the dtype."""
         if row.verdict in ("structure", NOT_COMPARED):
             return row.message or "the structure differs"
         if row.verdict == "nonfinite":
-            return "NaN or infinity on one side only; no tolerance accepts that"
+            return "NaN or infinity in one dump only; no tolerance accepts that"
         if not row.fails:
             return super().reason(row, rows)
         if row.culprit or row.error_ratio.expected is not None:
@@ -60,10 +60,10 @@ class DumpReport(CaseReport):
             )
         ratio = row.error_ratio.actual
         times = "" if ratio is None else f" by {factor(ratio)} roundings of {row.dtype} in the root mean square"
-        return f"the sides differ{times}; {SIZES.get(row.verdict, '')}"
+        return f"the dumps differ{times}; {SIZES.get(row.verdict, '')}"
 
     def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
-        """What would tell more."""
+        """What would give more information."""
         if any(row.verdict in ("unstable", "semantic", "degraded") and not row.culprit for row in findings):
             yield ADVICE
 
@@ -103,9 +103,9 @@ WORDS = {
     "order": "order and shape",
 }
 SIZES = {
-    "rounding": "that is rounding, and the tolerance is tighter",
+    "rounding": "rounding alone: the tolerance is tighter",
     "degraded": "a float64 tensor with float32 accuracy",
-    "unstable": "more than a rounding, less than another formula would",
+    "unstable": "more than rounding, less than another formula would give",
     "semantic": "far more than rounding",
 }
 
@@ -142,7 +142,7 @@ def first_text(results: Results, cases: Sequence[CaseRow]) -> str:
     )
     size = first.error_ratio.actual
     if not why and size is not None:
-        who = f"{listed(first.culprit)} off the truth" if first.culprit else "the sides differ"
+        who = f"{listed(first.culprit)} away from the truth" if first.culprit else "the dumps differ"
         why = f"{who} by {factor(first.largest_ratio)} roundings of {first.dtype}"
     why = why or first.verdict
     position = "" if results.left_out else f" ({nth(positions[first.tensor_key])} of {len(positions)})"

@@ -49,11 +49,11 @@ from parity.reporting.text.words import grouped
 KIND = "dump"
 """The op of the rows' cases."""
 MAX_HINTS = 64
-"""Tensors that are looked at for what explains their difference, the first in order; together they may have a few
-large ones' elements, since those take half a second each."""
+"""Number of differing tensors that are searched for a cause, the first in order, and of their elements together: a
+large tensor takes half a second."""
 HINTED = 1 << 24
 MAX_JOINED = 32
-"""Tensors without a partner that are looked for in others."""
+"""Number of unpaired tensors that are searched for in others."""
 MAX_OPTIONS, MAX_TEXT = 50, 300
 CALL = re.compile(r"(?:.*\.)?call\d+(?=\.)")
 """The call in a name that `parity capture` gives: `encoder.2.norm1.call0.output.0`."""
@@ -73,7 +73,7 @@ class CompareOptions:
 class ComparisonJob:
     """Two dumps with their names in the report and their matching; the third judges both, if there is one.
 
-    `truths` has, for each name of a side, its partner there with the transform.
+    `truths` maps each dump's tensor names to their partners in the third, with the transform.
     """
 
     left: Dump
@@ -85,12 +85,12 @@ class ComparisonJob:
 
     @property
     def judged(self) -> tuple[str, ...]:
-        """The sides that are compared with another one: both with the truth, the left one with the right one."""
+        """The compared dumps: both with the truth if there is one, else the left one with the right one."""
         return self.names if self.truth else self.names[:1]
 
     @property
     def partners(self) -> Iterator[tuple[Pair, Partners]]:
-        """Every pair with its tensors. An exact name promises the same shape, so nothing is done to the right one."""
+        """Every pair with its tensors; those of equal names are compared without a transform."""
         left, right = ({tensor.name: tensor for tensor in dump.tensors} for dump in (self.left, self.right))
         for pair in self.matching.pairs:
             transform = Transform() if pair.how is How.EXACT else pair.transform
@@ -98,7 +98,7 @@ class ComparisonJob:
 
 
 def names_of(left: Path, right: Path) -> tuple[str, str]:
-    """What the sides are called: the ends of their paths in which they differ."""
+    """The names of the dumps: the ends of their paths in which they differ."""
     ends = [path.resolve().parts for path in (left, right)]
     for n in range(1, max(map(len, ends)) + 1):
         names = ["/".join(parts[-n:]) for parts in ends]
@@ -108,7 +108,7 @@ def names_of(left: Path, right: Path) -> tuple[str, str]:
 
 
 def prepared(left: Dump, right: Dump, truth: Dump | None, asking: CompareOptions) -> ComparisonJob:
-    """Which tensor is which, of all sides; raises DumpError, and MatchingError for a mapping that does not fit."""
+    """All dumps with their tensors matched; raises DumpError, and MatchingError for a mapping that does not fit."""
     matching = matched(left, right, asking.mapping)
     if truth is None:
         return ComparisonJob(left, right, names_of(left.path, right.path), matching)
@@ -139,7 +139,7 @@ def laid_out(pair: Pair, left: Dump, right: Dump) -> Pair:
 
 
 def paired(left: Dump, right: Dump, mapping: Mapping[str, tuple[str, Transform]]) -> Matching:
-    """The pairs of two dumps; fingerprints are taken of those tensors only that names do not pair."""
+    """The pairs of two dumps; only tensors that names do not pair get fingerprints."""
     ours, theirs = entries(left), entries(right)
     if len(ours) == len(theirs) == 1 and not mapping:
         return Matching((only_pair(ours[0].name, theirs[0].name),), (), ())
@@ -156,7 +156,7 @@ def paired(left: Dump, right: Dump, mapping: Mapping[str, tuple[str, Transform]]
 
 
 def only_pair(left: str, right: str) -> Pair:
-    """The tensors of two dumps of one each: they are meant, whatever they are called, and as they are."""
+    """The pair of two dumps with one tensor each, whatever their names, without a transform."""
     return Pair(left, right, How.EXACT if left == right else How.ORDER)
 
 
@@ -245,7 +245,7 @@ class Session:
         return self.finished(interrupted=interrupted)
 
     def stream(self) -> None:
-        """Every pair in the order of the left side, then what has no partner."""
+        """Compare every pair in the order of the left dump, then report tensors without a partner."""
         for _, pair in self.job.partners:
             self.take(pair)
             self.advance(pair.left.name, pair.left.nbytes + pair.right.nbytes)
@@ -261,7 +261,7 @@ class Session:
                 self.add([structural(lonely_names, tensor.dtype, "; ".join(filter(None, words)))])
 
     def lonely(self) -> tuple[list[Stored], list[Stored]]:
-        """The tensors of both sides without a partner."""
+        """The tensors of both dumps without a partner."""
         job, only = self.job, (set(self.job.matching.left_only), set(self.job.matching.right_only))
         left, right = (
             [tensor for tensor in dump.tensors if tensor.name in names]
@@ -299,7 +299,7 @@ class Session:
             self.done.setdefault((comparison.case, comparison.dtype))
 
     def explain(self) -> None:
-        """What the first tensors that differ look like, as diagnoses."""
+        """Store diagnoses of the first tensors that differ."""
         left = HINTED
         for i, (comparison, _) in enumerate(self.failing[:MAX_HINTS]):
             culprit = comparison.culprit[0] if comparison.culprit else ""
@@ -333,7 +333,7 @@ class Session:
             self.store.add([diagnosis])
 
     def suspect(self, pair: Partners, culprit: str) -> Partners:
-        """Two tensors that differ: those of the side that is off and of the truth, if it is known which one is."""
+        """The culprit's tensor and the truth's, if a culprit is known; else the pair itself."""
         if not culprit:
             return pair
         index = self.job.names.index(culprit)
@@ -382,7 +382,7 @@ def worst_of(comparison: Comparison) -> tuple[int, ...] | None:
 
 
 def row_of(comparison: Comparison) -> ComparisonRow:
-    """A row of `comparisons`, without the numbers that a screened tensor has not."""
+    """A row of `comparisons`; a screened tensor lacks some numbers."""
     row = comparison_row(comparison)
     unmeasured = [name for name in ("max_rel_diff", "required_rtol") if str(getattr(row, name)) == "nan"]
     return structs.replace(row, **dict.fromkeys(unmeasured)) if unmeasured else row
@@ -405,7 +405,7 @@ MESSAGE = "UPDATE comparisons SET message = ? WHERE case_id = ? AND tensor = ?"
 
 
 def backend(dump: Dump, name: str) -> BackendRow:
-    """A side as a row of `backends`."""
+    """A dump as a row of `backends`."""
     flags = {"tensors": len(dump.tensors), "bytes": dump.nbytes, "notes": list(dump.notes)}
     return BackendRow(name=name, framework=dump.path.suffix.removeprefix(".") or "folder", version="", flags=flags)
 

@@ -34,7 +34,7 @@ class DumpError(Exception):
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a file; `order` is its place in the dump.
+    """A tensor in a file; `order` is its position in the dump.
 
     `view` gives the values as an array: mapped, or read if they are few. `stream`, if given, gives them as flat parts
     of so many elements instead, since the file can only be read from its start. Both raise DumpError for a damaged

@@ -8,7 +8,7 @@ NEEDED = ("hypothesis", "cma")
 
 
 class HuntError(Exception):
-    """A hunt cannot start or go on; the message says why and what to do."""
+    """A hunt cannot start or continue; the message says why and what to do."""
 
 
 def check_installed() -> None:

@@ -39,7 +39,7 @@ Fault = tuple[str, str]
 
 
 class TimeUp(BaseException):
-    """The time or the trials of a hunt are used up; no Exception, so that Hypothesis does not take it for a failure."""
+    """The hunt's time or trials are used up; not an Exception, which Hypothesis would count as a failure."""
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,8 @@ def is_finite(cell: Cell, backend: str, tensor: str) -> bool:
 def whole_ratios(cell: Cell, backend: str) -> dict[str, float]:
     """The error ratios of a backend's tensors that may be wrong; infinite where NaN, a structure or an input is wrong.
 
-    They are those of tensors as a whole: in a few elements a reference may have no error by luck, and a search would
-    find that. For the same reason the envelope includes those of inputs nearby.
+    They cover whole tensors: in a few elements a reference may be exact by luck, and a search would find such inputs.
+    For the same reason the envelope includes those of nearby inputs.
     """
     ratios = dict.fromkeys((f"input.{name}" for name in cell.outcomes[backend].changed), math.inf)
     observed = cell.observed(backend)
@@ -215,7 +215,7 @@ def whole_ratios(cell: Cell, backend: str) -> dict[str, float]:
 
 
 def flushed(values: Array, exact: Array, dtype: str) -> bool:
-    """Whether all errors are below the dtype's normal numbers: many kernels flush what is there to zero."""
+    """Whether all errors are below the dtype's normal numbers, which many kernels flush to zero."""
     with np.errstate(invalid="ignore", over="ignore"):
         near = np.abs(values - exact) < smallest_normal(dtype)
         exact = as_dtype(exact, dtype)
@@ -228,7 +228,7 @@ def smallest_normal(dtype: str) -> float:
 
 
 def widened(cell: Cell, tensor: str, envelope: Envelope) -> Envelope:
-    """The envelope of a tensor, or that of inputs nearby, or what flushing to zero does on the way, if it is larger."""
+    """A tensor's envelope, or that of nearby inputs or the error of flushing values to zero on the way, if larger."""
     exact = cell.oracle[tensor]
     error = size(np.where(np.isfinite(as_dtype(exact, cell.dtype)), np.abs(underflown(cell, tensor) - exact), 0))
     envelope = replace(envelope, rms=max(envelope.rms, error.rms), max=max(envelope.max, error.max))

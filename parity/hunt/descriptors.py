@@ -24,10 +24,10 @@ from parity.hunt.bench import REFUSED, TrialCase
 from parity.starter.design import alternatives, others
 
 SIZES = (2, 3, 4, 5, 1, 8, 16, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1023, 1024, 1025)
-"""Few elements, and those beside the sizes of warps, tiles and blocks of kernels; the simplest first, which is not 1: a
-mean or a variance of one element is degenerate."""
+"""Small sizes, and those next to warps, tiles and blocks of kernels; the simplest first, which is not 1: a mean or a
+variance of one element is degenerate."""
 MOST = 1 << 13
-"""Elements of a tensor; what a search can find in more of them, it finds faster in fewer."""
+"""Most elements of a tensor; a search is faster with fewer."""
 SCALES = (0, -3, 3, 5, -7, 7, 10, -10, 13, -13, 17, -20, 20, -27, 30, -40, 40, -63, 63, -75, 100, -120)
 """Powers of two: variances near a usual eps, exponents beyond 88, squares beyond the range of float32."""
 OFFSETS = (0.0, *(sign * size for size in (1.0, 3.0, 7.0, 10.0, 30.0, 100.0, 1e3, 1e4) for sign in (1, -1)), 1e5, 1e6)
@@ -45,7 +45,7 @@ SPECIAL: Mapping[str, Callable[[Any], float]] = {
     "nan": lambda _: np.nan,
 }
 UNBOUNDED = frozenset(("largest", "inf", "-inf", "nan"))
-"""Where a gradient is finite then, or an infinity or a NaN, is a matter of how it is written."""
+"""Whether a gradient is then finite, infinite or NaN depends on how it is written."""
 KINDS = ("usual", "equal", "zeros", "ties", "one-hot", "pairs", "alike", "near-zero")
 """All drawn; all equal; some zero; few different integers; one 1; pairs x, -x; few ulps apart; at an end of a unit."""
 CLASSES: Mapping[str, tuple[str, ...]] = {
@@ -59,7 +59,7 @@ CLASSES: Mapping[str, tuple[str, ...]] = {
     "special": ("special",),
     "all": ("sizes", "params", "offset", "scale", "spread", "kind", "special"),
 }
-"""What the descriptors of a class vary."""
+"""What the descriptors of each class vary."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from parity.starter.write import case_lines
 
 DEFAULT_DTYPES = ("float32", "float64")
 SHARE, LAST_S = 0.1, 10.0
-"""The part of the time, at most ten seconds, that is kept for the fault that is followed when the search ends."""
+"""The share of the time, at most ten seconds, reserved for the fault that is being followed when the search ends."""
 LINE_EVERY_S = 10.0
 
 
@@ -285,7 +285,7 @@ def answer(search: Search, request: HuntRequest, subject: Subject, folder: Path)
         say(f"{backend}: {what} in {plural(n, 'trial')}, for example: {message.splitlines()[0] if message else ''}")
     if findings:
         say(f"run it again: parity run {folder / CONFIG}")
-    say(f"go on: parity hunt --resume {folder}")
+    say(f"continue: parity hunt --resume {folder}")
 
 
 def ops_of(search: Search) -> list[str]:

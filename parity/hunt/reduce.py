@@ -28,13 +28,13 @@ MOST_CALLS = 400
 """Trials per reduction; a case of 500 numbers takes about 100."""
 ROUNDS = 2
 CLEARLY = 8 * ERROR_BOUND
-"""A smaller case has to show a large error as clearly as this: one at the bound may not show in the next run."""
+"""A smaller case must show a large error at least this clearly: one at the bound may not repeat."""
 FEW_NUMBERS = 64
-"""Elements are simplified one by one up to so many."""
+"""Up to this many elements are simplified one by one."""
 DIGITS = (1, 2, 3, 4)
 MOST_WHOLE = 1e6
 ASIDE, ROUNDING = 2.0**-10, 1e-12
-"""How far an input is changed, and how little its effect may be, to see in float64 whether there is one."""
+"""The relative change of an input, and the smallest change of the result that counts as an effect, in float64."""
 
 Look = Callable[[TrialCase], TrialResult]
 
@@ -55,7 +55,7 @@ class Reducer:
         self._needed = self.needed(self.seen.trial.case, self.seen.trial.inputs)
 
     def shows(self, case: CasePlan, inputs: Mapping[str, Array]) -> bool:
-        """Whether a case shows the fault; not, once all calls are spent."""
+        """Whether a case shows the fault; False once all calls are spent."""
         if self.left <= 0:
             return False
         self.left -= 1

@@ -52,12 +52,12 @@ MOST_FOLLOWED = 6
 """Faults of a backend in an op that are followed; further ones are counted."""
 MOST_PER_TENSOR = 2
 TWICE = 2.0
-"""A diagnosis is begun if twice the mean of the earlier ones is left, and cut where half of what was left is over: the
-rest is for the reduction."""
+"""A diagnosis starts if twice the mean duration of the earlier ones is left, and may take half of the time left: the
+other half is for the reduction."""
 JUDGE, AGAIN_S = str(Path(judge.__file__).parent), 0.01
-"""Where a diagnosis can be cut, and how often it is looked whether it is there."""
+"""The code in which a diagnosis can be interrupted, and how often that is checked."""
 CURIOSITY = 0.5
-"""The weight of UCB1's bonus for what was tried seldom."""
+"""The weight of UCB1's bonus for rarely tried arms."""
 UNNAMED = frozenset(("unexplained", "localized", "not-identifiable", "nondeterministic"))
 """Diagnoses without a formula: another tensor may have another cause."""
 NO_CAUSES = frozenset(("rounding", "choice", "degenerate-gradient"))
@@ -65,9 +65,9 @@ NO_CAUSES = frozenset(("rounding", "choice", "degenerate-gradient"))
 
 @dataclass(frozen=True)
 class HuntFinding:
-    """A fault in its smallest case, and in the one that was diagnosed: a few numbers fit several causes.
+    """A fault in its smallest case, and in the original one, which was diagnosed: a few numbers fit several causes.
 
-    Without `diagnoses` there was no time for any.
+    `diagnoses` is empty if there was no time for any.
     """
 
     trial: TrialCase
@@ -98,7 +98,7 @@ class HuntFinding:
         return sum(values.size for values in self.trial.inputs.values())
 
     def repeats(self, other: HuntFinding) -> bool:
-        """Whether another finding says as much: the same causes, or without a named one, the same tensor."""
+        """Whether another finding is the same: equal causes, or without a named one, the same tensor."""
         if (self.backend, self.op) != (other.backend, other.op):
             return False
         return self.causes.keys() == other.causes.keys() if self.is_named else self.tensor == other.tensor
@@ -106,7 +106,7 @@ class HuntFinding:
 
 @dataclass
 class Arm:
-    """A class of descriptors of an op, and what it has brought."""
+    """A class of descriptors of an op, with its rewards so far."""
 
     op: str
     kind: str
@@ -165,7 +165,7 @@ class Search:
             return
 
     def run_until_finding(self) -> None:
-        """Search until the first finding, too."""
+        """Search until the first finding."""
         with contextlib.suppress(TimeUp):
             while not self.findings:
                 self.round()
@@ -273,7 +273,7 @@ class Search:
             return None
 
     def _note(self, seen: TrialResult) -> None:
-        """The best error ratios, and what gave no result."""
+        """Note the best error ratios, and the backends that gave no result."""
         for backend, ratio in seen.nearest.items():
             worst = max([ratio, *(r for (name, _), r in seen.faults.items() if name == backend)])
             self.best[backend] = max(self.best.get(backend, 0.0), worst)
@@ -298,7 +298,7 @@ class Search:
         return None
 
     def _explained(self, seen: TrialResult, backend: str) -> bool:
-        """Whether a cause that was found before explains everything in which a backend is wrong."""
+        """Whether causes of earlier findings explain everything in which a backend is wrong."""
         trial, outcomes = seen.trial, [o for o in seen.outcomes if o.backend == backend]
         with np.errstate(all="ignore"):
             cell = judge_of(trial, outcomes).cells[trial.dtype]
@@ -401,7 +401,7 @@ class Search:
 def cut_after(seconds: float) -> Iterator[None]:
     """Raise TimeUp within the context after so many seconds (`inf`: never), between two lines of the judge's own code.
 
-    Elsewhere, a library might swallow it, or be left half done. For the main thread, as signals are.
+    Elsewhere a library might swallow it or be left in a broken state. Main thread only, since it uses signals.
     """
     if math.isinf(seconds):
         yield

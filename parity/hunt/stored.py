@@ -63,7 +63,7 @@ def smallest(bench: Bench, trial: TrialCase, cell: CellResult) -> HuntFinding:
     shown = {fault: ratio for fault, ratio in seen.faults.items() if fault[0] == cell.backend}
     if not shown:
         ended = "".join(f": {o.outcome.value}: {o.message}" for o in seen.failed)
-        raise HuntError(f"{cell.backend} {bench.infos[cell.backend].version} does not show it any more{ended}")
+        raise HuntError(f"{cell.backend} {bench.infos[cell.backend].version} no longer shows it{ended}")
     fault = min(shown, key=lambda f: (f[1].startswith("grad."), -shown[f]))
     original = in_all_dtypes(seen, fault, look, tuple(cell.case.dtypes))
     small = reduce_case(replace(seen, trial=original), fault, shown[fault], look)

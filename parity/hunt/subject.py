@@ -61,7 +61,7 @@ def subject_of(text: str, backends: Sequence[str], dtypes: Sequence[str], adapte
         raise HuntError(f"--dtype {unknown[0]}: no such dtype; allowed: {', '.join(COARSENESS)}")
     subject = named_subject(text, backends, dtypes, adapter)
     if not subject.bases:
-        raise HuntError(f"{text}: there is no case of it to start from in {', '.join(dtypes)}")
+        raise HuntError(f"{text}: it has no case to start from in {', '.join(dtypes)}")
     return subject
 
 

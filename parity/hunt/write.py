@@ -1,4 +1,4 @@
-"""What a hunt found as a config that `parity run` takes, and its state, with which it goes on."""
+"""Writes a hunt's findings as a config for `parity run`, and its state for `--resume`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_WRITTEN = 64
 """Numbers of a tensor in the config; larger ones are in `.npy` files beside it."""
 
 LOST = (Outcome.CRASH.value, Outcome.TIMEOUT.value)
-"""What a finding names in place of a tensor where its backend gave none."""
+"""The outcomes that a finding names instead of a tensor if its backend returned none."""
 
 Written = dict[str, Any]
 
@@ -191,7 +191,7 @@ def numbers(values: Array, dtypes: tuple[str, ...], path: Path, folder: Path) ->
 
 
 def write_state(folder: Path, request: Mapping[str, Any], search: Search) -> None:
-    """The state of a hunt, from which `--resume` goes on; raises OSError."""
+    """Write the state of a hunt for `--resume`; raises OSError."""
     state = {
         "format": FORMAT,
         "request": request,
@@ -222,7 +222,7 @@ def finding_row(finding: HuntFinding) -> Written:
 def read_state(folder: Path) -> Mapping[str, Any]:
     """The state of a hunt; raises HuntError."""
     if not (folder / STATE).is_file():
-        raise HuntError(f"{folder} holds no hunt to go on with: it has no {STATE}")
+        raise HuntError(f"{folder} holds no hunt to continue: it has no {STATE}")
     try:
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
         if state["format"] != FORMAT:

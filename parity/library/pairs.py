@@ -40,13 +40,13 @@ class TensorPair:
 
     @property
     def both(self) -> tuple[Tensor, Tensor]:
-        """Both sides."""
+        """Both tensors."""
         return self.actual, self.expected
 
 
 @dataclass(frozen=True)
 class Unpaired:
-    """A place where the structures differ, and how."""
+    """A path where the structures differ, and how."""
 
     path: str
     problem: str

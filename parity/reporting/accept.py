@@ -33,12 +33,12 @@ UNFINISHED = "the run was interrupted, so only what it finished is accepted"
 
 
 class AcceptError(Exception):
-    """Nothing can be accepted as asked, and nothing is written; the message says why and what to do."""
+    """The request cannot be accepted, and nothing is written; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
 class AcceptRequest:
-    """What is to be accepted, None for all: findings where there is a `reason`, unsupported cells, entries to drop."""
+    """What to accept, None for all: findings if there is a `reason`, unsupported cells, entries to drop."""
 
     reason: str | None
     until: datetime.date
@@ -50,7 +50,7 @@ class AcceptRequest:
     expired: bool = False
 
     def chosen(self, case: str, dtype: str, backend: str, cause: str | None) -> bool:
-        """Whether something is meant."""
+        """Whether the request covers a cell and its cause."""
         asked = (self.case, self.dtype, self.backend, self.diagnosis)
         return all(want in (None, got) for want, got in zip(asked, (case, dtype, backend, cause), strict=True))
 
@@ -95,7 +95,7 @@ class Acceptance:
 
 
 def acceptance(run_dir: Path, request: AcceptRequest, today: datetime.date) -> Acceptance:
-    """What to write so that the run would pass as far as asked; raises AcceptError, ExplainError and ResultsError."""
+    """The changes that make the run pass as far as requested; raises AcceptError, ExplainError and ResultsError."""
     results = read_results(run_dir)
     request = checked(request, results)
     plan, documents = current(results)
@@ -105,7 +105,7 @@ def acceptance(run_dir: Path, request: AcceptRequest, today: datetime.date) -> A
     level = FINDINGS | failing_level(results)
     dropped = stale(request, plan.known, results.known) if request.expired else []
     changed = renewed(run, request)
-    # What has no finite error any more cannot be limited: such entries are replaced by new ones.
+    # An error that is no longer finite has no limit: such entries are replaced by new ones.
     dropped += [old for old, new in changed if old.error_ratio and not new.error_ratio]
     changed = [pair for pair in changed if pair[0] not in dropped]
     replaced = dict(changed)
@@ -132,7 +132,7 @@ def checked(request: AcceptRequest, results: Results) -> AcceptRequest:
 
 
 def current(results: Results) -> tuple[Plan, list[Document]]:
-    """The plan of the run's configs as they are now, and those that were named; raises AcceptError where it differs."""
+    """The plan of the run's configs as they are now, and the named configs; raises AcceptError if the plan differs."""
     paths = [Path(config.path) for config in results.run.configs]
     gone = [path for path in paths if not path.is_file()]
     if gone or not paths:
@@ -153,7 +153,7 @@ def current(results: Results) -> tuple[Plan, list[Document]]:
 
 
 def unfit(plan: Plan, results: Results) -> Iterator[str]:
-    """What of a run is no longer what the configs ask for."""
+    """The first difference between a run and its configs as they are now."""
     cases = {case.id: record.case_row(case, None) for case in plan.cases}
     for row in results.cases:
         now = cases.get(row.id)
@@ -171,7 +171,7 @@ def asked(row: CaseRow) -> object:
 
 
 def stale(request: AcceptRequest, entries: Iterable[KnownDeviation], rows: Iterable[KnownRow]) -> list[KnownDeviation]:
-    """The entries of which the run says that nothing they speak of deviates."""
+    """The entries whose cells no longer deviate, according to the run."""
     states = (EntryState.STALE.value, EntryState.EXPIRED.value)
     gone = {keys(row) for row in rows if row.state in states and not row.n_matched}
     entries = [known for known in entries if keys(known) in gone]
@@ -182,21 +182,21 @@ def stale(request: AcceptRequest, entries: Iterable[KnownDeviation], rows: Itera
 
 
 def keys(known: KnownDeviation | KnownRow) -> tuple[str | None, ...]:
-    """What an entry speaks of."""
+    """The keys by which an entry selects cells."""
     outcome = known.unsupported if isinstance(known, KnownDeviation) else known.outcome is not None
     until = None if known.until is None else str(known.until)
     return known.case, known.backend, known.dtype, known.tensor, known.diagnosis, until, str(outcome)
 
 
 def renewed(run: JudgedRun, request: AcceptRequest) -> list[tuple[KnownDeviation, KnownDeviation]]:
-    """Entries that are outgrown or out of date, each with what takes its place."""
+    """Entries that are outgrown or out of date, each with its replacement."""
     old = [e for e in outgrown(run, request.chosen) if (request.unsupported if e.unsupported else request.reason)]
     new = [replace(e, reason=request.reason or e.reason, until=request.until) for e in old]
     return list(zip(old, run.sized(new), strict=True))
 
 
 def owned(documents: Sequence[Document], plan: Plan) -> dict[Path, set[str]]:
-    """The cases that each of the configs that were named asks for, its includes' among them."""
+    """The cases of each named config, including those of its includes."""
     cases: dict[Path, set[str]] = {document.path: set() for document in documents}
     for case in plan.cases:
         files = ((document.path, {file.path for file in document.files}) for document in documents)
@@ -254,7 +254,7 @@ def file_changes(
 def notes(
     run: JudgedRun, known: Iterable[KnownDeviation], request: AcceptRequest, level: frozenset[str]
 ) -> Iterator[str]:
-    """What would still fail a run under these entries, and how it can be accepted."""
+    """What would still fail a run with these entries, and how to accept it."""
     held = run.held(known)
     left = {(c.case, c.dtype, c.tensor) for c in held.comparisons if c.known is None and c.verdict.value in level}
     if left:

@@ -1,4 +1,4 @@
-"""What a job on GitHub shows: annotations on the lines of the configs, and the summary of the step.
+"""Annotations on the lines of configs, and the summary of the step, for a job on GitHub.
 
 The limits are the runner's: ten annotations of a level for a step and 4,096 characters for one (`_maxCountPerIssueType`
 and `_maxIssueMessageLength` in `src/Runner.Worker/ExecutionContext.cs`), 1 MiB for a step's summary, which is dropped
@@ -169,7 +169,7 @@ def append_summary(results: Results, file: Path) -> Iterator[str]:
 
 @contextmanager
 def silenced(stream: TextIO) -> Iterator[None]:
-    """While this lasts, GitHub takes nothing that is printed for a command."""
+    """Within the context, GitHub interprets nothing that is printed as a command."""
     token = secrets.token_hex(16)
     print(f"::stop-commands::{token}", file=stream, flush=True)
     try:

@@ -1,7 +1,7 @@
 """`parity judge`: a stored run under other tolerances, exactly, without running anything.
 
-A passing tensor that now fails has the verdict that the run would have given: what the tolerance hid, else `rounding`,
-since no backend exceeds the error bound in it.
+A passing tensor that now fails gets the verdict of a run with these tolerances: the one that the tolerance hid, else
+`rounding`, since no backend exceeds the error bound in it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class VerdictChange:
 
 @dataclass(frozen=True)
 class Rejudged:
-    """A run under other tolerances: what reports show of it, what changed, and how many tensors could not be judged."""
+    """A run under other tolerances: its results, the changes, and how many tensors could not be judged."""
 
     results: Results
     changes: Sequence[VerdictChange]

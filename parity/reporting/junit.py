@@ -53,7 +53,7 @@ RED = ("failure", "error")
 
 @dataclass(frozen=True)
 class TestCase:
-    """One test case; `kind` is the element that tells what became of it, or empty for a pass."""
+    """One test case; `kind` is the element for its outcome, empty for a pass."""
 
     suite: str
     classname: str
@@ -95,7 +95,7 @@ def junit_xml(results: Results) -> str:
 
 
 def cases_of(results: Results) -> Iterator[TestCase]:
-    """The cells, the most urgent first; then the failing entries of `known`, then what no cell says."""
+    """The cells, the most urgent first; then the failing entries of `known`, then an error that no cell shows."""
     red = False
     for test in (*cell_cases(results), *known_cases(results)):
         red = red or test.kind in RED
@@ -134,7 +134,7 @@ def cell_cases(results: Results) -> Iterator[TestCase]:
 
 
 def element_of(cell: CellResult, results: Results) -> tuple[str, str, str]:
-    """The element that says what became of a cell, with its type and its message; empty texts for a pass."""
+    """The element for a cell's outcome, with its type and message; empty texts for a pass."""
     status = cell.status
     if status is Status.FAILED:
         return "failure", cell.verdict, headline(cell)
@@ -184,7 +184,7 @@ def suite_element(name: str, group: Sequence[TestCase], results: Results, files:
 
 
 def add_case(suite: Xml.Element, test: TestCase) -> None:
-    """A test case with the element that tells what became of it."""
+    """A test case with the element for its outcome."""
     attributes = {"classname": test.classname, "name": test.name, "time": seconds_text(test.seconds)}
     element = Xml.SubElement(suite, "testcase", attributes)
     if test.kind == "system-out":
@@ -194,7 +194,7 @@ def add_case(suite: Xml.Element, test: TestCase) -> None:
 
 
 def numbers(tests: Sequence[TestCase]) -> dict[str, str]:
-    """How many there are, and how many of them are red."""
+    """The number of test cases, and of those that fail."""
     return {"tests": str(len(tests)), "failures": str(count(tests, "failure")), "errors": str(count(tests, "error"))}
 
 

@@ -1,4 +1,4 @@
-"""How cases of different kinds are told: of an op, and of what another room computes, looked up by the case's op."""
+"""How reports show cases of each kind: ops, and what other rooms compute, looked up by the case's op."""
 
 # ruff: noqa: ARG002 - what an op does not need, another kind of case does
 
@@ -38,16 +38,16 @@ Anchors = Mapping[tuple[str, str], str]
 
 
 class CaseReport:
-    """How the cases of an op are told; for another kind of case, a class that overrides what is different."""
+    """How reports show the cases of an op; other kinds of cases override what differs."""
 
     no_script = ""
-    """Why no script can be made of a case; empty where one can."""
+    """Why there can be no script of a case; empty if there can."""
     pictured = True
     """Whether a finding has pictures of its tensors."""
     resumes_by_dtype = False
-    """Whether an interrupted run goes on with a part of a case's dtypes."""
+    """Whether an interrupted run can resume with some of a case's dtypes."""
     legend = ""
-    """What the console says about the column of tolerances."""
+    """The console's legend for the column of tolerances."""
 
     def recorded(self, case: CasePlan, folder: Path | None) -> tuple[dict[str, Any], dict[str, InputRow]]:
         """The params and the inputs of a case, as results.json has them."""
@@ -84,7 +84,7 @@ class CaseReport:
         return float(difference / allowed) if allowed else math.inf
 
     def location(self, row: ComparisonRow) -> str:
-        """Where the worst element of a comparison is."""
+        """The location of a comparison's worst element."""
         return str(row.worst_index)
 
     def shows_oracle(self, row: ComparisonRow) -> bool:
@@ -105,11 +105,11 @@ class CaseReport:
         yield from (f"{verdict}: {ADVICE[verdict]}" for verdict in verdicts)
 
     def part(self, row: ComparisonRow, diagnosis: Diagnosis | None) -> str:
-        """The part of what a comparison compares that its values are of, where its diagnosis says so."""
+        """The part of the compared tensor that the values belong to, if the diagnosis names one."""
         return ""
 
     def since(self, diagnosis: Diagnosis | None) -> str:
-        """Since when a backend differs, where its diagnosis says so."""
+        """Since when a backend differs, if its diagnosis says so."""
         return ""
 
     def drifts(self, row: ComparisonRow) -> bool:
@@ -117,19 +117,19 @@ class CaseReport:
         return False
 
     def lead(self, results: Results) -> list[tuple[str, list[str]]]:
-        """What comes right after the verdict: sentences, each with lines that may be folded away."""
+        """The sentences right after the verdict, each with lines that may be folded away."""
         return []
 
     def headline(self, cell: CellResult) -> str:
-        """What a cell's headline says first, or nothing."""
+        """The beginning of a cell's headline, or nothing."""
         return ""
 
     def details(self, cell: CellResult) -> Iterator[str]:
-        """What is told of a cell before its tensors."""
+        """The lines about a cell before its tensors."""
         yield from ()
 
     def screen(self, case: CaseRow, dtypes: Iterable[str], results: Results) -> Iterator[RenderableType]:
-        """What `parity explain` shows of a case before its tensors."""
+        """The lines of `parity explain` about a case before its tensors."""
         yield from ()
 
     def anchors(self, results: Results) -> Anchors:
@@ -149,13 +149,13 @@ class CaseReport:
         yield from ()
 
     def diff_notes(self, a: ComparedRun, b: ComparedRun) -> Iterator[str]:
-        """What became of the cases of this kind between two runs."""
+        """How the cases of this kind changed between two runs."""
         yield from ()
 
 
 @cache
 def report_of(op: str) -> CaseReport:
-    """How a case of this op is told."""
+    """The report of the cases of this op."""
     if op not in REPORTS:
         return OPS
     module, _, name = REPORTS[op].partition(":")
@@ -167,12 +167,12 @@ OPS = CaseReport()
 
 
 def reports_of(results: Results) -> list[CaseReport]:
-    """The reports of all kinds of cases that a run was asked for."""
+    """The reports of all kinds of cases in a run."""
     return list(dict.fromkeys(report_of(case.op) for case in results.cases))
 
 
 def leads_of(results: Results) -> list[tuple[str, list[str]]]:
-    """What comes right after the verdict."""
+    """The sentences right after the verdict."""
     return [said for report in reports_of(results) for said in report.lead(results)]
 
 

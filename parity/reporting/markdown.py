@@ -85,7 +85,7 @@ def size(text: str) -> int:
 def markdown(results: Results, *, limit: int = LIMIT) -> str:
     """The document in at most `limit` bytes, which have to be LEAST or more (else a ValueError)."""
     if limit < LEAST:
-        raise ValueError(f"a comment of {limit} bytes says nothing; {LEAST} is the least")
+        raise ValueError(f"a comment needs at least {LEAST} bytes, not {limit}")
     all_cells = cells(results)
     text = "\n".join([MARKER, *head(results), ""])
     left = limit - size(text)
@@ -142,7 +142,7 @@ def table(_: Results, all_cells: Sequence[CellResult]) -> Section:
 
 
 def trainings(results: Results, _: Sequence[CellResult]) -> Section:
-    """What kinds of cases have to say about all of their own: trainings, each in a piece."""
+    """The summaries of kinds of cases: trainings, each in a piece."""
     pieces = [piece for report in reports_of(results) for piece in report.markdown_pieces(results)]
     return Section("\n**Trainings**\n" if pieces else "", pieces, "", "training", 0.5)
 
@@ -207,7 +207,7 @@ def known(results: Results, all_cells: Sequence[CellResult]) -> Section:
 
 
 def quiet(_: Results, all_cells: Sequence[CellResult]) -> Section:
-    """Passes that are worth a look, in one fold."""
+    """Suspect passes and warnings, in one fold."""
     lines = [cell_line(cell) for cell in all_cells if cell.status in QUIET]
     return listing("Warnings and suspect passes", lines)
 
@@ -244,4 +244,4 @@ SECTIONS: tuple[Callable[[Results, Sequence[CellResult]], Section], ...] = (
     quiet,
     machine,
 )
-"""In the order in which they stand and take their room."""
+"""In the order in which they appear and are given room."""

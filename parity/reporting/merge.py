@@ -48,7 +48,7 @@ Rows = dict[str, list[Any]]
 
 
 class MergeError(Exception):
-    """Runs that do not belong together, or disagree; the message names both and says in what."""
+    """Runs that cannot be merged or disagree; the message names both and the difference."""
 
 
 def merge(runs: Sequence[Path], out: Path) -> tuple[Results, list[str]]:
@@ -84,7 +84,7 @@ def missing_shards(commands: Iterable[Sequence[str]]) -> list[str]:
 
 
 class Merged:
-    """The runs that were taken so far."""
+    """The runs that were merged so far."""
 
     def __init__(self, out: Path, store: Store) -> None:
         self.out, self.store = out, store
@@ -92,7 +92,7 @@ class Merged:
         self.backends: dict[str, BackendRow] = {}
         self.known: dict[tuple[Any, ...], KnownRow] = {}
         self.cases: dict[str, tuple[bytes, Path]] = {}
-        """What each case computes, as a digest, and the run that it was first found in."""
+        """The digest of what each case computes, and the first run that has it."""
         self.cells: dict[tuple[str, str], Path] = {}
         self.first: Path | None = None
         self.commands: list[Sequence[str]] = []
@@ -129,7 +129,7 @@ class Merged:
                 asked[f"version of {name}"] = self.backends[name].version or version, version
         for name, (one, other) in asked.items():
             if one != other:
-                raise MergeError(f"{self.first} and {run_dir} have another {name}: {one} and {other}")
+                raise MergeError(f"{self.first} and {run_dir} differ in {name}: {one} and {other}")
 
     def take_case(self, run_dir: Path, source: Store, case: CaseRow) -> None:
         """Add a case with its cells, or check that those that are there already are the same."""
@@ -139,7 +139,7 @@ class Merged:
             self.store.add([self.placed(run_dir, case)])
         known, first = self.cases[case.id]
         if known != own:
-            raise MergeError(f"{case.id} is another case in {run_dir} than in {first}")
+            raise MergeError(f"{case.id} is not the same case in {run_dir} as in {first}")
         for dtype, rows in cells_of(source, case.id):
             there = self.cells.setdefault((case.id, dtype), run_dir)
             if there == run_dir:
@@ -147,7 +147,7 @@ class Merged:
                 for table in BY_CELL:
                     self.store.add(rows[table.name])
             elif comparable(rows) != comparable(dict(cells_of(self.store, case.id, dtype))[dtype]):
-                raise MergeError(f"{case.id} in {dtype} has other results in {run_dir} than in {there}")
+                raise MergeError(f"{case.id} in {dtype} has different results in {run_dir} and in {there}")
 
     def placed(self, run_dir: Path, case: CaseRow) -> CaseRow:
         """The case with its files in the directory of all."""
@@ -182,11 +182,11 @@ class Merged:
             shutil.copytree(source, target, copy_function=link, dirs_exist_ok=True, symlinks=True)
         elif source.is_file():
             if target.is_file() and target.read_bytes() != source.read_bytes():
-                raise MergeError(f"{self.first} and {run_dir} have another {old}")
+                raise MergeError(f"{self.first} and {run_dir} have different copies of {old}")
             link(source, target)
 
     def settle(self) -> None:
-        """Write the run's own rows, and what follows from all cells together."""
+        """Write the run's own rows, and those that depend on all cells."""
         if self.run is None:
             return
         self.store.put(RUN, [structs.replace(self.run, id=self.out.name)])
@@ -206,7 +206,7 @@ def cells_of(store: Store, case: str, dtype: str | None = None) -> Iterator[tupl
 
 
 def comparable(rows: Rows) -> list[str]:
-    """The rows without times, and without what other cells have a say in; NaN equals itself."""
+    """The rows without times and without values that other cells influence; NaN equals itself."""
     return [repr(without_times(row)) for table in rows.values() for row in table]
 
 
@@ -238,7 +238,7 @@ def added(*seconds: float | None) -> float | None:
 
 
 def spoken_of(row: KnownRow) -> tuple[Any, ...]:
-    """What an entry of `known` says, apart from what became of it."""
+    """The content of an entry of `known`, without its state."""
     location = row.source and (row.source.file, row.source.line)
     return (
         row.case,

@@ -27,12 +27,12 @@ MISSING = re.compile(r"no such (table|column): (\S+)")
 
 
 class QueryError(Exception):
-    """SQL that cannot be answered; the message says why, and what there is."""
+    """SQL that cannot be answered; the message says why, and lists the names that exist."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The columns and the rows, read as they are asked for."""
+    """The columns and the rows, which are read lazily."""
 
     columns: tuple[str, ...]
     rows: Iterator[tuple[Any, ...]]
@@ -58,7 +58,7 @@ def ask(run_dir: Path, sql: str, show: Any) -> None:
 
 
 def explained(problem: str, sql: str, db: sqlite3.Connection) -> str:
-    """What is wrong, with the nearest name and the names that there are."""
+    """The problem, with the nearest name and all names."""
     names = [*VIEWS, *(table.name for table in TABLES)]
     if problem == "not authorized" or problem.startswith("cannot modify"):
         return "a run can only be read: a query must be a SELECT"

@@ -1,4 +1,4 @@
-"""`parity judge --rule`: what the rules of others say about the tensors of a stored run, beside the error bound.
+"""`parity judge --rule`: other tools' rules on the tensors of a stored run, beside the error bound.
 
 Each is computed from what every comparison keeps: the tolerance frontier, which decides any `allclose`, and the size of
 the error from the oracle, which stands for their float64 reference. docs/rules.md has their sources.
@@ -34,7 +34,7 @@ COSINES, DISTANCES = (0.99, 0.9), (1e-3, 1.0)
 
 @dataclass(frozen=True)
 class MeasuredPair:
-    """What a comparison keeps of two tensors."""
+    """The stored measurements of two tensors."""
 
     dtype: str
     tensor: str
@@ -50,7 +50,7 @@ class MeasuredPair:
     error_ratio: float | None
 
     def close(self, rtol: float, atol: float) -> bool:
-        """Whether the tensors are within a tolerance; raises JudgeError if that was not kept."""
+        """Whether the tensors are within a tolerance; raises JudgeError if their frontier was not kept."""
         if self.frontier is None:
             raise JudgeError(NOT_KEPT)
         return accepts(FRONTIER.decode(self.frontier), rtol, atol)
@@ -124,7 +124,7 @@ RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A tensor of which the rule and the error bound say different things."""
+    """A tensor on which the rule and the error bound disagree."""
 
     key: tuple[str, str, str]
     backend: str
@@ -135,7 +135,7 @@ class Disagreement:
 @dataclass(frozen=True)
 class RuleAnswer:
     """How many tensors, by (whether the rule rejects, whether the backend exceeds the error bound), which of them
-    disagree, and how many the rule could not be asked about."""
+    disagree, and how many the rule could not judge."""
 
     counts: Mapping[tuple[bool, bool], int]
     disagreements: Sequence[Disagreement]

@@ -34,7 +34,7 @@ MAX_OPS = 20_000
 """A user's file of more characters is attached."""
 
 INTERNAL = frozenset(("first_found_in",))
-"""Evidence about the search, not about the finding."""
+"""Evidence about the search rather than the finding."""
 
 SPECIAL = re.compile(r"[\\`*_\[\]<>&#~|$]")
 """Characters that Markdown may take for markup inside a sentence."""

@@ -23,7 +23,7 @@ Part = tuple[int | None, ...]
 
 
 class Careful:
-    """The reference runs of a cell once more: a run keeps the size of a tensor's envelope, not that of its parts."""
+    """A cell's reference runs, repeated: a run keeps the size of a tensor's envelope, not that of its parts."""
 
     def __init__(self, case_id: str, op: Op, params: Any, dtype: str, inputs: Mapping[str, Array]) -> None:
         self._dtype, self._inputs = dtype, inputs

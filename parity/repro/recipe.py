@@ -100,7 +100,7 @@ class Check:
 
     @property
     def other(self) -> str:
-        """The name of the recorded one."""
+        """The field of `row` that names the recorded one."""
         return "expected" if self.live == "actual" else "actual"
 
 
@@ -134,7 +134,7 @@ class ScriptRecipe:
 
     @property
     def placements(self) -> dict[str, Placement]:
-        """How the tensors lie in memory that are not contiguous, by their name in the data."""
+        """The memory layouts of tensors that are not contiguous, by their names in the data."""
         rows = {f"inputs/{name}": row for name, row in self.cell.case.inputs.items() if row.layout in LAYOUTS}
         placed = {name: LAYOUTS[row.layout](tuple(row.shape)) for name, row in rows.items()}
         return {name: placement for name, placement in placed.items() if placement is not None and name in self.data}
@@ -201,7 +201,7 @@ def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) ->
     if cell.report.no_script:
         raise ReproError(f"{name_of(cell)}: {cell.report.no_script}")
     if any(row.storage for row in cell.case.inputs.values()):
-        raise ReproError(f"{name_of(cell)}: a script has no operands of 8 bits")
+        raise ReproError(f"{name_of(cell)}: scripts do not support operands of 8 bits")
     backend = next(row for row in results.backends if row.name == cell.backend)
     op = known_op(cell, backend)
     brought = cell.case.brought
@@ -263,7 +263,7 @@ def brought_op(cell: CellResult, brought: BroughtRow) -> Op:
         [name for name in cell.case.inputs if is_gradient(name) == wanted] for wanted in (False, True)
     )
     if not all(name.isidentifier() for name in (cell.op, *names, *cell.case.params)):
-        raise ReproError(f"{name_of(cell)}: an op, its tensors and its params have names that are words")
+        raise ReproError(f"{name_of(cell)}: the names of an op, its tensors and its params must be identifiers")
     return Op(
         name=cell.op,
         summary="",
@@ -386,7 +386,7 @@ def decides(cell: CellResult, row: ComparisonRow) -> bool:
 
 
 def lacks(row: ComparisonRow, backend: str) -> bool:
-    """Whether one of a comparison has no such tensor, as its message says."""
+    """Whether the message of a comparison says that a backend lacks the tensor."""
     return row.message.startswith(f"{backend} has no ")
 
 
@@ -423,7 +423,7 @@ def accuracy(
 ) -> Accuracy:
     """The error from which on the backend counts as wrong, whatever the tolerance.
 
-    Raises ReproError if only a part of the tensor exceeds the error bound, and it is not known which.
+    Raises ReproError if only an unknown part of the tensor exceeds the error bound.
     """
     envelope, ratio = row.envelope, ratio_of(row, cell.backend)
     if envelope is None or ratio is None or exact is None:

@@ -198,7 +198,7 @@ class Extraction:
         return edits
 
     def attribute(self, name: str, node: ast.Attribute, source: ModuleSource) -> str:
-        """What stands for `self.name`."""
+        """The replacement of `self.name`."""
         if name not in self.stored:
             self.need_method(name, source.location(node))
         return self.stored.get(name, name)

@@ -108,7 +108,7 @@ def location(source: SourceLocation) -> str:
 
 
 def recorded_names(recipe: ScriptRecipe, results: Results) -> Iterator[tuple[str, str]]:
-    """What the recorded names mean."""
+    """The meaning of the recorded names."""
     versions = {row.name: f"{row.framework} {row.version}" for row in results.backends}
     named = {check.label: getattr(check.row, check.other) for check in recipe.checks if check.label != "exact"}
     if recipe.checks:
@@ -139,13 +139,13 @@ def causes(cell: CellResult) -> Iterator[str]:
 def header(recipe: ScriptRecipe, results: Results, name: str, files: list[str]) -> list[Code]:
     """The docstring of the script `name`, which needs `files` beside it."""
     source = recipe.cell.case.source
-    beside = f"; {listed(files)} must lie beside it" if files else ""
+    beside = f"; {listed(files)} must be beside it" if files else ""
     copies = [file for file in files if file.endswith(".py")]
     beside += f"; it tests {listed(copies)}, the copy of the run: fix that, or copy yours over it" if copies else ""
     exits = (
         "1 while the difference is there, 0 once it is fixed"
         if recipe.checks
-        else "0 once the call works, another one until then"
+        else "0 once the call works, another code until then"
     )
     parts = [
         ("case", f"{recipe.cell.id} ({location(source)})"),

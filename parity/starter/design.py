@@ -36,7 +36,7 @@ from parity.starter.source import REQUIRED, Function, UserFile, check_signature
 SHAPES: Mapping[int, Shape] = {2: (16, 33), 3: (3, 7, 6), 4: (4, 6, 9, 7), 5: (2, 4, 5, 3, 4)}
 """A first shape by number of axes: small, all axes different, and odd, so that blocks of a kernel are partly filled."""
 SPARE: Sequence[Shape] = ((4, 12, 5, 3), (2, 3, 5, 6), (33,))
-"""For an op that takes none of these: channels with several divisors, some of them squares; an even axis; a vector."""
+"""For an op that accepts none of these: channels with several divisors, some squares; an even axis; a vector."""
 EDGES: Mapping[int, tuple[Shape, ...]] = {
     1: ((1,), (1025,)),
     2: ((1, 33), (5, 1025), (16, 1)),
@@ -55,10 +55,10 @@ FAR = 1000.0
 SHARE = 0.1
 """For a param that is 0 by default: a decay, a momentum."""
 CLOSE = 0.01
-"""Inputs are of no use where a careful implementation of the op has an error above this part of the result."""
+"""Inputs are useless if a careful implementation's error exceeds this share of the result."""
 SEEDS = (0, 1, 2)
 IGNORED_PART = 4
-"""One of so many integers is the one that a param names."""
+"""One of so many integers is the value of a param."""
 IMAGE_AXES = 4
 """More axes are not added: volumes have functions of their own in frameworks."""
 MAX_NAMED = 3
@@ -130,7 +130,7 @@ class CaseEvaluator:
     known: dict[str, Tried | None] = field(default_factory=dict)
 
     def tried(self, case: Written) -> Tried | None:
-        """The case as a run would have it; None where its op refuses it, or its result has no digits to compare."""
+        """The case as a run would have it; None if the op refuses it, or its result has no correct digits."""
         text = json.dumps({"version": 1, "backends": ["numpy"], "dtypes": self.dtypes, "cases": [case]})
         if text not in self.known:
             path = self.folder / "case.yaml"
@@ -152,7 +152,7 @@ class CaseEvaluator:
         return tried.mistakes if tried is not None else frozenset()
 
     def reveals_ignored(self, case: Written, param: str, usual: Any) -> bool:
-        """Whether a kernel fails a case that has the `usual` value of a param, whatever the case says."""
+        """Whether a case fails a kernel that ignores a param and always uses its `usual` value."""
         tried = self.tried(case)
         if tried is None or getattr(tried.plan.params, param) == usual:
             return False
@@ -175,7 +175,7 @@ def compared(plan: CasePlan) -> Tried | None:
 
 
 def is_close(cell: Cell, name: str) -> bool:
-    """Whether a careful implementation has digits in common with the exact result, or that is zero."""
+    """Whether a careful implementation shares digits with the exact result, or that is zero."""
     envelope = cell.first_envelope(name)
     unknown = envelope.excused is not None and envelope.excused.any()
     return not unknown and (name in cell.zero_gradients or envelope.rms <= CLOSE * size(cell.oracle[name]).rms)
@@ -353,9 +353,9 @@ def cases_of(trial: CaseEvaluator, function: Function, base: Written) -> Iterato
 def ignored(
     trial: CaseEvaluator, op: Op, params: Sequence[Field[Any]], base: Written, kept: Sequence[Axis]
 ) -> Iterator[Designed]:
-    """Cases that a kernel fails which has the base case's value of a param whatever it is given.
+    """Cases that fail a kernel which ignores a param and always uses the base case's value.
 
-    Each is for as many params as can be told together; a param that no case shows is not spoken of.
+    Each covers as many params as possible; a param that no case reveals is left out.
     """
     tried = trial.tried(base)
     if tried is None:
@@ -382,9 +382,9 @@ def ignored(
 def together(
     trial: CaseEvaluator, op: Op, params: Sequence[Field[Any]], left: Sequence[Field[Any]], case: Written, usual: Any
 ) -> tuple[Written, tuple[str, ...]]:
-    """The case with other values of as many params as show, and their names.
+    """The case with other values of as many params as it reveals, and their names.
 
-    A param that shows elsewhere joins where no mistake is hidden by it: dilation and padding are better together.
+    A param that another case reveals is added if it hides no mistake: dilation and padding are better together.
     """
     names: tuple[str, ...] = ()
     for param in params:
@@ -399,7 +399,7 @@ def together(
 
 
 def starts(op: Op, params: Sequence[Field[Any]], base: Written) -> Iterator[Written]:
-    """The base case, then with one setting that may be what a param needs to have an effect."""
+    """The base case, then with one setting that a param may need to have an effect."""
     yield base
     for param in params:
         yield from (with_value(base, ["params", param.name], value) for value in others(op, param, base))
@@ -461,7 +461,7 @@ def is_count(value: Any) -> bool:
 
 
 def any_of(names: Sequence[str]) -> str:
-    """Names as they are said."""
+    """Names as a text."""
     return f"{', '.join(names[:-1])} or {names[-1]}" if names[1:] else names[0]
 
 
@@ -504,7 +504,7 @@ def worthwhile(trial: CaseEvaluator, base: Written, candidates: Sequence[Axis]) 
 
 
 def axes(op: Op, function: Function, base: Written) -> Iterator[Axis]:
-    """What can be swept: where the numbers lie, how large they are, and the choices that the function takes."""
+    """What can be swept: the offset and scale of inputs, and the choices that the function accepts."""
     yield from numeric_axes(op)
     for param in passed(op, function):
         if not is_plain_number(param):
@@ -512,7 +512,7 @@ def axes(op: Op, function: Function, base: Written) -> Iterator[Axis]:
 
 
 def numeric_axes(op: Op) -> Iterator[Axis]:
-    """Where the numbers of each input lie, and how large they are."""
+    """The offset and scale of each input."""
     numeric = [item.name for item in op.inputs if not (item.integers or item.listed or item.optional)]
     numeric = [name for name in numeric if "." not in name]
     yield from (Axis(f"inputs.{name}.offset", OFFSETS, graded=True) for name in numeric)
@@ -549,8 +549,8 @@ def alternatives(op: Op, param: Field[Any], base: Written) -> tuple[Any, ...]:
 
 
 def others(op: Op, param: Field[Any], case: Written) -> tuple[Any, ...]:
-    """Values of a param that a kernel which ignores it may show at: other counts, each number of a tuple smaller, and
-    a share where three times as much is still too little."""
+    """Values of a param that may reveal a kernel which ignores it: other counts, each number of a tuple smaller, and a
+    share if three times as much is still too little."""
     value = case.get("params", {}).get(param.name, param.default)
     if is_count(value):
         return value + 1, value + 2, value - 1

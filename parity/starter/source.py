@@ -69,7 +69,7 @@ class UserFile:
 
 
 def read_source(path: Path) -> UserFile:
-    """The definitions of the file; raises StarterError with the place if it is not Python."""
+    """The definitions of the file; raises StarterError with the location if it is not Python."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except OSError as error:

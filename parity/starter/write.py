@@ -72,9 +72,9 @@ def without_ops(source: UserFile) -> str:
 
 
 def framework_itself(adapter: str, ops: list[str]) -> bool:
-    """Whether to compare with the framework's own kernels: it is available and has all of these ops.
+    """Whether to compare with the framework's own kernels: whether it is available and has all of these ops.
 
-    NumPy is excluded, since its kernels are those of the oracle.
+    NumPy is excluded, since its kernels are the oracle's.
     """
     if adapter == "numpy" or not all(adapter_class(adapter).offers(op) for op in ops):
         return False

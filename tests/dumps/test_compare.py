@@ -87,7 +87,7 @@ def test_missing_and_other_structures_fail(tmp_path):
     assert code == 1
     assert messages["fused"] == "right.npz does not have it; it is q, k, v of right.npz, joined along axis 0"
     assert messages["lost"] == "right.npz does not have it"
-    assert "the same values are there under another name" in messages["tied"]
+    assert "another tensor has the same values" in messages["tied"]
     assert "left.npz is right.npz transposed" in messages["shape"]
     assert "--ignore-dtype" in messages["dtype"]
     assert set(messages) == {*left, *right} - {"same"}

@@ -115,7 +115,7 @@ BROKEN = {
     "long.safetensors": (safetensors({"a": F32}, length=1 << 63), "truncated"),
     "shape.safetensors": (safetensors({"a": {**F32, "shape": [1 << 40, 1 << 40]}}, bytes(8)), "shape"),
     "offset.safetensors": (safetensors({"a": {**F32, "data_offsets": [-8, 0]}}, bytes(8)), "cannot be at bytes -8"),
-    "twice.safetensors": (safetensors(b'{"a": 1, "a": 2}'), "a key twice"),
+    "twice.safetensors": (safetensors(b'{"a": 1, "a": 2}'), "a duplicate key"),
     "deep.safetensors": (safetensors(b"[" * 200_000), "not readable JSON"),
     "dtype.safetensors": (safetensors({"a": {**F32, "dtype": "F4"}}, bytes(8)), "dtype F4"),
     "ragged.jsonl": (b'{"a": [1, [2]]}', "ragged.jsonl:1: a is not a list of numbers"),

@@ -201,7 +201,7 @@ def test_changed_ops_are_not_resumed(place, monkeypatch):
     ("arguments", "said"),
     [
         (("--resume",), "--resume needs --out DIR"),
-        (("--resume", "--out", "nowhere"), "nowhere holds no run to go on with; run it without --resume"),
+        (("--resume", "--out", "nowhere"), "nowhere holds no run to continue; run it without --resume"),
         (("--resume", "--out", "whole", "-k", "op"), "its cases, or their dtypes or steps, were different"),
         (("--resume", "--out", "whole", "-b", "numpy"), "its backends were different"),
         (("--resume", "--out", "whole", "--rtol", "0.5"), "its tolerances were different"),

@@ -25,7 +25,7 @@ HUNT = ("hunt", "softmax", "-b", "mine=numpy:ops.py", "--dtype", "float32")
         (["hunt"], "name an op, a config or a file"),
         (["hunt", "softmax", "-b", "torhc"], 'did you mean "torch"?'),
         (["hunt", "nowhere.py"], "cannot read nowhere.py"),
-        (["hunt", "--resume", "full"], "full holds no hunt to go on with: it has no hunt.json"),
+        (["hunt", "--resume", "full"], "full holds no hunt to continue: it has no hunt.json"),
         (["hunt", "softmax", "--dtype", "int8"], "--dtype int8: no such dtype; allowed: "),
         (["hunt", "softmax", "--out", "full"], "it is not empty and holds no hunt"),
         (["reduce", "full"], "full"),

@@ -87,8 +87,8 @@ def test_the_cause_with_its_evidence(tmp_path):
     assert "with variance=naive, eps=0.001" in text
     assert "second best: variance-ddof leaves 3.03e+04" in text
     assert "equally good: a (eps=0.001) leaves 0.4 and b leaves ?" in text
-    assert "to tell them apart: an offset" in text
-    assert "cannot be told from: c leaves 1.5" in text
+    assert "to distinguish them: an offset" in text
+    assert "cannot be distinguished from: c leaves 1.5" in text
     assert "size of the error: y 0.03 (this algorithm loses 0.02, a careful one ?)" in text
     assert "where: channel 3" in text
     assert "rtol that would pass: y=2e-05" in text
@@ -206,7 +206,7 @@ def test_without_a_cause_the_entry_is_for_what_is_unexplained(tmp_path):
     [
         ([comparison("degraded", ("paddle",), dtype="float64", actual_value=1.0 + 3e-8, expected_value=1.0)], "has float32 accuracy"),
         ([comparison("degraded", ("paddle",), dtype="float64", actual_value=1.0 + 3e-8, expected_value=1.0)], "3e-08 of the value"),
-        ([comparison("semantic", ("paddle",)), comparison(dtype="float64")], "the formula differs, as far as one dtype can tell"),
+        ([comparison("semantic", ("paddle",)), comparison(dtype="float64")], "the formula differs, as far as one dtype shows"),
         ([comparison("nonfinite", ("paddle",), actual_value=float("nan"))], "paddle is not finite where the exact answer is"),
         ([comparison("nonfinite")], "NaN or infinity in one backend only; no tolerance"),
         ([comparison("structure", message="paddle has no y", worst_index=None)], "why: paddle has no y; the values were not compared"),

@@ -267,7 +267,7 @@ def test_a_large_tensor_is_sampled_and_that_is_said(tmp_path):
     results = found(tmp_path)
     keep(tmp_path, shape=(3, 1000, 700))
     text = text_of(html_report(results, tmp_path))
-    assert re.search(r"[\d,]+ of its 2,100,000 elements, evenly spaced, were looked at", text)
+    assert re.search(r"[\d,]+ of its 2,100,000 elements, evenly spaced, were read", text)
 
 
 def test_values_that_are_not_finite_are_told(tmp_path):

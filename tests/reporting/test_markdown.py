@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_counted():
 
 
 def test_a_limit_that_leaves_nothing_to_say_is_refused():
-    with pytest.raises(ValueError, match="8000 is the least"):
+    with pytest.raises(ValueError, match="needs at least 8000 bytes, not 7999"):
         markdown(ci_runs.healthy(), limit=LEAST - 1)
 
 

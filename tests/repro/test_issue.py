@@ -91,7 +91,7 @@ def test_a_large_case_is_attached_in_a_zip(convention):
     item = written(convention(24))
     archive = item.script.with_suffix(".npz")
     assert archive.exists()
-    assert f"`{archive.name}`, which must lie beside the script; attach it in a .zip" in item.issue.read_text()
+    assert f"`{archive.name}`, which must be beside the script; attach it in a .zip" in item.issue.read_text()
     assert run_alone(sys.executable, item.script).returncode == 1
 
 

@@ -155,7 +155,7 @@ def test_shards_are_merged_into_the_run_that_they_are_parts_of(found, tmp_path):
     (tmp_path / "c" / "results.json").unlink()
     refused = call("merge", *runs, "--out", tmp_path / "all")
     assert refused.returncode == 2
-    assert re.search(r"offset=3 in float\d\d has other results in .*/c than in .*/a$", refused.stderr.strip())
+    assert re.search(r"offset=3 in float\d\d has different results in .*/c and in .*/a$", refused.stderr.strip())
 
 
 def test_a_missing_shard_is_no_pass(tmp_path):

@@ -72,9 +72,7 @@ def show_rule(name: str, rule_answer: RuleAnswer) -> None:
     if len(rule_answer.disagreements) > MAX_CHANGES:
         console.print(Text(f"  and {len(rule_answer.disagreements) - MAX_CHANGES} more", style="dim"))
     if rule_answer.n_unasked:
-        console.print(
-            Text(f"{plural(rule_answer.n_unasked, 'tensor')} could not be asked about: nothing to compare with")
-        )
+        console.print(Text(f"{plural(rule_answer.n_unasked, 'tensor')} could not be judged: nothing to compare with"))
 
 
 def wrong(counts: Mapping[tuple[bool, bool], int]) -> Iterator[int]:

@@ -91,7 +91,7 @@ class Change:
 class Diff:
     """Two runs compared, with the changes in the order of `ChangeKind` and the worst first.
 
-    Every cell of either run is in exactly one place: it has changes, or it counts in `same` (compared in both),
+    Every cell of either run counts once: it has changes, or it counts in `same` (compared in both),
     `never` (compared in neither) or `only_b` (by its status). `divergences` are notes on trainings whose
     first divergence changed. `not_alike` maps cases whose inputs or params changed to the changes.
     """

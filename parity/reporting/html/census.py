@@ -66,7 +66,7 @@ class CensusEntry:
 
     @property
     def gaps(self) -> list[str]:
-        """What the backend says of the dtypes that it lacks."""
+        """The backend's messages about the dtypes that it lacks."""
         without = [cell for cell in self.cells if status_of(cell) in GAPS]
         by_text = grouped(
             (text, c) for c in without for text in ([c.message] if c.message else c.reasons or [LABELS[c.status]])

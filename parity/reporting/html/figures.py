@@ -88,7 +88,7 @@ def bars(counted: Histogram, axis: LogBins, base: int, style: str) -> str:
 
 
 def extra_text(counted: Histogram, ratio: float | None) -> str:
-    """What stands below a backend's name: its error ratio."""
+    """The text below a backend's name: its error ratio."""
     if counted.n_infinite:
         return f"{counted.n_infinite} NaN/Inf"
     if counted.n_exact == counted.total:
@@ -110,7 +110,7 @@ def spoken(counted: Histogram, ratio: float | None, axis: LogBins, measured: boo
 
 
 def mismatch(error_map: Map, unit: float, *, measured: bool) -> Markup:
-    """Where the errors sit: a block is the darker, the larger the largest error in it."""
+    """A map of the errors: the larger a block's largest error, the darker it is."""
     n_rows, n_columns = error_map.levels.shape
     block = min(MAP_WIDTH / n_columns, MAX_BLOCK)
     high = STRIP if n_rows == 1 else block

@@ -42,7 +42,7 @@ class FindingRenderer:
         self._tensors: dict[tuple[str, str], CaseRows] = {}
 
     def tensor_rows(self, cell: CellResult, tensor: str) -> CaseRows:
-        """What the run says about a tensor in all dtypes, which is what its reasons rest on."""
+        """The rows of a tensor in all dtypes, on which its reasons depend."""
         key = (cell.id, tensor)
         if key not in self._tensors:
             rows = [row for row in self._cases[cell.id].every if row.tensor == tensor]
@@ -50,7 +50,7 @@ class FindingRenderer:
         return self._tensors[key]
 
     def finding(self, cell: CellResult, n_pictures: int) -> dict[str, Any]:
-        """All that is told of a cell, with pictures of so many tensors; `training` is the anchor of its curves."""
+        """Everything shown of a cell, with pictures of so many tensors; `training` is the anchor of its curves."""
         rows = [*cell.failing, *cell.hidden]
         n_pictures = n_pictures if cell.report.pictured else 0
         shown = cell.tensors[:n_pictures]
@@ -100,7 +100,7 @@ class FindingRenderer:
         return " ".join(["parity", name, shlex.quote(str(self.run_dir)), shlex.quote(case_id)])
 
     def head(self, case: CaseRow) -> dict[str, Any]:
-        """What is told of a case once for all of its cells: what was computed, from what, and what to do about it."""
+        """What is shown once for all cells of a case: the computation, its inputs, and what to do."""
         rows = self._cases[case.id]
         return {
             "call": report_of(case.op).call(case),
@@ -200,7 +200,7 @@ def cause(row: Diagnosis) -> dict[str, Any]:
 
 
 def steps(rows: CaseRows) -> Iterator[tuple[str, list[str]]]:
-    """What may be done about a case: a sentence, and lines to paste."""
+    """What to do about a case: a sentence, and lines to paste."""
     open_rows = [row for row in failing(rows.comparisons) if row.known is None]
     rounding = [row for row in open_rows if row.verdict == Verdict.ROUNDING.value]
     findings = [row for row in open_rows if row.verdict in FINDINGS]

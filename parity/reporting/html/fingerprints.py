@@ -1,4 +1,4 @@
-"""Fingerprints beside a run, read without trust: the drift plot and what is claimed about each kernel."""
+"""Untrusted fingerprints beside a run: the drift plot and the claims about each kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE_NAME = "fingerprint.json"
 MAX_BYTES = 16 << 20
 MAX_LINES, MAX_POINTS = 24, 400
 DRAWABLE = 1e100
-"""What is larger, or smaller than its inverse, has no place in a plot."""
+"""Values that are larger, or smaller than its inverse, are left out of plots."""
 
 Points = list[tuple[float, float]]
 
@@ -50,7 +50,7 @@ class TheoryRow(Struct, frozen=True):
 
 
 class PlotRow(Struct, frozen=True):
-    """What the plot has besides the lines of the backends."""
+    """The plot apart from the lines of the backends."""
 
     axes: tuple[str, str] = ("conditioning or size", "error")
     theory: list[TheoryRow] = []
@@ -65,7 +65,7 @@ class FingerprintFile(Struct, frozen=True):
 
 
 def fingerprints(run_dir: Path, given: Sequence[Path]) -> list[dict[str, Any]]:
-    """Those that were named, and those inside the run directory; `problem` says why there is nothing to show."""
+    """The named ones, and those inside the run directory; `problem` says why there is nothing to show."""
     inside = sorted(path.parent for path in run_dir.glob(f"fingerprint*/{FILE_NAME}"))
     sections = []
     for folder in dict.fromkeys((*given, *inside)):
@@ -103,7 +103,7 @@ def section(folder: Path) -> dict[str, Any]:
 
 
 def drawable(lines: Iterable[Line]) -> Iterator[Line]:
-    """The first lines with points that have a place in the plot, and these points."""
+    """The first lines with points that can be drawn, and these points."""
     kept = (Line(line.name, line.dtype, tuple(point for point in line.points if is_drawable(*point))) for line in lines)
     usable = [line for line in kept if line.points]
     yield from (Line(line.name, line.dtype, line.points[:MAX_POINTS]) for line in usable[:MAX_LINES])
@@ -115,7 +115,7 @@ def is_drawable(x: float, y: float) -> bool:
 
 
 def shared_answers(rows: Sequence[KernelRow]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The answers to each question; backends that give the same one for the same reason stand together."""
+    """The answers to each question; backends with the same answer and reason are grouped."""
     aspects: dict[str, dict[tuple[str, str, bool], dict[str, list[str]]]] = {}
     for row in rows:
         for claim in row.claims:

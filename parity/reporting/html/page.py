@@ -1,4 +1,4 @@
-"""The report: one HTML file that asks for nothing from outside and can be read without JavaScript."""
+"""The report: one HTML file that makes no request and can be read without JavaScript."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from parity.reporting.results.rows import Results
 MINUTES = len("2026-01-31T10:00")
 FINDINGS_HERE = "<!-- findings -->"
 BUDGET = 980_000
-"""Bytes of the whole file; findings that would exceed it are told in a line."""
+"""Bytes of the whole file; findings beyond it get one line each."""
 LEAST_FOR_MORE = 150_000
-"""What findings may take beyond a line each, even where the rest of the file is larger than the budget."""
+"""Bytes for findings beyond a line each, even if the rest of the file exceeds the budget."""
 MAX_LED = 200
 """Lines below a sentence that follows the verdict."""
 N_FIRST = 12
-"""So many findings, the most urgent, have their pictures before others are told in more than a line."""
+"""Number of the most urgent findings that get pictures before others get more than a line."""
 
 MORE = (Detail.TEXT, Detail.PICTURE, Detail.PICTURES)
 
@@ -51,7 +51,7 @@ def html_report(results: Results, run_dir: Path, *, fingerprints: Sequence[Path]
 def context(
     results: Results, run_dir: Path, all_cells: Sequence[CellResult], fingerprints: Sequence[Path]
 ) -> dict[str, Any]:
-    """What the page says, but for its findings."""
+    """The page without its findings."""
     numbers = tally(results)
     every, curves = of_all_rows(results, run_dir)
     script = source("report.js") + (source("every_cell.js") if every else "")
@@ -96,8 +96,8 @@ def context(
 
 
 def of_all_rows(results: Results, run_dir: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """What needs the rows of all cells, which of a large run are in its store: a table of them, and the tolerances that
-    would pass."""
+    """The parts that need the rows of all cells, which a large run keeps in its store: the table of cells, and the
+    tolerances that would pass."""
     if not results.left_out:
         return None, tolerances(results, None)
     with stored(run_dir) as store:
@@ -105,7 +105,7 @@ def of_all_rows(results: Results, run_dir: Path) -> tuple[dict[str, Any] | None,
 
 
 def findings(all_cells: Sequence[CellResult], renderer: FindingRenderer, budget: int) -> Markup:
-    """All findings in about `budget` bytes: in a line each, then more of the most urgent ones while it lasts."""
+    """All findings in about `budget` bytes: a line each, then more of the most urgent ones while there is space."""
     shown = [cell for cell in all_cells if cell.finding]
     space = Space(renderer, case_anchors(all_cells), budget)
     for cell in shown:

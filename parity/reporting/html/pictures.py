@@ -72,7 +72,7 @@ class Gallery:
         )
 
     def errors(self, case: CaseRow, dtype: str, backend: str, tensor: str) -> Errors | str:
-        """|actual − oracle| of a tensor of one backend, or why it cannot be had."""
+        """|actual − oracle| of a tensor of one backend, or why it cannot be computed."""
         key = (case.id, dtype, backend, tensor)
         if key not in self._cache:
             self._cache[key] = self.read(case, dtype, backend, tensor)
@@ -88,11 +88,11 @@ class Gallery:
 
 
 def notes(errors: Errors, *, measured: bool) -> str:
-    """What has to be said beside a picture."""
+    """The note beside a picture."""
     said = []
     if errors.sampled:
         said.append(
-            f"{errors.values.size:,} of its {errors.n_elements:,} elements, evenly spaced, were looked at "
+            f"{errors.values.size:,} of its {errors.n_elements:,} elements, evenly spaced, were read "
             f"(at most {MAX_ELEMENTS:,})."
         )
     if not measured:

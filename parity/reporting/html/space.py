@@ -1,4 +1,4 @@
-"""How much the report tells of each finding, so that the file stays small: the worst ones have everything."""
+"""How much the report shows of each finding, so that the file stays small: all of the worst ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parity.reporting.results.cells import CellResult
 
 
 class Detail(IntEnum):
-    """How much is told of a finding."""
+    """How much is shown of a finding."""
 
     LINE = 1
     TEXT = 2
@@ -29,7 +29,7 @@ N_PICTURES = {Detail.TEXT: 0, Detail.PICTURE: 1, Detail.PICTURES: 3}
 
 
 class Space:
-    """The findings as they are told, and the bytes that are left; the first finding that was ever told is unfolded."""
+    """The findings as shown, and the bytes that are left; the first finding shown is unfolded."""
 
     def __init__(self, renderer: FindingRenderer, anchors: Mapping[str, str], left: int) -> None:
         self.left = left
@@ -65,11 +65,11 @@ class Space:
         return rendered("finding", f=self._renderer.finding(cell, N_PICTURES[detail]), opened=opened)
 
     def case(self, name: str, head: dict[str, Any] | None, parts: Iterable[Markup] = ()) -> Markup:
-        """A case with its findings, the most urgent first; `head` is None where all are told in a line."""
+        """A case with its findings, the most urgent first; `head` is None if all have one line."""
         explain = self._renderer.command("explain", name)
         case = {"id": name, "anchor": self._anchors[name], "head": head, "explain": explain, "parts": parts}
         return rendered("case", case=case)
 
     def cases(self) -> list[Markup]:
-        """All cases, in the order in which they were first told of."""
+        """All cases, in the order in which they were first shown."""
         return [self.case(name, self._heads.get(name), parts.values()) for name, parts in self._parts.items()]

@@ -35,7 +35,7 @@ GATES = {
 }
 LABELS = {**TENSOR_LABELS, Status.UNSUPPORTED: "unsupported", Status.NOT_RUN: "not run"}
 DIFFERING = (Status.FAILED, Status.KNOWN, Status.BELOW, Status.SUSPECT)
-"""The statuses of cells in which something was found, the worst first."""
+"""The statuses of cells with findings, the worst first."""
 PREFIX = "warning: "
 MISSING = "—"
 MAX_LISTED = 8
@@ -46,7 +46,7 @@ and warnings have at least, which are open as far as they fit; pixels of an op i
 FOLDED, LINE, LETTERS = 31, 21, 150
 """Pixels of a folded cause, pixels of a line of text, letters of a line."""
 MAX_GROUPS, MAX_OPEN = 9, 2
-"""So many causes are in view, and so many findings of each; the others are folded away."""
+"""Number of visible causes, and of visible findings of each; the others are folded away."""
 
 
 def answer_parts(results: Results) -> dict[str, str]:
@@ -98,12 +98,12 @@ def top(results: Results, cells: Sequence[CellResult]) -> dict[str, Any]:
 
 
 def height(lines: Sequence[str]) -> int:
-    """About so many pixels high are these lines."""
+    """The approximate height of these lines in pixels."""
     return LINE * sum(1 + len(line) // LETTERS for line in lines)
 
 
 def cause_sentence(group: Sequence[Finding]) -> Markup:
-    """Who differs, why and where; of several ops at once, where they have the same cause."""
+    """Which backend differs, why and where; one sentence for several ops with the same cause."""
     if len(group) == 1:
         return marked_up(group[0].line())
     whole = replace(group[0], differences=tuple(chain.from_iterable(finding.differences for finding in group)))
@@ -145,7 +145,7 @@ def cells_of(finding: Finding) -> dict[str, str]:
 
 
 def matrix(cells: Sequence[CellResult], results: Results) -> dict[str, Any]:
-    """Ops by backends and dtypes, None where nothing was asked; `cells` has the most urgent first."""
+    """Ops by backends and dtypes, None for what the run does not include; `cells` has the most urgent first."""
     if results.left_out:
         return matrix_of_cells(results)
     level = failing_level(results)
@@ -221,7 +221,7 @@ def gate(results: Results) -> str:
 
 
 def words() -> list[tuple[str, str]]:
-    """The words that are parity's own, each with what it means."""
+    """The terms of the glossary with their meanings."""
     entries = re.findall(r"## (\w+)\n\n(.*?)(?=\n\n|\Z)", source("glossary.md"), re.DOTALL)
     return [(word, " ".join(text.split())) for word, text in entries]
 
@@ -255,7 +255,7 @@ def no_results(cells: Sequence[CellResult]) -> list[dict[str, Any]]:
 
 
 def environment(backends: Sequence[BackendRow]) -> list[tuple[str, list[str], str]]:
-    """What is known about each backend, and whether it is the same: `differs`, `same` or who alone has it."""
+    """The properties of each backend, and whether they are equal: `differs`, `same` or the only backend that has it."""
     rows = [flattened(row) for row in backends]
     facts = []
     for name in dict.fromkeys(key for row in rows for key in row):
@@ -269,7 +269,7 @@ def environment(backends: Sequence[BackendRow]) -> list[tuple[str, list[str], st
 def flattened(row: BackendRow) -> dict[str, str]:
     """A backend's fields and flags as texts; what is unknown or empty is left out.
 
-    Where its interpreter lies says nothing to a reviewer, and something about the machine.
+    The interpreter's path is left out: it tells a reviewer nothing, and reveals something about the machine.
     """
     fields = {key: value for key, value in asdict(row).items() if key not in ("name", "flags", "executable")}
     fields |= row.flags

@@ -28,7 +28,7 @@ def table_rows(cells: Iterable[CellResult], links: Anchors) -> list[dict[str, An
 
 
 def reason_of(cell: CellResult) -> tuple[str, ...]:
-    """What cells that share a row have in common."""
+    """The properties that cells of a shared row have in common."""
     return cell.status, cell.backend, cell.outcome, cell.message, *cell.reasons
 
 
@@ -80,7 +80,7 @@ def because(cell: CellResult) -> str:
 
 
 def vacuous(cell: CellResult) -> str:
-    """Why passes are suspect that hide no error; where a value is not finite, zeros would not have passed for it."""
+    """Why passes that hide no error are suspect; zeros would not have passed for a value that is not finite."""
     values = [row.expected_value for row in cell.rows if row.suspect]
     return ZEROS if any(value is not None and math.isfinite(value) for value in values) else NOT_FINITE
 

@@ -1,4 +1,4 @@
-"""The report's templates: whatever they print is escaped, and shown where it could not be seen."""
+"""The report's templates: they escape what they print, and make invisible characters visible."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def rendered(template: str, /, **values: Any) -> Markup:
-    """A template with everything that it says escaped."""
+    """A rendered template; all values are escaped."""
     return Markup(templates().get_template(f"{template}.html").render(values))  # noqa: S704 - autoescape is on
 
 
 @cache
 def templates() -> Environment:
-    """The templates; what they print is escaped, and shown where it could not be seen or would turn the text around."""
+    """The templates; they escape values, and make invisible and direction-changing characters visible."""
     return Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -39,7 +39,7 @@ def visible(value: Any) -> Any:
 
 @cache
 def source(name: str) -> str:
-    """A file that is put into the page as it is."""
+    """A file that the page includes verbatim."""
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 

@@ -25,7 +25,7 @@ Kernel = tuple[str, str]
 
 
 def tolerances(results: Results, store: Store | None) -> dict[str, Any]:
-    """The plot, and what it does not show; empty if no comparison kept its frontier.
+    """The plot, and a note on what it lacks; empty if no comparison kept its frontier.
 
     `store` has all rows of a large run, of which `results` are a part.
     """
@@ -55,7 +55,7 @@ def pairs(results: Results, store: Store | None) -> Iterator[tuple[Kernel, Seque
 
 
 def is_pair(row: Any, results: Results) -> bool:
-    """Whether a comparison is one with the baseline, and has kept what decides."""
+    """Whether a comparison is one with the baseline and kept its frontier."""
     return row.expected == results.run.baseline and row.frontier is not None
 
 

@@ -200,7 +200,7 @@ def failing_level(results: Results) -> frozenset[str]:
 
 
 def is_reference(case: CaseRow, backend: str, results: Results) -> bool:
-    """Whether a backend is what others are compared with, and is compared with nothing itself."""
+    """Whether a backend is the baseline of others and is not compared itself."""
     return case.op in REFERENCED and backend == (case.baseline or results.run.baseline)
 
 

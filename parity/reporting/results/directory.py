@@ -22,7 +22,7 @@ LOCK_SECONDS = 2.0
 
 
 def made(folder: Path) -> Path:
-    """The folder, which is made if it is not there; raises OSError, which says what else is in its place."""
+    """The folder, which is created if it is missing; raises OSError, which says what is there instead."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:

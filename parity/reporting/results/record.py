@@ -98,7 +98,7 @@ def case_row(case: CasePlan, folder: Path | None) -> CaseRow:
 
 
 def brought_row(case: CasePlan) -> BroughtRow | None:
-    """What a case says of the op that it brings."""
+    """The row of a user's own op."""
     if case.brought is None:
         return None
     source = case.brought.source

@@ -80,7 +80,7 @@ def as_number(value: Any) -> Any:
 
 
 def read_results(run_dir: Path, *, whole: bool = True) -> Results:
-    """The results of a run, from results.sqlite if there is no results.json: all, or not `whole` what reports show.
+    """The results of a run, from results.sqlite if there is no results.json; unless `whole`, only those in reports.
 
     Raises ResultsError if they are missing or invalid.
     """

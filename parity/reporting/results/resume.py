@@ -29,7 +29,7 @@ class ResumeError(Exception):
 
 @dataclass(frozen=True)
 class Finished:
-    """The finished cells as (case, dtype), and what is known of the run; their rows are in the store."""
+    """The finished cells as (case, dtype), and the run's properties; their rows are in the store."""
 
     cells: frozenset[tuple[str, str]] = frozenset()
     started: datetime.datetime | None = None
@@ -46,7 +46,7 @@ class Finished:
 def finished(plan: Plan, options: EngineOptions, run_dir: Path) -> Finished:
     """The finished part of the run in `run_dir`; raises ResumeError if its plan was another one."""
     if not any((run_dir / name).exists() for name in (STORE, FILE_NAME)):
-        raise ResumeError(f"{run_dir} holds no run to go on with; run it without --resume")
+        raise ResumeError(f"{run_dir} holds no run to continue; run it without --resume")
     try:
         with stored(run_dir) as store:
             for name in missing(store.one(RUN)):
@@ -95,7 +95,7 @@ def missing(run: RunRow) -> Iterator[str]:
 
 
 def kept(store: Store, cells: frozenset[tuple[str, str]]) -> Finished:
-    """What a run goes on from, with these finished cells."""
+    """The state from which a run resumes, with these finished cells."""
     ids, run = {case for case, _ in cells}, store.one(RUN)
     return Finished(
         cells,
@@ -141,7 +141,7 @@ def identity(row: BackendRow) -> tuple[Any, ...]:
 
 
 def question(row: CaseRow) -> Any:
-    """The content of a row of `cases`, without its place in the config and its files."""
+    """The content of a row of `cases`, without its location in the config and its files."""
     inputs = {name: (item.shape, item.draw) for name, item in row.inputs.items()}
     brought = row.brought and (row.brought.text, row.brought.differentiable)
     return spelled(to_builtins((row.id, row.op, row.params, row.dtypes, inputs, row.backends, row.baseline, brought)))

@@ -31,7 +31,7 @@ SEVERITY = {name: i for i, name in enumerate(VERDICTS)}
 FAILING = frozenset(name for name, verdict in VERDICTS.items() if verdict.fails)
 PASSING = frozenset(name for name, verdict in VERDICTS.items() if verdict.passes)
 FINDINGS = FAILING - {Verdict.ROUNDING.value, Verdict.CHOICE.value}
-"""Verdicts for which some backend has to exceed the error bound."""
+"""Verdicts that require a backend beyond its error bound."""
 FAILING_STATES = frozenset(state.value for state in EntryState if state.fails)
 """The states of a `known` entry that fail the run."""
 NOT_COMPARED = Verdict.NOT_COMPARED.value
@@ -250,7 +250,7 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
 
     @property
     def with_oracle(self) -> bool:
-        """Whether the oracle is one of its sides."""
+        """Whether the oracle is one of the two backends."""
         return self.expected == ORACLE
 
 
@@ -352,7 +352,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 REFERENCED = ("model", "decode")
-"""The ops of cases whose baseline is compared with nothing itself."""
+"""The ops of cases whose baseline is not compared itself."""
 
 
 class MatrixRow(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What is known only of a run as a whole: what `known` entries accept, the numbers, and the exit code."""
+"""What depends on all cells of a run: what `known` entries accept, the numbers, and the exit code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def settle(
 ) -> None:
     """Mark what the plan's `known` entries accept, and write their states, the numbers and the exit code.
 
-    `others` are entries that no case of the run is about, as they are.
+    `others` are entries that match no case of the run; they are kept unchanged.
     """
     entries = accept(store, plan, [case for case, _ in plan.everything.cases])
     rows = [*map(record.known_row, entries), *others]
@@ -62,7 +62,7 @@ def settle_again(store: Store, known: Sequence[KnownRow], *, interrupted: bool) 
 
 
 def deviation(row: KnownRow) -> KnownDeviation:
-    """The entry of the config; raises ValueError for a date that is none."""
+    """The entry of the config; raises ValueError for an invalid date."""
     return KnownDeviation(
         row.case,
         row.reason,

@@ -51,21 +51,21 @@ from parity.reporting.results.rows import (
 STORE = "results.sqlite"
 SCHEMA_VERSION = 1
 LARGE = 20_000
-"""From this many outcomes on, there is no results.json, and reports have the cases with something to tell."""
+"""From this many outcomes on, there is no results.json, and reports show only cases worth showing."""
 COMMIT_S = 1.0
-"""Rows wait at most so long for the transaction that writes them; a killed run loses those that wait."""
+"""Most seconds that rows wait for the transaction that writes them; a killed run loses waiting rows."""
 MAX_CASES = 2_000
-"""Cases of a large run that a report has, the most urgent ones."""
+"""Number of a large run's cases in a report, the most urgent ones."""
 BUSY_S = 30.0
 WAL_PAGES = 250
-"""Pages of 4 KiB in the log beside the store before it is taken in."""
+"""Pages of 4 KiB in the write-ahead log before a checkpoint."""
 MAX_COLUMN = 1 << 63
 RENAMED = {"case": "case_id"}
 KINDS: Mapping[type, str] = {
     inspect.StrType: "TEXT", inspect.LiteralType: "TEXT", inspect.IntType: "INTEGER", inspect.BoolType: "INTEGER",
     inspect.FloatType: "REAL",
 }  # fmt: skip
-"""SQL types of fields; what is not here is JSON."""
+"""SQL types of fields; all others are JSON."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ VIEWS: Mapping[str, str] = {
             LEFT JOIN levels l ON l.fail_on = r.fail_on AND l.verdict = p.verdict
         GROUP BY case_id, dtype, tensor""",
 }
-"""What people ask: `owned` has a row for each comparison and backend that it belongs to, `cells` one for each case,
+"""Views for queries: `owned` has a row for each comparison and backend that it belongs to, `cells` one for each case,
 dtype and backend, `tensors` one for each tensor, and `findings` one for each tensor in which a backend differs: its
 worst comparison, that with the oracle if several are as bad (SQLite takes bare columns from the row of the maximum)."""
 
@@ -260,7 +260,8 @@ URGENCY = ("failed", "error", "not-run", "unsupported", "known", "below", "suspe
 class Store:
     """A store, open for reading and writing; without a path it is in memory.
 
-    What the disk refuses goes on in memory: `lost` is then called with the reason, and the file is removed.
+    If the disk refuses to write, the store continues in memory, `lost` is called with the reason, and the file is
+    removed.
     """
 
     def __init__(self, path: Path | None = None, lost: Callable[[OSError], None] | None = None) -> None:
@@ -272,7 +273,7 @@ class Store:
             self.db = connected(path)
             self._prepare()
         except sqlite3.Error as error:
-            self._go_on_in_memory(error)
+            self._continue_in_memory(error)
 
     def _prepare(self) -> None:
         """Create the tables of a new store."""
@@ -293,7 +294,7 @@ class Store:
         self.flush_if_due()
 
     def flush_if_due(self) -> None:
-        """Write what waits if it has waited long enough."""
+        """Write the waiting rows if they have waited long enough."""
         if self._waiting and time.monotonic() > self._due:
             self.flush()
 
@@ -304,7 +305,7 @@ class Store:
         self._overview = self._overview if table in (KNOWN, SUMMARY) else None
 
     def keep(self, cells: Iterable[tuple[str, str]]) -> None:
-        """Leave only the rows of these (case, dtype)."""
+        """Delete all rows but those of these (case, dtype)."""
         self.change("CREATE TEMP TABLE kept (case_id, dtype, PRIMARY KEY (case_id, dtype))")
         self._waiting += [("INSERT INTO kept VALUES (?, ?)", cell) for cell in cells]
         for table in BY_CELL:
@@ -319,7 +320,7 @@ class Store:
         self._overview = None
 
     def flush(self) -> None:
-        """Write what waits, in one transaction, and once also if Ctrl-C comes in between."""
+        """Write the waiting rows in one transaction, exactly once even if Ctrl-C interrupts it."""
         waiting, self._due, has_begun = self._waiting, time.monotonic() + COMMIT_S, False
         if not waiting:
             return
@@ -333,7 +334,7 @@ class Store:
             self._undo()
             if self.path is None:
                 raise
-            self._go_on_in_memory(error)
+            self._continue_in_memory(error)
             self.flush()
         except BaseException:
             if has_begun and not self.db.in_transaction:
@@ -343,12 +344,12 @@ class Store:
         self._waiting = []
 
     def _undo(self) -> None:
-        """End a transaction that could not be."""
+        """Roll back a failed transaction."""
         if self.db.in_transaction:
             self.db.execute("ROLLBACK")
 
-    def _go_on_in_memory(self, error: sqlite3.Error) -> None:
-        """Continue in memory, with what is written; raises the error where nobody cares for it."""
+    def _continue_in_memory(self, error: sqlite3.Error) -> None:
+        """Continue in memory with the rows written so far; raises the error if there is no `lost`."""
         if self._lost is None or self.path is None:
             raise reason(error) from error
         memory = connected(None)
@@ -399,7 +400,7 @@ class Store:
         )
 
     def shown(self) -> Results:
-        """All rows, or of a large run those of the cases that have something to tell, the most urgent ones."""
+        """All rows; of a large run, those of the most urgent cases worth showing."""
         if self.n_outcomes < LARGE:
             return self.results()
         rows, cases = self.overview()
@@ -444,7 +445,7 @@ class Store:
         return Summary(outcomes=outcomes, verdicts=verdicts, cells=cells, tensors=tensors, exit_code=exit_code)
 
     def close(self) -> None:
-        """Write what waits, and leave one file that can be read wherever it is copied."""
+        """Write the waiting rows, and leave a single file that can be copied and read anywhere."""
         self.flush()
         if self.path is not None:
             with contextlib.suppress(sqlite3.Error):  # another process is reading it
@@ -458,7 +459,7 @@ def placed(case: CaseRow) -> tuple[str, str, str]:
 
 
 def n_cells(results: Results) -> int:
-    """The cells that the cases of results ask for."""
+    """The cells that the cases of results consist of."""
     n = len(results.backends)
     return sum(len(case.dtypes) * (len(case.backends) or n) for case in results.cases)
 
@@ -538,7 +539,7 @@ def is_broken(error: Exception) -> bool:
 
 
 def instead_of(path: Path) -> str:
-    """What to do where a store is lost."""
+    """What to do if a store is lost."""
     if path.with_name(FILE_NAME).is_file():
         return f"delete it, then parity reads {FILE_NAME} beside it"
     return "its rows are lost: delete the directory and run the config again"

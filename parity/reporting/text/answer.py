@@ -71,7 +71,7 @@ def stopped_text(results: Results) -> str:
 
 
 def passed(results: Results) -> str:
-    """`; 96 tensors agree`, or what else is to be said of them."""
+    """`; 96 tensors agree`, or how many differ without failing the run."""
     numbers = Counter(tally(results))
     n_missing = count_tensors([row for row in results.comparisons if not row.compared])
     if numbers[Status.BELOW]:
@@ -99,8 +99,8 @@ def not_compared(results: Results) -> str:
 
 
 def warnings(results: Results) -> Iterator[Text]:
-    """What passes and is worth knowing, a line each: what exceeds the tolerance below the level that fails, what passes
-    because the tolerance is loose, curves that drift, and tensors that zeros would have matched."""
+    """Warnings about passes, a line each: differences below the failing level, passes because the tolerance is loose,
+    curves that drift, and tensors that zeros would have matched."""
     statuses = tensor_statuses(results)
     below = [row for row in results.comparisons if row.fails and statuses[row.tensor_key] is Status.BELOW]
     rounding = [row for row in below if row.verdict == ROUNDING]
@@ -113,7 +113,7 @@ def warnings(results: Results) -> Iterator[Text]:
             yield Text(printable(f"  {case} needs {needs(rows)}"), style="dim")
         if len(cases) > MAX_NEEDS:
             yield Text(
-                f"  {plural(len(cases) - MAX_NEEDS, 'more case')}; parity explain RUN CASE tells what each needs",
+                f"  {plural(len(cases) - MAX_NEEDS, 'more case')}; parity explain RUN CASE shows what each needs",
                 style="dim",
             )
     for text in dict.fromkeys(choices(below, results)):
@@ -125,7 +125,7 @@ def warnings(results: Results) -> Iterator[Text]:
 
 
 def choices(below: Sequence[ComparisonRow], results: Results) -> Iterator[str]:
-    """Who chose what where several results are right."""
+    """Which of several right results each backend chose."""
     chosen = {row.tensor_key[:2] for row in below if row.verdict == CHOICE}
     ops = {case.id: case.op for case in results.cases}
     for row in results.diagnoses:

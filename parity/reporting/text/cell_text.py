@@ -1,4 +1,4 @@
-"""What JUnit, Markdown and annotations say about a cell: the cause first, in plain lines without control characters."""
+"""A cell in JUnit, Markdown and annotations: the cause first, in plain lines without control characters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def failing_entries(results: Results) -> list[KnownRow]:
 
 
 def config_location(source: SourceLocation | None) -> tuple[str, int]:
-    """File and line of the config in which a case or an entry of `known` stands."""
+    """File and line of a case or an entry of `known` in its config."""
     return ("", 1) if source is None else (source.file, max(source.line, 1))
 
 
@@ -77,7 +77,7 @@ def no_result(cell: CellResult) -> str:
 
 
 def narrowed(findings: Iterable[Finding], key: Callable[[Difference], Key]) -> dict[Key, list[Finding]]:
-    """Findings in parts: what each is in one case, or in one cell."""
+    """Findings split by case or by cell."""
     parts = (
         (
             name,
@@ -92,7 +92,7 @@ def narrowed(findings: Iterable[Finding], key: Callable[[Difference], Key]) -> d
 
 
 def cell_findings(results: Results) -> dict[CellKey, list[Finding]]:
-    """What was found in each cell, whether it fails the run or not."""
+    """The findings of each cell, whether they fail the run or not."""
     findings = by_cause(results, [row for row in results.comparisons if row.fails or row.hides])
     return narrowed(findings, lambda d: (d.row.case, d.row.dtype, d.backend))
 
@@ -128,13 +128,13 @@ def tensor_lines(
 
 
 def commands(case: CaseRow, run_dir: str) -> tuple[str, ...]:
-    """What to type to see more of a case."""
+    """The commands that show more of a case."""
     arguments = f"{shlex.quote(printable(run_dir))} {shlex.quote(printable(case.id))}"
     return tuple(f"parity {name} {arguments}" for name in ("explain", *scripts(case)))
 
 
 def scripts(case: CaseRow) -> tuple[str, ...]:
-    """The command that makes a script of a case, where there is one."""
+    """The command that writes a script of a case, if there can be one."""
     return () if report_of(case.op).no_script else ("repro",)
 
 

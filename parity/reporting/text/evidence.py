@@ -15,7 +15,7 @@ from parity.reporting.text.words import listed, number
 
 MAX_ITEMS = 8
 CHOICES: Mapping[str, str] = {"gradient-choice": "gradients", "index-choice": "indices"}
-"""Diagnoses of results of which several are right, and what these are."""
+"""Diagnoses of choices among several right results, and what the results are."""
 HARMLESS = frozenset(("rounding", "degenerate-gradient", *CHOICES))
 """Diagnoses of differences in which no backend exceeds the error bound."""
 BEHAVIOURS = (
@@ -31,11 +31,11 @@ NO_FORMULA = frozenset(("unexplained", "not-identifiable", *BEHAVIOURS))
 
 
 FITS = "fits"
-"""The evidence of what was found in a dump, in place of error ratios."""
+"""The evidence of a hint about dumps, instead of error ratios."""
 
 
 def diagnosis_lines(row: Diagnosis, *, brief: bool = False) -> Iterator[Text]:
-    """A diagnosis: who, what and in which tensors; then how much of the error it explains, and its evidence.
+    """A diagnosis: backend, cause and tensors; then how much of the error it explains, and its evidence.
 
     `brief` leaves out the paragraph of the catalogue.
     """
@@ -80,7 +80,7 @@ def evidence_text(key: str, value: Any) -> str:
         try:
             return TEXTS[key](value)
         except (AttributeError, KeyError, TypeError):
-            pass  # not the shape that it has today; shown as it is
+            pass  # an older format; shown as it is
     return f"{key.replace('_', ' ')}: {plain(value)}"
 
 
@@ -95,9 +95,9 @@ def plain(value: Any, digits: int = 6) -> str:
 
 
 def sizes_text(value: Mapping[str, Mapping[str, Any]]) -> str:
-    """How large the errors are, beside those of the suspected algorithm and of a careful implementation.
+    """The sizes of the errors, beside those of the suspected algorithm and of a careful implementation.
 
-    A tensor whose error that algorithm does not reach is left out; empty where none is left.
+    A tensor whose error is larger than the algorithm's is left out; empty if none is left.
     """
     texts = []
     for tensor, item in value.items():
@@ -109,7 +109,7 @@ def sizes_text(value: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def falls_short(item: Mapping[str, Any]) -> bool:
-    """Whether the suspected algorithm loses so much less than was found that its size speaks against it."""
+    """Whether the suspected algorithm loses so much less than observed that it cannot be the cause."""
     error, lost = item["error"], item["this_algorithm"]
     measured = all(isinstance(size, (int, float)) for size in (error, lost))
     return measured and bool(lost < error / ERROR_BOUND)
@@ -137,15 +137,15 @@ TEXTS: Mapping[str, Callable[[Any], str]] = {
     "chosen": lambda value: "; ".join(f"{name} takes {choice}" for name, choice in value.items()),
     "second": lambda value: f"second best: {candidate_text(value)}",
     "candidates": lambda value: f"equally good: {listed(map(candidate_text, value))}",
-    "not_told_from": lambda value: f"cannot be told from: {listed(map(candidate_text, value))}",
+    "not_told_from": lambda value: f"cannot be distinguished from: {listed(map(candidate_text, value))}",
     "sizes": sizes_text,
     "stage": lambda value: f"stage: {value}" if value else "",
-    "told_apart_by": lambda value: f"to tell them apart: {plain(value)}",
+    "told_apart_by": lambda value: f"to distinguish them: {plain(value)}",
     "where": lambda value: f"where: {plain(value)}",
     "only": lambda _: "",
     "alone": str,
     "rates": lambda value: rates_text(**value),
-    "off": lambda value: f"what is off: {', '.join(value)}",
+    "off": lambda value: f"wrong: {', '.join(value)}",
     "worst_tensor": lambda value: f"furthest off: {value}",
     "required_rtol": lambda value: f"rtol that would pass: {plain(value)}",
 }

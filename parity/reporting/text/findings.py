@@ -36,14 +36,14 @@ WITHOUT_CAUSE: Mapping[str, str] = {
     "nonfinite": "NaN or infinity in one backend only",
     "structure": "shape, dtype or set of outputs differs",
 }
-"""What is told of differences that have no diagnosis, by verdict."""
+"""The sentence for differences without a diagnosis, by verdict."""
 NO_CAUSE = "unexplained"
 NONFINITE = "nonfinite"
 STRUCTURE = "structure"
-"""The verdict whose message is the cause: values were not looked at."""
+"""The verdict whose message is the cause: values were not compared."""
 
 Cause = tuple[str, str]
-"""The id of a diagnosis, and what tells it from others with that id."""
+"""The id of a diagnosis, and what distinguishes it from others with that id."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class Finding:
 
     @property
     def backends(self) -> list[str]:
-        """Whose they are."""
+        """The backends that differ."""
         return list(dict.fromkeys(d.backend for d in self.differences))
 
     @property
     def dtypes(self) -> list[str]:
-        """In which dtypes they show."""
+        """The dtypes in which they occur."""
         return sorted({d.row.dtype for d in self.differences})
 
     @property
@@ -89,17 +89,17 @@ class Finding:
 
     @property
     def n_tensors(self) -> int:
-        """How many tensors of how many cases and dtypes they are."""
+        """The number of tensors; one in two cases or dtypes counts twice."""
         return len({d.row.tensor_key for d in self.differences})
 
     @property
     def report(self) -> CaseReport:
-        """How cases of this kind are told."""
+        """The report of this kind of case."""
         return report_of(self.op)
 
     @cached_property
     def worst(self) -> Difference:
-        """The difference with the worst verdict, the furthest outside the tolerance; they are sorted so."""
+        """The difference with the worst verdict, and of these the one that exceeds its tolerance most."""
         return self.differences[0]
 
     @property
@@ -126,7 +126,7 @@ class Finding:
         return printable(f"{', '.join(filter(None, where))} ({plural(self.n_tensors, 'tensor')})")
 
     def line(self) -> Text:
-        """Sentence and place in one line."""
+        """Sentence and scope in one line."""
         return Text.assemble(self.sentence(), (f" – {self.scope()}", "dim"))
 
     def history(self) -> str:
@@ -138,7 +138,7 @@ class Finding:
         return history(self.releases, having, set.intersection(*(right(self.others[key]) for key in keys)))
 
     def formula(self) -> str:
-        """`computes var = ..., where the reference has ...`, or the numbers that were found, or those that are off."""
+        """`computes var = ..., where the reference has ...`, or the fitted parameters, or the wrong rates."""
         plain = sorted(self.differences, key=lambda d: (d.row.verdict == NONFINITE, d.row.case in self.with_short_axes))
         evidences = [d.diagnosis.evidence for d in plain if d.diagnosis is not None]
         evidences += [row.evidence for row in self.alike]
@@ -163,7 +163,7 @@ class Finding:
         return printable(f"{location} {self.report.location(row)}: {', '.join(texts)}")
 
     def beside(self) -> ComparisonRow:
-        """The worst comparison with a backend that is right there, where there is one: it has both values."""
+        """The worst comparison with a backend that is right in this tensor, if there is one: it has both values."""
         worst = self.worst
         mine = [row for row in self.others.get(worst.row.tensor_key, ()) if worst.backend in (row.actual, row.expected)]
         right = [
@@ -174,20 +174,20 @@ class Finding:
         return max(right, key=self.report.excess, default=worst.row)
 
     def advice(self) -> str:
-        """Where to look, where no cause has a name."""
+        """Where to look, if no cause has a name."""
         if self.worst.row.verdict not in FINDINGS or self.named or self.id == EDIT:
             return ""
         return printable(next(iter(self.report.advice([d.row for d in self.differences])), ""))
 
 
 def findings(results: Results) -> list[Finding]:
-    """What fails the run, the worst first."""
+    """The findings that fail the run, the worst first."""
     level = failing_level(results)
     return by_cause(results, [row for row in results.comparisons if row.verdict in level and row.known is None])
 
 
 def tolerated(results: Results) -> list[Finding]:
-    """What passes only because the tolerance is loose: a backend exceeds the error bound."""
+    """The findings that only a loose tolerance hides: a backend exceeds the error bound."""
     statuses = tensor_statuses(results)
     hidden = [row for row in results.comparisons if row.hides and statuses[row.tensor_key] is Status.SUSPECT]
     ops = {case.id: case.op for case in results.cases}
@@ -221,7 +221,7 @@ def by_cause(results: Results, rows: Iterable[ComparisonRow]) -> list[Finding]:
 
 
 def right(rows: Iterable[ComparisonRow]) -> set[str]:
-    """The backends that are right in a tensor, of its comparisons."""
+    """The backends that are right in a tensor, among those of its comparisons."""
     compared = [row for row in rows if row.compared]
     wrong = {name for row in compared if row.fails or row.hides for name in row.owners}
     return {name for row in compared for name in (row.actual, row.expected)} - wrong
@@ -237,7 +237,7 @@ def to_blame(row: ComparisonRow, own: Mapping[tuple[str, str, str, str], Compari
 
 
 def diagnoses_of(results: Results) -> Mapping[tuple[str, str, str, str], Sequence[Diagnosis]]:
-    """The causes that were found by case, dtype, tensor and backend."""
+    """The diagnoses by case, dtype, tensor and backend."""
     return grouped(
         ((row.case, row.dtype, tensor, row.backend), row)
         for row in results.diagnoses
@@ -247,7 +247,7 @@ def diagnoses_of(results: Results) -> Mapping[tuple[str, str, str, str], Sequenc
 
 
 def cause_of(row: ComparisonRow, diagnosis: Diagnosis | None) -> Cause:
-    """By what a difference belongs to others: its diagnosis, else its verdict."""
+    """The key that groups differences: the diagnosis, else the verdict."""
     if row.verdict == STRUCTURE and not is_of_cause(diagnosis):
         return "", row.message
     if diagnosis is None:
@@ -256,7 +256,7 @@ def cause_of(row: ComparisonRow, diagnosis: Diagnosis | None) -> Cause:
 
 
 def is_of_cause(diagnosis: Diagnosis | None) -> bool:
-    """Whether a diagnosis says why an output is missing, or has another shape: of a part of a model, it does."""
+    """Whether a diagnosis explains why an output is missing or has another shape, as one of a part of a model does."""
     return diagnosis is not None and (diagnosis.id == MUTATED or "place" in diagnosis.evidence)
 
 
@@ -278,7 +278,7 @@ def title_of(difference: Difference) -> str:
 
 
 def short(text: str) -> str:
-    """A text of at most `LONGEST` characters: of two expressions where they differ."""
+    """A text of at most `LONGEST` characters; two expressions are cut to where they differ."""
     if len(text) <= LONGEST:
         return text
     changed, beside, whole = text.partition(INSTEAD)
@@ -294,11 +294,11 @@ INSTEAD = ", where the reference has "
 IS_NAMED = re.compile(r"[\w. ]+ = ")
 """`new param = param - update`."""
 BESIDE = 12
-"""How many characters that two expressions share are shown on either side of where they differ."""
+"""How many common characters are shown before and after the difference of two expressions."""
 
 
 def n_shared(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """The length of the common beginning of two texts."""
     least = min(len(one), len(other))
     return next((i for i in range(least) if one[i] != other[i]), least)
 
@@ -319,9 +319,9 @@ def telling(value: float | None, other: float | None) -> int:
 
 
 def condition(having: Collection[str], cases: Sequence[CaseRow]) -> str:
-    """Since when it shows: `from offset=100 on`, `only with nesterov=true`, `in 2 of 9 cases`; empty for one case.
+    """When it occurs: `from offset=100 on`, `only with nesterov=true`, `in 2 of 9 cases`; empty for one case.
 
-    The cases are told apart by what their ids say of a sweep: those that differ in nothing else.
+    Compares cases whose ids differ only in a swept key.
     """
     if len(cases) < 2:
         return ""
@@ -337,7 +337,7 @@ def condition(having: Collection[str], cases: Sequence[CaseRow]) -> str:
 def separating(
     having: Collection[str], alike: Sequence[str], swept: Mapping[str, Mapping[str, str]], keys: Iterable[str]
 ) -> Iterator[str]:
-    """The keys of a sweep whose values tell the cases that have it from the others."""
+    """The keys of a sweep whose values separate the cases that have it from the others."""
     for key in keys:
         inside = {swept[name].get(key, "") for name in having if name in alike}
         outside = {swept[name][key] for name in alike if name not in having and key in swept[name]}

@@ -1,4 +1,4 @@
-"""The verdicts of a case in words, with its own numbers: why, may it be called aligned, and what to do next."""
+"""The verdicts of a case in words, with its numbers: the reason, whether it is aligned, and what to do next."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from parity.reporting.text.evidence import CHOICES
 from parity.reporting.text.words import grouped, listed, number, plural
 
 LARGEST_RTOL = 0.01
-"""Where more than that is needed, the expected value is next to zero, and it is atol that has to be larger."""
+"""If a larger rtol is needed, the expected value is next to zero, and atol has to be larger instead."""
 
 
 @dataclass(frozen=True)
 class CaseRows:
-    """What a stored run says about one case: `comparisons` are those asked for, of `every` one there is."""
+    """The rows of one case in a stored run: `comparisons` are the requested ones, `every` has all."""
 
     case: CaseRow
     comparisons: Sequence[ComparisonRow]
@@ -35,7 +35,7 @@ class CaseRows:
 
     @property
     def report(self) -> CaseReport:
-        """How cases of this kind are told."""
+        """The report of this kind of case."""
         return report_of(self.case.op)
 
     def ratios(self, dtype: str, tensor: str) -> dict[str, float]:
@@ -56,7 +56,7 @@ class CaseRows:
 
 
 def case_rows(results: Results) -> dict[str, CaseRows]:
-    """What a run says about each case, by its id."""
+    """The rows of each case of a run, by its id."""
     compared = grouped((row.case, row) for row in results.comparisons)
     diagnosed = grouped((row.case, row) for row in results.diagnoses)
     return {
@@ -77,7 +77,7 @@ def worst_first(row: ComparisonRow) -> tuple[float, float]:
 
 
 def aligned(rows: Sequence[ComparisonRow]) -> str:
-    """May the backends of these comparisons be called aligned?"""
+    """Whether the backends of these comparisons are aligned, in words."""
     made = [row for row in rows if row.compared]
     if not made:
         return "unknown: nothing of it could be compared"
@@ -99,12 +99,12 @@ def aligned(rows: Sequence[ComparisonRow]) -> str:
 
 
 def n_tensors(rows: Iterable[ComparisonRow]) -> int:
-    """How many tensors of how many cases and dtypes the comparisons are about."""
+    """The number of compared tensors; one in two cases or dtypes counts twice."""
     return len({row.tensor_key for row in rows})
 
 
 def refusal(failures: Sequence[ComparisonRow]) -> str:
-    """`no: paddle exceeds the error bound in y and grad.x (float32)`, and the reason where all of it is accepted."""
+    """`no: paddle exceeds the error bound in y and grad.x (float32)`, and the reasons if all is accepted."""
     culprits = dict.fromkeys(name for row in failures for name in row.culprit)
     tensors: dict[str, dict[str, None]] = {}
     for row in failures:
@@ -145,7 +145,7 @@ def limit(rows: Sequence[ComparisonRow]) -> dict[str, float]:
 
 
 def passing_reason(row: ComparisonRow, rows: CaseRows) -> str:
-    """A pass, and what is suspicious about it."""
+    """A pass, and why it is suspect."""
     if row.hides:
         return f"it passes only because the tolerance is loose: {distance(row, rows)}"
     if row.suspect:
@@ -166,7 +166,7 @@ def rounding_reason(row: ComparisonRow, rows: CaseRows) -> str:
 
 
 def choice_reason(row: ComparisonRow, rows: CaseRows) -> str:
-    """Another valid result than that of the other backend."""
+    """A valid result that differs from the other backend's."""
     choices = [d for d in rows.diagnoses if d.dtype == row.dtype and row.tensor in d.tensors and "chosen" in d.evidence]
     chosen = {name: choice for d in choices for name, choice in d.evidence["chosen"].items()}
     takes = listed(f"{name} {chosen.get(name, chosen[ORACLES])}" for name in (row.actual, row.expected) if chosen)
@@ -186,7 +186,7 @@ def degraded_reason(row: ComparisonRow, rows: CaseRows) -> str:
 
 
 def formula_reason(row: ComparisonRow, rows: CaseRows) -> str:
-    """The error belongs to the arithmetic, or to the formula: in another dtype it is another one, or the same."""
+    """An error of the arithmetic, which changes with the dtype, or of the formula, which does not."""
     several = across(row, rows)
     return f"{distance(row, rows)}{several}: {FORMULA[row.verdict][not several]}"
 
@@ -194,14 +194,14 @@ def formula_reason(row: ComparisonRow, rows: CaseRows) -> str:
 FORMULA: Mapping[str, tuple[str, str]] = {
     "unstable": (
         "the error changes with the precision, so the algorithm loses digits",
-        "it looks like an algorithm that loses digits; a run in float64 would tell",
+        "it looks like an algorithm that loses digits; a run in float64 would show it",
     ),
     "semantic": (
         "the error is the same in every precision, so the formula differs",
-        "the formula differs, as far as one dtype can tell",
+        "the formula differs, as far as one dtype shows",
     ),
 }
-"""Where several dtypes were run, and where one was."""
+"""For runs in several dtypes, and in one."""
 
 
 def message_reason(row: ComparisonRow, _: CaseRows) -> str:
@@ -209,7 +209,7 @@ def message_reason(row: ComparisonRow, _: CaseRows) -> str:
     if row.verdict == Verdict.NOT_COMPARED.value:
         return row.message or "a backend gave no result"
     if row.verdict == Verdict.STRUCTURE.value and row.tensor.startswith("input."):
-        return f"{row.message}; whatever reads it later gets other numbers"
+        return f"{row.message}; later reads get other numbers"
     if row.verdict == Verdict.STRUCTURE.value:
         return f"{row.message or 'shape, dtype or set of outputs differs'}; the values were not compared"
     names = listed(row.culprit)
@@ -232,7 +232,7 @@ REASONS: Mapping[str, Callable[[ComparisonRow, CaseRows], str]] = {
     "nonfinite": message_reason,
     "structure": message_reason,
 }
-"""How each verdict is told."""
+"""The function that explains each verdict."""
 
 
 ADVICE: Mapping[str, str] = {
@@ -254,7 +254,7 @@ def distance(row: ComparisonRow, rows: CaseRows) -> str:
 
 
 def across(row: ComparisonRow, rows: CaseRows) -> str:
-    """A culprit's largest error in every dtype, where there are several."""
+    """A culprit's largest error in every dtype, if there are several."""
     for backend in row.culprit:
         errors = rows.errors(backend, row.tensor)
         if len(errors) > 1:
@@ -286,7 +286,7 @@ def known_entries(rows: CaseRows) -> Iterator[str]:
 
 
 def some_day(started: str) -> datetime.date | None:
-    """A date to look again, counted from when the run was started."""
+    """A date for a review, counted from the start of the run."""
     try:
         return datetime.datetime.fromisoformat(started).date() + datetime.timedelta(ACCEPTED_DAYS)
     except (ValueError, OverflowError):

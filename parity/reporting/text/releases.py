@@ -58,7 +58,7 @@ def history(groups: Sequence[Releases], having: Collection[str], right: Collecti
 
 
 def changes(known: Releases, having: Collection[str]) -> Iterator[str]:
-    """Where releases that follow each other differ."""
+    """The consecutive releases that differ."""
     for older, newer in pairwise(known):
         before, after = older.name in having, newer.name in having
         if before != after:

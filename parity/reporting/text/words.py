@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """A number for reading; what is none as it is."""
+    """A number as a short text; other values as they are."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return "?" if value is None else str(value)
     return f"{value:.{digits}g}"
@@ -66,7 +66,7 @@ def unique(base: str, taken: set[str]) -> str:
 
 
 def digits_of(dtype: str) -> int:
-    """How many digits it takes to tell two values of a dtype apart."""
+    """How many digits distinguish two values of a dtype."""
     return DIGITS.get(dtype, 9)
 
 
@@ -74,5 +74,5 @@ DIGITS = {"bfloat16": 4, "float16": 5, "float32": 9, "float64": 17}
 
 
 def columns_used(rows: Sequence[Sequence[str]]) -> list[int]:
-    """The columns of a table in which any row says something."""
+    """The columns of a table that are not empty in every row."""
     return [i for i in range(max(map(len, rows), default=0)) if any(row[i] for row in rows)]
