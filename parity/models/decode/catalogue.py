@@ -18,7 +18,7 @@ DECODINGS = (
     ),
     Entry(
         id="decode-mask",
-        title="a token attends to tokens that it must not see, or misses tokens that it must see",
+        title="a token attends to tokens it must not see, or misses some it must see",
         what=(
             "The mask of attention is ignored, aligned with the wrong corner when there are more keys than queries, "
             "or the cache does not have all keys."
