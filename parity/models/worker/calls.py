@@ -1,4 +1,4 @@
-"""What a layer's code calls between its children, one call after the other, with the value of each.
+"""The calls of a layer's code between its children, in order, with the value of each.
 
 Nothing is translated, so this holds for any framework that hands out its calls. A call's result may be replaced.
 """
@@ -19,7 +19,7 @@ from parity.models.worker.trace import (
 )
 
 SUM, PRODUCT, SIGN, POWER, PART, WHOLE = range(1, 7)
-"""How tightly an expression holds together, from `a + b` to `f(a)`."""
+"""The precedence of expressions, from `a + b` to `f(a)`."""
 INFIX: Mapping[str, Tuple[str, int]] = {
     **dict.fromkeys(("add", "iadd"), ("+", SUM)),
     **dict.fromkeys(("sub", "isub", "subtract"), ("-", SUM)),
@@ -46,21 +46,23 @@ REVERSED: Mapping[str, str] = {
     "radd": "add", "rsub": "sub", "rmul": "mul", "rdiv": "div", "rtruediv": "div", "rmatmul": "matmul", "rpow": "pow",
     "rand": "and", "ror": "or",
 }  # fmt: skip
-"""Operators of the second operand."""
+"""Operators that the second operand implements."""
 PREFIX: Mapping[str, str] = {"neg": "-", "negative": "-", "invert": "~", "logical_not": "~", "bitwise_not": "~"}
 BACKWARD = frozenset(("detach", "stop_gradient", "register_hook"))
-"""Functions that change gradients alone."""
+"""Functions that change only gradients."""
 WITHOUT = " without gradients"
 OPERANDS = ("x", "input", "y", "other")
-"""Arguments that are told without their names."""
+"""Arguments that are shown without their names."""
 LONGEST = 40
-"""Characters of an argument that is no tensor and no number."""
+"""The most characters of an argument that is neither a tensor nor a number."""
 
 
 class CallRecorder(ValueTable):
-    """Writes each call of a framework's functions down: `steps` are texts with marks for values, which go to the tape.
-    `others` are values that take the place of steps', by number; `backward` are the calls that change gradients
-    alone."""
+    """Records each call of a framework's functions.
+
+    `steps` are expressions with marks for values, which go to the tape. `others` replace the results of steps, by
+    number; `backward` are the calls that change only gradients.
+    """
 
     def __init__(self, port: Any, tape: TensorTape, others: Mapping[int, Any]) -> None:
         super().__init__()
@@ -70,14 +72,14 @@ class CallRecorder(ValueTable):
         self.parameters = {id(state.tensor): state.name for state in port.tensors()}
 
     def var(self, tensor: Any) -> Any:
-        """A tensor's value; a parameter of another layer has its name."""
+        """The value of a tensor; a parameter of another layer keeps its name."""
         if id(tensor) not in self._known and id(tensor) in self.parameters:
             var = self.know(tensor, self.parameters[id(tensor)])
             self.constants[self.names[var.mark]] = tensor
         return super().var(tensor)
 
     def know(self, tensor: Any, wanted: str = "") -> Any:
-        """A tensor as a value, which goes to the tape when it is new."""
+        """The value of a tensor; a new one goes to the tape."""
         new = id(tensor) not in self._known
         var = super().know(tensor, wanted)
         if new:
@@ -85,7 +87,7 @@ class CallRecorder(ValueTable):
         return var
 
     def called(self, function: Any, args: Any, kwargs: Any, result: Any) -> Any:
-        """One call of a function with its result; what the code goes on with."""
+        """Record a call of a function; returns the result, or its replacement."""
         if not self.active:
             return result
         self.active = False
@@ -120,7 +122,7 @@ class CallRecorder(ValueTable):
         return result
 
     def is_cut(self, outputs: Any, given: Any) -> bool:
-        """Whether no gradient flows from what a call returns to what it gets, which has one."""
+        """Whether a call cuts the gradient: an operand requires one, and no result does."""
         floats = [tensor for tensor in self.port.tensors_in(outputs) if "float" in self.port.dtype_of(tensor)]
         return (
             bool(floats)
@@ -129,44 +131,44 @@ class CallRecorder(ValueTable):
         )
 
     def _shown_arguments(self, function: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
-        """The arguments by keyword that are not the function's defaults, or that the source writes."""
+        """The keyword arguments that differ from the function's defaults, or that the source writes."""
         shown = keywords_of_caller(self.port.roots).union(unusual(function, given))
         return {name: value for name, value in given.items() if name in shown}
 
     def _outputs(self, result: Any) -> List[Any]:
-        """The tensors that a function has returned."""
+        """The tensors that a function returned."""
         if self.port.is_tensor(result):
             return [result]
         listed = isinstance(result, (tuple, list)) and bool(result) and all(map(self.port.is_tensor, result))
         return list(result) if listed else []
 
     def _other(self, result: Any) -> Any:
-        """What takes the place of the next step's result, or that itself."""
+        """The replacement of the next step's result, or the result itself."""
         other = self.others.get(len(self.steps))
         return result if other is None else self.port.to_tensor(other.reshape(tuple(result.shape)), result)
 
     def _known_anew(self, tensor: Any, text: str, level: int, named: str = "") -> None:
-        """A step whose result is this tensor; what works in place has a new value from here on."""
+        """Add a step whose result is this tensor; one that was changed in place gets a new value."""
         self._known.pop(id(tensor), None)
         wanted, location = source_of_call(self.port.roots)
         self.steps.append(
-            {"mark": self.know(tensor).mark, "text": text, "level": level, "wanted": wanted, "place": location,
+            {"mark": self.know(tensor).mark, "text": text, "level": level, "wanted": wanted, "location": location,
              "function": named.strip("_") or "t"}
         )  # fmt: skip
 
     def named(self) -> List[Dict[str, Any]]:
-        """The steps with names: of the calls of one statement, the last has the name that the source gives it."""
+        """The steps with names: the last call of a statement has the name that the source assigns to."""
         rows = []
         for step, following in zip(self.steps, [*self.steps[1:], None]):
-            last = following is None or following["place"] != step["place"]
+            last = following is None or following["location"] != step["location"]
             name = self.names[step["mark"]] = self.free((last and step["wanted"]) or step["function"])
             rows.append({"mark": step["mark"], "name": name, "text": step["text"], "level": step["level"],
                          "labelled": bool(last and step["wanted"])})  # fmt: skip
         return rows
 
     def reply(self, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Dict[str, Any]:
-        """As the host gets it: `steps`, `names` by mark, the places of `inputs` by mark, the marks of `outputs`, and
-        the calls that change what flows `backward`."""
+        """The reply for the host: `steps`, `names` by mark, the locations of `inputs` by mark, the marks of `outputs`,
+        and the calls that change only gradients, `backward`."""
         steps = self.named()
         constants = {mark: f"constant:{name}" for mark, name in self.names.items() if name in self.constants}
         message = {"steps": steps, "names": self.names, "inputs": {**inputs, **constants}, "outputs": dict(outputs)}
@@ -175,7 +177,7 @@ class CallRecorder(ValueTable):
     # Words
 
     def expression(self, plain: str, args: Any, kwargs: Mapping[str, Any]) -> Tuple[str, int]:
-        """A call as an expression, and how tightly that holds together."""
+        """A call as an expression, and its precedence."""
         kwargs = {k: v for k, v in kwargs.items() if v is not None and k != "name"}
         args = [*args, *(kwargs.pop(name) for name in OPERANDS if name in kwargs)]
         if plain in REVERSED and len(args) > 1:
@@ -231,7 +233,7 @@ def number(value: float) -> str:
 
 
 def unusual(function: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
-    """The arguments by keyword that are not the function's defaults."""
+    """The keyword arguments that differ from the function's defaults."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):

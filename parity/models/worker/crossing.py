@@ -1,4 +1,4 @@
-"""The boundaries of layers: the names of the tensors that cross them, and what takes a tensor's place.
+"""The boundaries of layers: the names of the tensors that cross them, and their replacement.
 
 `|`-separated, `encoder.0.norm|0|out|0` is the first tensor that the first call of that layer returned.
 """
@@ -18,7 +18,7 @@ LOSS = ":loss"
 ULP = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 Replace = Callable[[str, Any], Any]
-"""From a tensor's name and values to what takes its place; None leaves it."""
+"""From a tensor's name and values to the values that replace it; None keeps it."""
 
 
 def key(layer: str, call: int, role: str, index: int) -> str:
@@ -27,9 +27,9 @@ def key(layer: str, call: int, role: str, index: int) -> str:
 
 
 def perturbed(values: Any, dtype: str, name: str, seed: int) -> Any:
-    """Every number moved by one ulp, up or down; all stay as they are with seed 0.
+    """Every number perturbed by one ulp, up or down; unchanged with seed 0.
 
-    So do whole numbers: no rounding makes a mask's ones, and -10000 times its ulp would be more than rounding.
+    Tensors of integral values are not perturbed: a mask's ones are not rounded, and an ulp of -10000 is not small.
     """
     if not seed or values.dtype.kind != "f" or np.array_equal(values, np.rint(values)):
         return values
@@ -41,20 +41,22 @@ def perturbed(values: Any, dtype: str, name: str, seed: int) -> Any:
 
 
 class Crossing:
-    """What a run of a port does at the boundaries of `layers`: a tensor that crosses one goes to the tape under its
-    name, and what `source` gives takes its place."""
+    """Records and replaces tensors at the boundaries of `layers` in a run of a port.
+
+    A tensor that crosses a boundary goes to the tape, and is replaced by what `source` returns.
+    """
 
     def __init__(self, tape: TensorTape, layers: Collection[str], source: Optional[Replace] = None) -> None:
         self.tape, self.layers, self.source = tape, frozenset(layers), source
         self._calls: Dict[str, int] = {}
 
     def begun(self, layer: str) -> int:
-        """The number of a call of a layer that begins now, from 0."""
+        """Begin a call of a layer; returns its number, from 0."""
         call = self._calls.get(layer, 0)
         self._calls[layer] = call + 1
         return call
 
     def crossed(self, name: str, array: Any) -> Any:
-        """Take a tensor that crosses a boundary; the values that take its place, or None."""
+        """Record a tensor that crosses a boundary; returns the values that replace it, or None."""
         self.tape.put(name, array)
         return None if self.source is None else self.source(name, array)

@@ -1,7 +1,7 @@
-"""A model that decodes, in a worker: calls of the user's function one after the other, the cache handed on.
+"""Decoding in a worker: consecutive calls of the user's function, each with the cache of the one before.
 
-What a call's row has is a part of what the full pass over that prompt has: the same tensor with another number of
-tokens. So values of the full pass can take the place of those in a call.
+A row of a call has a part of the full pass over its prompt: the same tensors with other numbers of tokens. So values
+of the full pass can replace those of a call.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from parity.models.worker.traced import word_of, words_of
 Message = Dict[str, Any]
 Shape = Sequence[int]
 GIVEN = ("cache", "mask", "positions")
-"""What the user's function may take beside the model and tokens."""
+"""The optional arguments of the user's function."""
 
 
 def aligned(full: Shape, shape: Shape, rows: int, n: int, length: int) -> Optional[Tuple[bool, int]]:
-    """Whether a tensor of a call has an axis of rows, and which axis has its `n` tokens, if it is one that has the
-    `full` shape in a pass over `length` tokens; None if it cannot be."""
+    """Whether a tensor of a call has a batch axis, and which axis has its `n` tokens.
+
+    None if it cannot be a part of the tensor of shape `full` in a pass over `length` tokens.
+    """
     if len(full) != len(shape):
         return None
     for batched in (True, False):
@@ -53,7 +55,7 @@ def log_probabilities(logits: Any) -> Any:
 
 
 class FullPass:
-    """Puts the full passes' values in the place of a call's own, moved by an ulp if there is a seed."""
+    """Replaces a call's values by those of the full passes, perturbed by an ulp if there is a seed."""
 
     def __init__(self, request: Message, call: Message) -> None:
         self.full = {int(i): Recorded(folder) for i, folder in request["partner"].items()}
@@ -63,7 +65,7 @@ class FullPass:
         self.call, self.dtype, self.seed = call, request["dtype"], request["seed"]
 
     def __call__(self, name: str, array: Any) -> Any:
-        """The value for a tensor; None to leave it."""
+        """The replacement of a tensor; None to keep it."""
         if self.only is not None and name not in self.only:
             return None
         theirs = name if self.keys is None else self.keys.get(name, "")
@@ -82,7 +84,7 @@ class FullPass:
 
 
 def source_of(request: Message, call: Message) -> Optional[Callable[[str, Any], Any]]:
-    """What takes the place of a call's tensors: the full passes' values, or its own moved by an ulp of `shaken`."""
+    """The replacement of a call's tensors: the full passes' values, or its own perturbed by an ulp of `shaken`."""
     if request["shaken"]:
         return lambda name, array: perturbed(array, request["shaken"], name, request["seed"])
     return FullPass(request, call) if request["partner"] else None
@@ -90,7 +92,7 @@ def source_of(request: Message, call: Message) -> Optional[Callable[[str, Any], 
 
 def decode(port: Any, function: Any, request: Message) -> Message:
     """Call the user's function for each of `calls`; call k's tensors go to the tape `record`/k, with `logits` and
-    `logprobs`. With `partner`, the folders of the full passes by prompt, their values take the place of the calls'."""
+    `logprobs`. `partner` has the folders of full passes by prompt, whose values replace those of the calls."""
     takes = [name for name in GIVEN if name in inspect.signature(function).parameters]
     cache: Any = None
     caches: List[Any] = []
@@ -140,7 +142,7 @@ def decode(port: Any, function: Any, request: Message) -> Message:
 
 
 class Listening(Watch):
-    """Notes what one layer's code calls, in its first call: not what the layers within do."""
+    """Records the calls of one layer's code in its first call, without those of its children."""
 
     def __init__(self, port: LayeredPort, crossing: Crossing, calls: CallRecorder, layer: str) -> None:
         super().__init__(port, crossing)
@@ -150,7 +152,7 @@ class Listening(Watch):
         calls.active = False
 
     def passed(self, layer: str, call: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A call of a layer: the one that is listened to, one within it, or another one."""
+        """A call of a layer: the one that is recorded, one within it, or another one."""
         within, own = self.calls.active, layer == self.layer and call == 0
         self.calls.active = False
         if within:
@@ -178,13 +180,13 @@ class Listening(Watch):
             self.outputs[key(layer, call, role, i)] = repr(self.calls.var(tensor))
 
     def heard(self) -> Message:
-        """As the host gets it."""
+        """The reply for the host."""
         self.calls.tape.close()
         return self.calls.reply(self.inputs, self.outputs)
 
 
 def described(port: Any, tensor: Any) -> Message:
-    """The shape of a cached tensor, and which narrower format holds all its numbers, if any."""
+    """The shape of a cached tensor, and the narrower format that holds all its numbers, if any."""
     values = port.to_array(tensor)
     fits = FITS.items() if values.dtype.kind == "f" and np.any(values) else ()
     return {"shape": list(values.shape), "narrow": next((name for name, holds in fits if holds(values)), "")}

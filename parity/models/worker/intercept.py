@@ -1,4 +1,4 @@
-"""Sees the calls of a framework that does not hand them out: functions and tensors' methods are wrapped for a while."""
+"""Intercepts the calls of a framework that has no hook for them, by wrapping functions and tensors' methods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPERATORS = frozenset(
     )
 )
 TURNED = ("T", "mT")
-"""Attributes that are functions."""
+"""Properties that compute a tensor."""
 CALLABLE = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -29,12 +29,12 @@ CALLABLE = (
     types.WrapperDescriptorType,
 )
 Site = Tuple[Any, str, Any, Any]
-"""An object, the name of its attribute, what that is, and what takes its place."""
+"""An object, the name of its attribute, its original value, and its replacement."""
 
 
 class Interception:
-    """The functions of some modules (`namespaces`), wherever modules of the packages `roots` refer to them, and the
-    methods of the classes `kinds`. Only the outermost call is handed on."""
+    """Wraps the functions of some modules (`namespaces`) wherever modules of the packages `roots` refer to them, and
+    the methods of the classes `kinds`. Only outermost calls are recorded."""
 
     def __init__(self, roots: Collection[str], namespaces: Collection[Any], kinds: Collection[Any]) -> None:
         self.record: Callable[..., Any] = lambda _function, _args, _kwargs, result: result
@@ -79,8 +79,8 @@ class Interception:
 
     @contextlib.contextmanager
     def handing(self, record: Callable[..., Any], scopes: Collection[Dict[str, Any]]) -> Iterator[None]:
-        """Hand each call to `record` (function, args, kwargs, result), whose result the caller gets. `scopes` are the
-        names that the user's code sees, and the attributes of layers."""
+        """Pass each call to `record` (function, args, kwargs, result), whose result the caller gets. `scopes` are the
+        namespaces of the user's code, and the attributes of layers."""
         wrappers = {id(own): other for _, _, own, other in self.sites}
         here = [(scope, name, own) for scope in scopes for name, own in list(scope.items()) if id(own) in wrappers]
         done: List[Tuple[Any, str, Any, bool]] = []

@@ -1,6 +1,6 @@
-"""A model at work in a worker: the answers to model.build, model.run, model.layer and model.metric.
+"""A model in a worker: the replies to requests such as model.build and model.run.
 
-Tensors travel through folders (`tape.py`); a reply has only what the host must know at once.
+Tensors travel through folders (`tape.py`); a reply has only names and descriptions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FUNCTIONS = ("forward", "loss", "metric")
 
 
 class ModelRequests:
-    """Answers the requests about one model at a time; a new one takes the place of the one before."""
+    """Answers the requests about one model; building another replaces it."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -38,7 +38,7 @@ class ModelRequests:
         self.functions: Dict[str, Optional[Callable[..., Any]]] = {}
 
     def answer(self, request: Message) -> Message:
-        """The reply to one of REQUESTS; nothing that goes wrong short of ending the process escapes."""
+        """The reply to one of REQUESTS; every exception becomes a reply."""
         reply: Message = {"outcome": "ok", "message": "", "seconds": 0.0}
         started = time.perf_counter()
         try:
@@ -65,7 +65,7 @@ class ModelRequests:
         return function
 
     def builder(self, name: str) -> Callable[[], Any]:
-        """The user's function that builds the model; of an ONNX file one that returns its path."""
+        """The user's function that builds the model; for an ONNX file, one that returns its path."""
         path = self.backend.user_ops.path or ""
         return (lambda: path) if path.endswith(".onnx") else self.function(name)
 
@@ -76,7 +76,7 @@ class ModelRequests:
         return self.port
 
     def build(self, request: Message) -> Message:
-        """Build the model; its state goes to a tape, and so does the batch, if this backend gives it."""
+        """Build the model; its state goes to a tape, and so does the batch if this backend draws it."""
         made = port_class(request["adapter"])
         self.port = None
         wanted = [name for name in FUNCTIONS if request[name] and (made.called_by_user or name == "metric")]
@@ -105,7 +105,7 @@ class ModelRequests:
         return list(tape.entries)
 
     def run(self, request: Message) -> Message:
-        """Run the model; see `parity.models.ports.Ports.run`."""
+        """Run the model; see `parity.models.ports.RemotePort.run`."""
         port = self.current()
         port.load(request["state"], request["dtype"], request["seed"])
         tape, batch = TensorTape(request["record"]), Recorded(request["batch"])
@@ -140,7 +140,7 @@ class ModelRequests:
         return port.extracted(request["layer"], request["call"], request["path"])
 
     def calls(self, request: Message) -> Message:
-        """What the code of a layer calls between its children; the values go to a tape."""
+        """The calls of a layer's code between its children; the values go to a tape."""
         port = self.current()
         port.load(request["state"], request["dtype"], 0)
         given, tape = Recorded(request["given"]), TensorTape(request["record"])
@@ -190,14 +190,14 @@ class ModelRequests:
 
 
 def closed_call(request: Message, given: Recorded) -> ClosedCall:
-    """The layer's call that a request is about, with what it gets and what the layers within return."""
+    """The layer's call that a request is about, with its inputs and its children's outputs."""
     inputs = {int(name[3:]): given.load(name) for name in given if name.startswith("in:")}
     values = {name.partition(":")[2]: given.load(name) for name in given if name.startswith("child:")}
     return ClosedCall(request["layer"], request["call"], inputs, values, request["children"])
 
 
 class PartnerValues:
-    """The values of a partner's run for the boundaries of this one's layers, perturbed by an ulp if there is a seed.
+    """Replaces tensors at the boundaries of layers by those of a partner's run, perturbed by an ulp if there is a seed.
 
     `keys` of the request are the partner's names of tensors, None if they are the same; `replace` the names of those
     that are replaced, None for all; `axes` the orders of the partner's axes that give this model's tensors, by name;
@@ -213,7 +213,7 @@ class PartnerValues:
         self._dtype, self._seed = request["dtype"], request["seed"]
 
     def __call__(self, name: str, array: Any) -> Any:
-        """The value for a tensor whose own is `array`; None to leave it."""
+        """The replacement of a tensor with the values `array`; None to keep it."""
         theirs = name if self._keys is None else self._keys.get(name, "")
         if (self._only is not None and name not in self._only) or theirs not in self._stored:
             return None
@@ -241,4 +241,4 @@ REQUESTS = {
     "model.decode": ModelRequests.decode,
     "model.prompts": ModelRequests.prompts,
 }
-"""What a worker is asked about models, and who answers."""
+"""The requests about models, and the methods that answer them."""

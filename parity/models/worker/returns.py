@@ -1,4 +1,4 @@
-"""What the functions of a user's file must return; an error says which one, what it returned, and the remedy."""
+"""Checks what the functions of a user's file return; an error names the function, its result, and the remedy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MAX_SHOWN = 40
 
 
 def refused(key: str, function: Function, what: str, remedy: str) -> PortError:
-    """The error about what a function returned; `key` is the config's."""
+    """The error about a function's result; `key` is the config's."""
     return PortError(f"{where(function)} returned {what}; {remedy}", key)
 
 
 def shown(value: Any) -> str:
-    """A value that is no tensor, in words."""
+    """A value that is no tensor, for a message."""
     if value is None:
         return "None (is a `return` missing?)"
     if isinstance(value, type):
@@ -45,7 +45,7 @@ def batch_of(function: Function) -> Dict[str, Any]:
 
 
 def as_array(value: Any) -> Any:
-    """An array; None of what is none."""
+    """A value as an array; None if it is none."""
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
@@ -79,7 +79,7 @@ def metrics_of(function: Function, outputs: Any, batch: Mapping[str, Any]) -> Di
 
 
 def number_of(value: Any) -> Any:
-    """A number; None of what is none."""
+    """A value as a number; None if it is none."""
     try:
         return None if isinstance(value, (str, bytes)) else float(value)
     except (TypeError, ValueError, RuntimeError):

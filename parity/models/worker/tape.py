@@ -1,7 +1,7 @@
-"""What a run of a model leaves behind: a folder with its tensors in one file, and an index in their order.
+"""The record of a model's run: a folder with its tensors in one file, and an index in their order.
 
-Nothing is held in memory, so a run needs room for its largest tensor only. A file for each of the thousands of small
-tensors would take longer to make and to remove than the run itself.
+Nothing is kept in memory, so a run needs memory only for its largest tensor. One file per tensor would take longer to
+create and remove than the run itself: there are thousands of small ones.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def squeezed(shape: Any) -> Any:
 
 
 def regrouped(a: Any, b: Any) -> bool:
-    """Whether two shapes hold the same elements in the same order: equal but for lengths of 1, or axes of one are
-    several of the other's in a row."""
+    """Whether two shapes have the same elements in the same order: equal up to lengths of 1, or to adjacent axes of
+    one that are merged in the other."""
     ends = [{int(n) for n in np.cumprod(squeezed(shape))} for shape in (a, b)]
     return max(ends[0], default=1) == max(ends[1], default=1) and (ends[0] <= ends[1] or ends[1] <= ends[0])
 
@@ -47,7 +47,7 @@ class TensorTape:
 
     @classmethod
     def nowhere(cls) -> TensorTape:
-        """A tape that nothing is put on."""
+        """A tape that nothing is written to."""
         tape = cls.__new__(cls)
         tape.folder, tape.entries = "", []
         return tape
@@ -61,7 +61,7 @@ class TensorTape:
 
     @property
     def last(self) -> Callable[[], Any]:
-        """What loads the tensor that was put last."""
+        """A function that loads the tensor stored last."""
         return partial(load, self.folder, self.entries[-1]["at"])
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The code of a layer between its children, as NumPy: what PyTorch functions it calls, one after the other.
+"""The code of a layer between its children as NumPy: the PyTorch functions that it calls, in order.
 
-A call is recorded where PyTorch hands every call of its functions to a `TorchFunctionMode`. Children are not entered:
-what they return is given, and is an input of the program; what they get is an output of it. Everything else that no
-input leads to (an arange, a mask that is created) is a constant, and an input, too.
+PyTorch passes every call of its functions to a `TorchFunctionMode`, which records it. Children are not entered: their
+outputs are given, and are inputs of the program; their inputs are its outputs. Tensors that depend on no input, such as
+an arange or a mask that is created, are constants, and inputs, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class UntracedError(ValueError):
 
 
 class Var:
-    """A value of the program; as text it is a mark, for which its name is put in at last."""
+    """A value of the program; its text is a mark, which is replaced by its name at the end."""
 
     def __init__(self, number: int, tensor: Any) -> None:
         self.mark, self.shape, self.ndim = f"_v{number}_", tuple(tensor.shape), tensor.ndim
@@ -37,7 +37,8 @@ class Var:
 class Statement:
     """A statement: the mark of its result and the expression, or the name of an op and its arguments.
 
-    `wanted` is what the source calls the result of the statement at `place`; `function` is what is called.
+    `wanted` is the name that the source assigns the result to, in the statement at `location`; `function` is the one
+    that is called.
     """
 
     mark: str
@@ -49,7 +50,7 @@ class Statement:
 
 
 class ValueTable:
-    """The tensors that have a place among a program's values, and names for these."""
+    """A program's values by tensor, and their names."""
 
     def __init__(self) -> None:
         self.active = True
@@ -67,7 +68,7 @@ class ValueTable:
         return word if n == 1 else self.free(f"{word}_{n}")
 
     def know(self, tensor: Any, wanted: str = "") -> Var:
-        """A tensor as a value of the program, the one that it is if it is known; with a name, if it is an input."""
+        """The value of a tensor, a new one if it has none yet; an input gets the name `wanted`."""
         if id(tensor) not in self._known:
             var = Var(self._n, tensor)
             self._n += 1
@@ -77,7 +78,7 @@ class ValueTable:
         return self._known[id(tensor)][1]
 
     def var(self, tensor: Any) -> Var:
-        """A tensor's value in the program; a constant if nothing has led to it."""
+        """The value of a tensor; a constant if no call has returned it."""
         if id(tensor) not in self._known:
             var = self.know(tensor, "constant")
             self.constants[self.names[var.mark]] = tensor
@@ -89,7 +90,7 @@ class ValueTable:
 
 
 class Tracer(ValueTable):
-    """Records the calls on known tensors as lines of NumPy."""
+    """Records the calls on known tensors as lines of NumPy code."""
 
     def __init__(self, torch: Any) -> None:
         super().__init__()
@@ -97,13 +98,13 @@ class Tracer(ValueTable):
         self.lines: List[Statement] = []
 
     def called(self, function: Any, args: Any, kwargs: Any, result: Any) -> Any:
-        """One call of a function with its result, which is returned."""
+        """Record a call of a function; returns its result."""
         if self.active:
             self._note(function, args, kwargs, result)
         return result
 
     def _note(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Note a call whose result is a tensor or several."""
+        """Record a call that returns one tensor or several."""
         torch = self.torch
         outputs = [result] if isinstance(result, torch.Tensor) else list(result) if is_listed(result, torch) else []
         named = attribute_of(function) or function.__name__
@@ -114,7 +115,7 @@ class Tracer(ValueTable):
         text, given = translated(named, function, self._vars(args), self._vars(kwargs))
         wanted, location = source_of_call((self.torch.__name__,))
         if isinstance(result, torch.Tensor):
-            # What works in place has a new value from here on.
+            # A tensor that was changed in place gets a new value.
             self._known.pop(id(result), None)
             self.lines.append(Statement(repr(self.know(result)), text, named.strip("_"), wanted, location, given))
             return
@@ -124,7 +125,7 @@ class Tracer(ValueTable):
             self.lines.append(Statement(repr(self.know(output)), f"{whole}[{i}]", named.strip("_")))
 
     def named(self) -> List[Dict[str, Any]]:
-        """The lines with names: of the calls of one statement, the last has the name that the source gives it."""
+        """The lines with names: the last call of a statement has the name that the source assigns to."""
         for line, following in zip(self.lines, [*self.lines[1:], None]):
             last = following is None or following.location != line.location
             self.names[line.mark] = self.free((last and line.wanted) or line.function)
@@ -158,7 +159,7 @@ ASSIGNED = re.compile(r"\s*(\w+)\s*[-+*/]?=[^=]")
 
 
 def caller_of(roots: Collection[str]) -> Any:
-    """The frame of the source that calls packages."""
+    """The innermost frame outside parity and the packages `roots`: the user's code."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("parity", *roots):
         frame = frame.f_back
@@ -166,14 +167,14 @@ def caller_of(roots: Collection[str]) -> Any:
 
 
 def keywords_of_caller(roots: Collection[str]) -> FrozenSet[str]:
-    """The keywords with which the function that calls packages calls anything."""
+    """The keywords that the user's function uses in any of its calls."""
     frame = caller_of(roots)
     consts = () if frame is None else frame.f_code.co_consts
     return frozenset(name for item in consts if isinstance(item, tuple) for name in item if isinstance(name, str))
 
 
 def source_of_call(roots: Collection[str]) -> Tuple[str, Any]:
-    """The name that the source which calls packages gives to what it computes there, and the place."""
+    """The name that the user's current statement assigns to, and the statement's location."""
     frame = caller_of(roots)
     if frame is None:
         return "", None
@@ -198,7 +199,7 @@ RESERVED = frozenset(("np", "op", "code", *keyword.kwlist))
 
 
 def is_listed(value: Any, torch: Any) -> bool:
-    """Whether a function has returned several tensors."""
+    """Whether a value is several tensors."""
     return isinstance(value, (tuple, list)) and bool(value) and all(isinstance(item, torch.Tensor) for item in value)
 
 
@@ -280,7 +281,7 @@ ARGUMENTS = {
         ("conv1d", "conv2d", "conv3d"), ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     ),
 }
-"""The arguments of functions that have no signature, or more than matter."""
+"""The arguments of functions without a signature, or with irrelevant ones."""
 
 
 def infix(sign: str, swapped: bool = False) -> Translation:
@@ -299,7 +300,7 @@ def call(function: str) -> Translation:
 
 
 def sizes(first: Any, rest: Any) -> Any:
-    """Sizes that are given one by one, or as one sequence."""
+    """Sizes that are given as several arguments, or as one sequence."""
     return tuple(first) if isinstance(first, (tuple, list)) else (first, *rest)
 
 
@@ -409,14 +410,14 @@ def cut(x: Var, ends: List[int], dim: int) -> str:
 
 
 def filled(x: Var, mask: Any, value: Any) -> str:
-    """x.masked_fill; as a product and a sum, so that a mask may be an input."""
+    """x.masked_fill"""
     return f"np.where({mask!r}, {value!r}, {x})"
 
 
 def whole(x: Var) -> str:
     """x.long"""
     if "float" in x.dtype:
-        raise TypeError("floats become whole numbers")
+        raise TypeError("floats become integers")
     return repr(x)
 
 
@@ -497,12 +498,12 @@ def power(x: Any, exponent: Any) -> str:
 
 
 def itself(x: Any, *_a: Any, **_k: Any) -> str:
-    """Nothing but another name, dtype or place in memory."""
+    """A copy, a view or a cast, which NumPy does not need."""
     return repr(x)
 
 
 def dropped(x: Var, p: float = 0.5, training: bool = True, inplace: bool = False) -> str:  # noqa: ARG001
-    """F.dropout, off."""
+    """F.dropout in evaluation mode."""
     if training and p:
         raise TypeError("dropout is random")
     return repr(x)
@@ -610,4 +611,4 @@ TRANSLATIONS: Dict[str, Translation] = {
         ("contiguous", "clone", "detach", "float", "double", "to", "type_as", "type", "cpu", "data"), itself
     ),
 }
-"""By the function's name, without underscores around it; what is not here may be one of parity's ops."""
+"""By the function's name, without underscores around it; other functions may be ops."""

@@ -1,4 +1,4 @@
-"""A layer of PyTorch called once with its children closed, and the program of what it did."""
+"""Calls a layer with its children closed, and records its code as a program or as a list of calls."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from parity.models.worker.trace import Tracer, UntracedError
 
 @dataclass(frozen=True)
 class TracedProgram:
-    """What a layer's code computes: `lines` (`Tracer.named`), `inputs` says where each argument comes from (`in:0`,
-    `param:weight`, `child:<tensor>`, `constant:`), `outputs` which tensor each output is, `returned` which value;
-    `constants` by argument."""
+    """A layer's code as a program.
+
+    `lines` are those of `Tracer.named`. `inputs` maps arguments to locations (`in:0`, `param:weight`,
+    `child:<tensor>`, `constant:`), `outputs` maps outputs to tensors at boundaries, `returned` maps them to values;
+    `constants` are by argument.
+    """
 
     lines: List[Dict[str, Any]]
     returned: Mapping[str, str]
@@ -29,7 +32,7 @@ class TracedProgram:
 
 
 class Closed(Watch):
-    """Children that are not entered: what they get are outputs of the program, what they return is given."""
+    """Children that are not entered: their inputs are outputs of the program, their outputs are given."""
 
     def __init__(self, port: LayeredPort, layers: Collection[str], values: Mapping[str, Any], tracer: Any) -> None:
         super().__init__(port, Crossing(TensorTape.nowhere(), layers))
@@ -39,7 +42,7 @@ class Closed(Watch):
         self.named: Dict[str, str] = {}
 
     def passed(self, layer: str, call: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Note what a child gets, and return what is given for it."""
+        """Record a child's inputs, and return the given outputs."""
         word = word_of(layer)
         for i, tensor in enumerate(self.port.tensors_in((args, kwargs))):
             self.note(tensor, f"{word}_in{i or ''}", key(layer, call, IN, i))
@@ -56,7 +59,7 @@ class Closed(Watch):
         return filled(self.port.emptied(result), others)
 
     def note(self, tensor: Any, wanted: str, name: str) -> None:
-        """An output of the program, if it holds floats."""
+        """Add an output of the program, if it has floats."""
         if "float" not in self.port.dtype_of(tensor):
             return
         output = self.tracer.free(f"{wanted}_out" if wanted in self.outputs else wanted)
@@ -65,7 +68,7 @@ class Closed(Watch):
 
 
 def traced(port: Port, given: ClosedCall) -> TracedProgram:
-    """The program of a layer's call. Raises UntracedError where it calls what has no translation."""
+    """The program of a layer's call. Raises UntracedError if it calls a function without a translation."""
     if not port.traced or not isinstance(port, LayeredPort):
         raise UntracedError(f"the calls of {port.framework.__name__} cannot be traced")
     tracer = Tracer(port.framework)
@@ -75,10 +78,9 @@ def traced(port: Port, given: ClosedCall) -> TracedProgram:
 def calls_of(
     port: Port, given: ClosedCall, tape: TensorTape, others: Mapping[int, Any], *, gradients: bool
 ) -> Dict[str, Any]:
-    """The calls of a layer's call with their values, which go to the tape; `others` take the place of results. With
-    `gradients`, they flow.
+    """The calls of a layer's code, as in `CallRecorder.reply`; the values go to the tape.
 
-    `steps`, and the marks of `inputs` and `outputs` with their places. Raises UntracedError.
+    `others` replace the results of steps. With `gradients`, gradients are recorded. Raises UntracedError.
     """
     if not isinstance(port, LayeredPort):
         return port.noted(given, tape, others)
@@ -89,7 +91,7 @@ def calls_of(
 
 
 def closed_run(port: LayeredPort, given: ClosedCall, tracer: Any, *, gradients: bool = False) -> Closed:
-    """Call a layer with its children closed, while the tracer sees what its code calls. Raises UntracedError."""
+    """Call a layer with its children closed, while the tracer records its code's calls. Raises UntracedError."""
     layer, call = given.layer, given.call
     if (layer, call) not in port.calls:
         raise UntracedError(f"{layer or 'the model'} was not called {call + 1} times")
@@ -111,13 +113,13 @@ def closed_run(port: LayeredPort, given: ClosedCall, tracer: Any, *, gradients: 
 
 
 def word_of(layer: str) -> str:
-    """What a program calls a layer: the last part of its name, with the list's before a number, as in `encoder_1`."""
+    """A layer's name in a program: its last part, with the list's before a number, as in `encoder_1`."""
     first, _, last = layer.rpartition(".")
     return f"{first.rpartition('.')[2]}_{last}" if last.isdigit() and first else last
 
 
 def words_of(function: Callable[..., Any], given: Any, is_tensor: Callable[[Any], bool] = is_placeholder) -> List[str]:
-    """Names for the tensors of a call, or for their placeholders: those of arguments, and of the items of mappings."""
+    """Names for a call's tensors, or for their placeholders: those of arguments, and of items of mappings."""
     parameters = list(inspect.signature(function).parameters)
     args, kwargs = given
     words: List[str] = []
@@ -130,7 +132,7 @@ def words_of(function: Callable[..., Any], given: Any, is_tensor: Callable[[Any]
 
 
 def program_of(port: Port, tracer: Tracer, closed: Closed) -> TracedProgram:
-    """What was recorded."""
+    """The program that was recorded."""
     lines = tracer.named()
     constants = {name: port.to_array(tensor) for name, tensor in tracer.constants.items()}
     inputs = {tracer.put(mark): location for mark, location in closed.inputs.items()}

@@ -1,8 +1,8 @@
 """An ONNX graph as a model with layers: nodes by the layer that they were exported from, and each layer's parameters.
 
 A layer is a scope in the names or the metadata of nodes, as torch.onnx writes them; in a graph without scopes it is a
-node, or the layer in whose name an initializer is. What an exporter has shared between layers is taken apart again:
-every layer has parameters of its own, and computes itself what another layer computes alike.
+node, or the layer that an initializer is named after. What an exporter shares between layers is split again: every
+layer gets its own parameters, and its own copy of common nodes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from parity.models.worker.graphs.unfused import unfused
 CLASSES = "pkg.torch.onnx.class_hierarchy"
 """Where torch.onnx.export(dynamo=True) keeps the classes of the layers around a node, and of the node."""
 HEAVY = frozenset(("MatMul", "Gemm", "Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization", "Gather"))
-"""Nodes that no exporter shares between layers because they compute the same."""
+"""Nodes that exporters never share between layers, even if they compute the same."""
 FLOAT = 1
-"""ONNX's number of float32."""
+"""ONNX's data type number of float32."""
 AROUND = frozenset(("Cast", "Reshape", "QuantizeLinear"))
-"""Nodes that optimizers put before others, or behind them."""
+"""Nodes that optimizers insert before or after others."""
 WIDENING = frozenset(("DequantizeLinear",))
-"""Nodes that are put behind others."""
+"""Nodes that optimizers insert after others."""
 PARAMETERS: Mapping[str, Sequence[str]] = {
     "Gemm": ("", "weight", "bias"),
     "MatMul": ("", "weight"),
@@ -40,14 +40,14 @@ PARAMETERS: Mapping[str, Sequence[str]] = {
     "Mul": ("weight", "weight"),
     "Add": ("bias", "bias"),
 }
-"""PyTorch's names of the parameters that are inputs of a node, by their places."""
+"""PyTorch's names of a node's inputs that are parameters, by position."""
 BUFFERS = ("running_mean", "running_var")
 
 
 @dataclass
 class GraphNode:
-    """A node: `captured` is what its subgraphs use, `path` the layers around it from the model ("") on, `calls` the
-    number of the call of each of them that it is in."""
+    """A node: `captured` are the values that its subgraphs use, `path` the layers around it, from the model ("") on,
+    `calls` the number of its call for each of these layers."""
 
     proto: Any
     name: str
@@ -71,18 +71,18 @@ class GraphNode:
 
     @property
     def reads(self) -> List[str]:
-        """The values that it needs."""
+        """The values that it reads, in its subgraphs, too."""
         return [name for name in dict.fromkeys([*self.inputs, *self.captured]) if name]
 
     def renamed(self, names: Mapping[str, str]) -> None:
-        """Read and write values by other names."""
+        """Rename the values that it reads and writes."""
         self.inputs = [names.get(name, name) for name in self.inputs]
         self.outputs = [names.get(name, name) for name in self.outputs]
 
 
 @dataclass(frozen=True)
 class GraphParameter:
-    """A parameter by PyTorch's name: the graph's value of it, and the order of axes that gives PyTorch's layout."""
+    """A parameter by PyTorch's name: the graph's value, and the order of axes that gives PyTorch's layout."""
 
     name: str
     value: str
@@ -90,7 +90,7 @@ class GraphParameter:
 
     @property
     def trained(self) -> bool:
-        """Whether it is no running statistic."""
+        """Whether it is a parameter, and no running statistic."""
         return self.name.rpartition(".")[2] not in BUFFERS
 
 
@@ -128,7 +128,7 @@ class Graph:
     # Reading
 
     def _read(self, protos: Iterable[Any]) -> Iterator[GraphNode]:
-        """The nodes but for constants and other names of values."""
+        """The nodes, without constants and identities."""
         names: Dict[str, str] = {}
         for number, proto in enumerate(protos):
             if proto.op_type == "Constant":
@@ -151,13 +151,13 @@ class Graph:
                 yield node
 
     def _assign_layers(self) -> None:
-        """Put nodes whose names say no layer into one."""
+        """Assign a layer to nodes whose names have none."""
         unknown = [node for node in self.nodes if not is_placed(node.proto)]
         if len(unknown) == len(self.nodes):
             self._alone()
             return
         made = {value: node for node in self.nodes for value in node.outputs}
-        # Those at the start of a chain know what comes before them, those at its end what comes behind.
+        # Forwards for nodes after a known one, backwards for nodes before one.
         for node in [*unknown, *reversed(unknown)]:
             before = [made[value] for value in node.reads if value in made]
             behind = [reader for reader in self.nodes if not set(node.outputs).isdisjoint(reader.reads)]
@@ -171,7 +171,7 @@ class Graph:
                 node.path = common(paths) if paths else node.path
 
     def _alone(self) -> None:
-        """In a graph without scopes each node is a layer: that in whose name its parameter is, or its own."""
+        """In a graph without scopes, make each node a layer: the one its parameter is named after, or its own."""
         before: Dict[str, GraphNode] = {}
         for node in self.nodes:
             owners = [value.rpartition(".")[0] for value in node.inputs if value in self.values and "." in value]
@@ -182,11 +182,10 @@ class Graph:
                 node.path = ["", owners[0] if owners else node.name]
             before.update((value, node) for value in node.outputs)
 
-    # What is shared
+    # Shared nodes
 
     def _take_apart(self) -> None:
-        """Let a layer compute itself what it takes from inside of another one, where that is little and has no
-        parameters: an exporter has found it to be the same."""
+        """Copy light nodes without parameters into every layer that uses their values: an exporter shared them."""
         made = {value: node for node in self.nodes for value in node.outputs}
         copies: Dict[Tuple[str, str], str] = {}
         nodes: List[GraphNode] = []
@@ -206,7 +205,7 @@ class Graph:
         self.nodes = nodes
 
     def _leaving(self) -> Dict[str, Set[str]]:
-        """What is made in each layer and read outside of it."""
+        """The values that are made in each layer and read outside of it."""
         made = {value: node for node in self.nodes for value in node.outputs}
         left: Dict[str, Set[str]] = {}
         readers = [*((node.path, node.reads) for node in self.nodes), ([], self.outputs)]
@@ -218,7 +217,7 @@ class Graph:
         return left
 
     def _chain(self, value: str, layer: str, made: Mapping[str, GraphNode]) -> List[GraphNode]:
-        """The nodes in a layer that lead to a value, in order."""
+        """The nodes in a layer that a value depends on, in order."""
         chain: Dict[int, GraphNode] = {}
         waiting = [value]
         while waiting:
@@ -244,8 +243,8 @@ class Graph:
             yield copy
 
     def _number(self, layer: str) -> None:
-        """Say which node of a layer is in which call of it: as many calls as there are equal parts, one after the
-        other, that use a parameter or are not connected."""
+        """Number the calls of a layer: its nodes split into as many equal parts as there are uses of a parameter, or
+        components that are not connected."""
         nodes = self.layers[layer]
         used = [sum(value in node.reads for node in nodes) for node in nodes for value in node.reads
                 if value in self.values and self.values[value].ndim]  # fmt: skip
@@ -263,7 +262,7 @@ class Graph:
     # Parameters
 
     def _own_values(self) -> Iterator[GraphParameter]:
-        """The parameters; each layer gets a value of its own for each."""
+        """The parameters; each layer gets its own value."""
         original, self.values = self.values, {}
         inner = {layer for node in self.nodes for layer in node.path[:-1]}
         taken: Dict[str, str] = {}
@@ -286,7 +285,7 @@ class Graph:
         self.values.update({value: original[value] for value in self.outputs if value in original})
 
     def _role(self, node: GraphNode, index: int, array: Any) -> str:
-        """The name of an input in the layer, if it is a parameter there."""
+        """The layer's name for an input, if it is a parameter."""
         roles = PARAMETERS.get(node.op, ())
         alone = node.op in ("Mul", "Add") and array.size == 1 and len(self.layers[node.layer]) > 2
         return roles[index] if index < len(roles) and array.dtype.kind in "fV" and array.ndim and not alone else ""
@@ -302,19 +301,19 @@ class Graph:
         return [node for node in self.layers.get(layer, ()) if node.calls[layer] == call]
 
     def given_to(self, nodes: Sequence[GraphNode]) -> List[str]:
-        """What some nodes read that none of them makes."""
+        """The inputs of some nodes: values that none of them makes."""
         made = {value for node in nodes for value in node.outputs}
         read = dict.fromkeys(value for node in nodes for value in node.reads)
         return [value for value in read if value not in made and value not in self.values]
 
     def returned_by(self, nodes: Sequence[GraphNode]) -> List[str]:
-        """What some nodes make that others read, or that is an output of the model."""
+        """The outputs of some nodes: values that others read, or the model returns."""
         mine = {id(node) for node in nodes}
         read = {value for node in self.nodes if id(node) not in mine for value in node.reads} | set(self.outputs)
         return [value for node in nodes for value in node.outputs if value in read]
 
     def cast(self, before: str, dtype: str) -> None:
-        """Compute in `dtype` what is computed in `before`."""
+        """Change the graph's computations in dtype `before` to `dtype`."""
         helper = self.onnx.helper
         np_types = {name: helper.tensor_dtype_to_np_dtype(getattr(self.onnx.TensorProto, TYPES[name]))
                     for name in (before, dtype)}  # fmt: skip
@@ -327,7 +326,7 @@ class Graph:
 
 
 def changed(onnx: Any, proto: Any, old: int, new: int) -> Any:
-    """A node that makes tensors of another type where it says that it makes those of `old`."""
+    """A copy of a node whose attributes of type `old` are of type `new`."""
     copy = type(proto)()
     copy.CopyFrom(proto)
     kind = onnx.helper.tensor_dtype_to_np_dtype(new)
@@ -348,7 +347,7 @@ TYPES = {"float32": "FLOAT", "float64": "DOUBLE", "bfloat16": "BFLOAT16"}
 
 
 def loaded(onnx: Any, source: Any) -> Any:
-    """The model with the bodies of its functions for their calls."""
+    """The model with its functions inlined."""
     if isinstance(source, bytes):
         model = onnx.load_from_string(source)
     else:
@@ -372,7 +371,7 @@ def constant(onnx: Any, proto: Any) -> Any:
 
 
 def attribute(onnx: Any, item: Any) -> Any:
-    """An attribute: numbers as they were written, so 1e-12 instead of the nearest float32."""
+    """An attribute's value; a number as it was written: 1e-12 instead of the nearest float32."""
     import numpy as np
 
     value = onnx.helper.get_attribute_value(item)
@@ -384,7 +383,7 @@ def attribute(onnx: Any, item: Any) -> Any:
 
 
 def captured(proto: Any) -> Iterator[str]:
-    """What the subgraphs of a node use of the graph around them."""
+    """The outer values that the subgraphs of a node use."""
     for item in proto.attribute:
         for graph in [*([item.g] if item.HasField("g") else []), *item.graphs]:
             own = {value.name for value in [*graph.input, *graph.initializer]}
@@ -395,17 +394,17 @@ def captured(proto: Any) -> Iterator[str]:
 
 
 def classes_of(proto: Any) -> List[str]:
-    """The classes of the layers around a node, if it says so."""
+    """The classes of the layers around a node, if its metadata has them."""
     return next((ast.literal_eval(item.value)[:-1] for item in proto.metadata_props if item.key == CLASSES), [])
 
 
 def is_placed(proto: Any) -> bool:
-    """Whether a node says in which layer it is."""
+    """Whether a node names its layer."""
     return proto.name.startswith("/") or any(item.key == SCOPES for item in proto.metadata_props)
 
 
 def known_name(layer: str, known: Collection[str]) -> str:
-    """A layer's name, without the number of a call where the layer is only known without it."""
+    """A layer's name, without the number of a call if the layer is only known without it."""
     name = ""
     for part in layer.split(".") if layer else ():
         whole, plain = (f"{name}.{word}".lstrip(".") for word in (part, re.sub(r"_\d+$", "", part)))
@@ -414,22 +413,22 @@ def known_name(layer: str, known: Collection[str]) -> str:
 
 
 def is_known(layer: str, known: Collection[str]) -> bool:
-    """Whether there is such a layer, or one in it."""
+    """Whether there is such a layer, or one within it."""
     return layer in known or any(name.startswith(f"{layer}.") for name in known)
 
 
 def common(paths: Sequence[List[str]]) -> List[str]:
-    """The layers around all."""
+    """The common start of all paths."""
     return [layers[0] for layers in zip(*paths) if all(layer == layers[0] for layer in layers)]
 
 
 def has(values: Mapping[str, Any], names: Iterable[str]) -> bool:
-    """Whether one of some values is a vector that is given."""
+    """Whether one of some values is a given vector."""
     return any(name in values and values[name].ndim == 1 for name in names)
 
 
 def n_components(nodes: Sequence[GraphNode]) -> int:
-    """The number of parts of some nodes that are not connected."""
+    """The number of connected components of some nodes."""
     part = list(range(len(nodes)))
     makers: Dict[str, int] = {value: i for i, node in enumerate(nodes) for value in node.outputs}
 
@@ -446,10 +445,10 @@ def n_components(nodes: Sequence[GraphNode]) -> int:
 
 
 def is_parameter(array: Any) -> bool:
-    """Whether a given value may be a parameter: several numbers that are not whole."""
+    """Whether a given value may be a parameter: a tensor of floats, no scalar."""
     return bool(array.dtype.kind in "fV" and array.ndim)
 
 
 def is_turned(node: GraphNode) -> bool:
-    """Whether a node takes the transpose of PyTorch's weight."""
+    """Whether a node's weight is the transpose of PyTorch's."""
     return node.op == "MatMul" or (node.op == "Gemm" and not node.options.get("transB"))

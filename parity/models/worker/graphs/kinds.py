@@ -1,4 +1,4 @@
-"""What layer of PyTorch some nodes are, and with which options: by the one node that does the work."""
+"""The PyTorch layer that some nodes stand for, and its options, from the one node that does the work."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Values = Mapping[str, Any]
 
 
 def dims(node: GraphNode, values: Values) -> int:
-    """Along how many axes a node convolves or pools."""
+    """The number of axes along which a node convolves or pools."""
     sizes = node.options.get("kernel_shape")
     weight = values.get(node.inputs[1]) if len(node.inputs) > 1 else None
     return len(sizes) if sizes else (weight.ndim - 2 if weight is not None else 2)
 
 
 def window(node: GraphNode, values: Values) -> Options:
-    """The options of whatever has a kernel that moves."""
+    """The options of a convolution or pooling."""
     n = dims(node, values)
     pads = node.options.get("pads", [0] * (2 * n))
     auto = node.options.get("auto_pad", "NOTSET")
@@ -77,14 +77,14 @@ def layer_norm(node: GraphNode, values: Values) -> Tuple[str, Options]:
 
 
 def batch_norm(node: GraphNode, values: Values) -> Tuple[str, Options]:  # noqa: ARG001 - a row's arguments
-    """BatchNormalization: PyTorch's momentum is what the new statistics weigh."""
+    """BatchNormalization; PyTorch's momentum is the weight of the new statistics."""
     momentum = 1.0 - float(node.options.get("momentum", 0.9))
     training = bool(node.options.get("training_mode", 0))
     return "BatchNorm2d", {"eps": node.options.get("epsilon", 1e-5), "momentum": momentum, "training": training}
 
 
 def plain(kind: str, **named: Tuple[str, Any]) -> Callable[[GraphNode, Values], Tuple[str, Options]]:
-    """A layer whose options are attributes: PyTorch's name to ONNX's and its default."""
+    """A layer whose options are attributes: PyTorch's names to ONNX's and the defaults."""
 
     def of(node: GraphNode, values: Values) -> Tuple[str, Options]:  # noqa: ARG001 - a row's arguments
         return kind, {name: node.options.get(own, default) for name, (own, default) in named.items()}
@@ -124,14 +124,13 @@ KINDS: Mapping[str, Callable[[GraphNode, Values], Tuple[str, Options]]] = {
 }
 """By operator: PyTorch's class, and its options. Source: the operators' documentation."""
 HELPERS: Mapping[str, Sequence[str]] = {"MatMul": ("Add",)}
-"""Nodes that may be beside the one that does the work."""
+"""Nodes that may accompany the one that does the work."""
 NEUTRAL = ("Cast", "Reshape")
 """Nodes that compute nothing."""
 
 
 def kind_of(nodes: List[GraphNode], values: Values) -> Tuple[str, Options]:
-    """The class and the options of a layer without layers of its own; of others the class that the exporter has
-    written, which may be empty."""
+    """The class and options of a layer without children; if unknown, the class that the exporter wrote, or ""."""
     known = nodes[0].classes[len(nodes[0].path) - 1] if len(nodes[0].classes) >= len(nodes[0].path) else ""
     workers = [node for node in nodes if node.op in KINDS]
     if len(workers) == 1 and takes_parameters(workers[0], values):
@@ -144,7 +143,7 @@ def kind_of(nodes: List[GraphNode], values: Values) -> Tuple[str, Options]:
 
 
 def takes_parameters(node: GraphNode, values: Values) -> bool:
-    """Whether a product or a look-up is one with parameters."""
+    """Whether a node has parameters, where it is a product or a look-up."""
     return node.op not in ("MatMul", "Gemm", "Gather") or any(
         values[name].dtype.kind in "fV" for name in node.inputs if name in values
     )

@@ -1,4 +1,4 @@
-"""What the code of a layer in a graph computes between its children: its nodes as calls, with the value of each."""
+"""The code of a layer in a graph between its children: its nodes as calls, with the value of each."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ OPERATORS: Mapping[str, str] = {
     "LessOrEqual": "less_equal", "GreaterOrEqual": "greater_equal", "Not": "logical_not", "BitwiseAnd": "and",
     "BitwiseOr": "or", "BitwiseNot": "invert",
 }  # fmt: skip
-"""What `calls.py` calls an operator, where that is not the operator's name."""
+"""The names of operators in `calls.py`, where they differ."""
 SHAPES = ("Shape", "Size")
 LISTED = 8
-"""A list of so many whole numbers is told, of more its name."""
+"""A list of at most so many integers is shown; a longer one by its name."""
 SILENT: Mapping[str, Any] = {"allowzero": (0, 1), "stash_type": (1,), "pads": (0,), "strides": (1,), "dilations": (1,)}
-"""Attributes with the numbers that are not told: they are plain, or change nothing."""
+"""Attributes with the values that are not shown: they change nothing."""
 SPELLED_OUT = 1 << 16
-"""Elements up to which the operators' reference takes the place of a kernel that ONNX Runtime lacks."""
+"""Elements up to which ONNX's reference replaces a kernel that ONNX Runtime lacks."""
 WORD = re.compile(r"[A-Za-z]\w{0,31}")
 
 
 class NodeCalls(ValueTable):
     """Runs the nodes of a layer's code, each as a model of its own.
 
-    `steps` are texts with marks for values, which go to the tape; `others` are values that take the place of steps', by
-    number. What layers within return is given, `returned` by boundary.
+    `steps` are expressions with marks for values, which go to the tape; `others` replace the results of steps, by
+    number. The outputs of children are given: `returned`, by boundary.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class NodeCalls(ValueTable):
         self.tape.put(mark, values)
         return mark
 
-    # Layers within
+    # Children
 
     def _not_given(self) -> Set[int]:
-        """The nodes in layers within that lead to what these return and nobody gives."""
+        """The nodes of children that must run: their children's outputs are not given."""
         names = {
             value: name for (value, call_path), name in self.route.seen.items() if not call_path and name is not None
         }
@@ -102,7 +102,7 @@ class NodeCalls(ValueTable):
         return needed
 
     def _leave(self, value: str, node: GraphNode) -> None:
-        """A value that a layer within returns: the one that is given for it, or its own."""
+        """Add a child's output: the given one, or its own."""
         name = self.route.seen[value, ()]
         own = self.returned.get(name) if name is not None else None
         array = self._within[value] if own is None else own(value)
@@ -112,13 +112,13 @@ class NodeCalls(ValueTable):
     # Nodes
 
     def _read(self, name: str, call_path: Any) -> Any:
-        """A value as a node in a place gets it."""
+        """A value as a node in this call gets it."""
         maker = self.route.made.get(name)
         inside = bool(call_path) and maker is not None and self.route.call_paths[id(maker)] == call_path
         return self._within[name] if inside else self.seen[name]
 
     def _made(self, node: GraphNode) -> List[Any]:
-        """What a node returns. Raises UntracedError."""
+        """The results of a node. Raises UntracedError."""
         call_path = self.route.call_paths[id(node)]
         given = {name: self._read(name, call_path) for name in node.reads if name not in self.graph.values}
         try:
@@ -129,7 +129,7 @@ class NodeCalls(ValueTable):
         return self._spelled_out(node, given)
 
     def _spelled_out(self, node: GraphNode, given: Mapping[str, Any]) -> List[Any]:
-        """What a node returns by the reference of ONNX, which has each operator in every dtype."""
+        """The results of a node by ONNX's reference, which has every operator in every dtype."""
         from onnx.reference import ReferenceEvaluator
 
         try:
@@ -139,7 +139,7 @@ class NodeCalls(ValueTable):
             raise UntracedError(f"{node.op} has no kernel: {error}") from error
 
     def _note(self, node: GraphNode) -> None:
-        """A node of the code, whose results are steps."""
+        """Add a node of the code: its results are steps."""
         values, arrays = made_by(node), self._made(node)
         if self._is_fixed(node) and all(map(is_short, arrays)):
             self.fixed.update(zip(values, arrays))
@@ -158,11 +158,11 @@ class NodeCalls(ValueTable):
             self.steps[-1]["name"] = self.names[self.steps[-1]["mark"]]
 
     def _is_fixed(self, node: GraphNode) -> bool:
-        """Whether a node's result follows from the model and from shapes alone."""
+        """Whether a node's result depends only on the model and on shapes."""
         return node.op in SHAPES or all(name in self.fixed for name in node.reads)
 
     def _mark(self, array: Any, wanted: str = "constant") -> str:
-        """The mark of a value; of one that nothing has made, as a constant."""
+        """The mark of a value; an unknown one becomes a constant."""
         known = id(array) in self._known
         mark = repr(self.var(array)) if known else self._known_as(array, wanted)
         if not known:
@@ -172,7 +172,7 @@ class NodeCalls(ValueTable):
     # Words
 
     def expression(self, node: GraphNode) -> Tuple[str, int]:
-        """A node as an expression, and how tightly that holds together."""
+        """A node as an expression, and its precedence."""
         inputs = list(node.inputs)
         while inputs and not inputs[-1]:
             inputs.pop()
@@ -207,7 +207,7 @@ class NodeCalls(ValueTable):
         return self._mark(array, own if re.fullmatch(r"[A-Za-z][\w.]*", own) else "constant")
 
     def _index(self, node: GraphNode, inputs: Sequence[str]) -> str:
-        """The index that a node takes a part with, if its places are known."""
+        """The index of a Gather or Slice node, if it is known."""
         x, given = self.seen.get(inputs[0]), self.fixed
         if node.op not in ("Gather", "Slice") or x is None or not all(name in given for name in inputs[1:]):
             return ""
@@ -229,12 +229,12 @@ def made_by(node: GraphNode) -> List[str]:
 
 
 def is_float(array: Any) -> bool:
-    """Whether values are floats, which for NumPy bfloat16 is not."""
+    """Whether values are floats; NumPy has no float kind for bfloat16."""
     return bool(array.dtype.kind in "fV")
 
 
 def is_short(array: Any) -> bool:
-    """Whether values are told: a number, or a few whole numbers, such as sizes, axes and scales."""
+    """Whether values are shown: a number, or a few integers, such as sizes, axes and scales."""
     if array.ndim == 0 or (array.size == 1 and is_float(array)):
         return bool(array.size == 1)
     whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and np.array_equal(array, np.rint(array)))
@@ -242,7 +242,7 @@ def is_short(array: Any) -> bool:
 
 
 def part(start: int, end: int, step: int, length: int) -> str:
-    """A part of an axis: `1:3`, without the ends of the axis."""
+    """A slice: `1:3`; the ends of the axis are left out."""
     first = "" if start == 0 and step > 0 else str(start)
     last = "" if end >= length or end < -length else str(end)
     return f"{first}:{last}" if step == 1 else f"{first}:{last}:{step}"
@@ -261,17 +261,17 @@ def unusual(onnx: Any, node: GraphNode, model: Any) -> Dict[str, Any]:
 
 
 def is_silent(name: str, value: Any) -> bool:
-    """Whether an attribute need not be told."""
+    """Whether an attribute is not shown."""
     return name in SILENT and set(value if isinstance(value, list) else [value]) <= set(SILENT[name])
 
 
 def listed(array: Any) -> Any:
-    """Values as a list, or one as it is; whole numbers as such."""
+    """Integers as a list, or a single one."""
     return (array if array.dtype.kind == "b" else array.astype(np.int64)).tolist()
 
 
 def worded(value: Any) -> str:
-    """A number, a word or a list of them: a float with the digits that float32 has."""
+    """A number, a word or a list of them; a float has the digits of float32."""
     if isinstance(value, list):
         return f"[{', '.join(map(worded, value))}]"
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Parts of a graph as models that ONNX Runtime runs, and what crosses the boundaries of layers on the way."""
+"""Runs parts of a graph as models in ONNX Runtime, and replaces values that cross the boundaries of layers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ CallPath = Tuple[Tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class Crossed:
-    """A value that crosses a boundary: its name there, and its name at the boundary that it has crossed before, if
-    any."""
+    """A value that crosses a boundary: its name there, and its name at the previous boundary, if any."""
 
     name: str
     value: str
@@ -24,9 +23,9 @@ class Crossed:
 
 
 class Route:
-    """How values go from node to node across the boundaries of some layers.
+    """The boundaries of layers that values cross from node to node.
 
-    `crossings` are in the order of the graph; `seen` has by value and place under which name it is seen there.
+    `crossings` are in the order of the graph; `seen` maps a value and a call path to its name at the last boundary.
 
     Args:
         nodes: those that are run.
@@ -56,7 +55,7 @@ class Route:
         return tuple((layer, node.calls[layer]) for layer in node.path if layer in self.layers)
 
     def _lead(self, value: str, call_path: CallPath) -> Optional[str]:
-        """Note all boundaries between where a value is made and a place; the last of them."""
+        """Add all boundaries between a value's node and a call path; returns the last one."""
         if (value, call_path) in self.seen:
             return self.seen[value, call_path]
         start: CallPath = self.call_paths[id(self.made[value])] if value in self.made else ()
@@ -82,7 +81,7 @@ class Route:
         return name
 
     def numbers(self, call: Tuple[str, int]) -> Dict[str, Dict[str, int]]:
-        """The places of the values that go into a call of a layer and come out of it."""
+        """The positions of values among the inputs and outputs of a layer's call, by role."""
         if call not in self._numbers:
             nodes = self.graph.of(*call)
             boundaries = ((IN, self.graph.given_to(nodes)), (OUT, self.graph.returned_by(nodes)))
@@ -98,7 +97,7 @@ class Pieces:
         self._sessions: Dict[Any, Any] = {}
 
     def forget(self) -> None:
-        """The graph's values have changed."""
+        """Drop all sessions after the graph's values have changed."""
         self._sessions.clear()
 
     def run(self, nodes: Sequence[GraphNode], given: Mapping[str, Any], wanted: Sequence[str]) -> List[Any]:
@@ -110,7 +109,7 @@ class Pieces:
         return self.called(self._sessions[marked], given, wanted)
 
     def called(self, session: Any, given: Mapping[str, Any], wanted: Sequence[str]) -> List[Any]:
-        """What a session returns; it runs what leads to these values only."""
+        """The wanted values of a session, which runs only what they depend on."""
         options = self.adapter.framework.RunOptions()
         options.only_execute_path_to_fetches = True
         values = {name: self.adapter.value(array) for name, array in given.items()}
@@ -118,7 +117,7 @@ class Pieces:
         return [self.adapter.array(value) for value in returned]
 
     def in_turn(self, nodes: Sequence[GraphNode], given: Mapping[str, Any], wanted: Sequence[str]) -> Iterator[Any]:
-        """The wanted values one after the other, of runs that each return about BYTES_AT_ONCE."""
+        """The wanted values one by one, from runs that each return about BYTES_AT_ONCE."""
         session = self.session(self.model(nodes, given, wanted).SerializeToString())
         waiting, count = list(wanted), 8
         while waiting:
@@ -150,7 +149,7 @@ class Pieces:
 
 
 def proto_of(node: GraphNode) -> Any:
-    """A node with the names that values have now."""
+    """A node with the current names of its values."""
     proto = type(node.proto)()
     proto.CopyFrom(node.proto)
     del proto.input[:], proto.output[:], proto.metadata_props[:]
@@ -161,7 +160,7 @@ def proto_of(node: GraphNode) -> Any:
 
 
 class GraphWalk:
-    """A run of some nodes, piece by piece, in which other values may go on after a boundary.
+    """A run of some nodes, piece by piece, in which values may be replaced at boundaries.
 
     Args:
         given: the values that come from outside, by name.
@@ -181,7 +180,7 @@ class GraphWalk:
             self._pass(name)
 
     def at(self, value: str, call_path: CallPath) -> Any:
-        """A value as it is seen in a place."""
+        """A value as nodes with this call path see it."""
         name = self.route.seen.get((value, call_path))
         return self._raw(value) if name is None else self._pass(name)
 
@@ -193,7 +192,7 @@ class GraphWalk:
         return self._passed[name]()
 
     def _raw(self, value: str) -> Any:
-        """A value where it is made."""
+        """A value before any boundary."""
         if value in self.given:
             return self.given[value]
         call_path = self.route.call_paths[id(self.route.made[value])]
@@ -201,7 +200,7 @@ class GraphWalk:
         return self.pieces.run(nodes, {name: self.at(name, call_path) for name in read}, [value])[0]
 
     def _chain(self, value: str, call_path: CallPath) -> Tuple[List[GraphNode], List[str]]:
-        """The nodes of a place that lead to a value, and what they read from elsewhere."""
+        """The nodes with this call path that a value depends on, and the values that they read from elsewhere."""
         chain: Dict[int, GraphNode] = {}
         read: Dict[str, None] = {}
         waiting = [value]

@@ -1,4 +1,4 @@
-"""Nodes into which ONNX Runtime fuses several, as these: its optimizer writes them into graphs that it saves."""
+"""Splits the fused nodes that ONNX Runtime's optimizer writes into the graphs that it saves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Part = Tuple[str, List[str], str, Dict[str, Any]]
 
 
 def fused_layer(kind: str) -> Callable[[Any, Mapping[str, Any]], Optional[List[Part]]]:
-    """A Conv or a Gemm with an activation; None with another one."""
+    """A Conv or a Gemm with an activation; None for an unknown activation."""
 
     def parts(proto: Any, given: Mapping[str, Any]) -> Optional[List[Part]]:
         options = dict(given)
@@ -32,7 +32,7 @@ def fused_layer(kind: str) -> Callable[[Any, Mapping[str, Any]], Optional[List[P
 
 
 def skip_layer_norm(proto: Any, given: Mapping[str, Any]) -> Optional[List[Part]]:
-    """A sum and the LayerNormalization behind it."""
+    """A sum and the LayerNormalization after it."""
     x, skip, weight, bias, shift = [*proto.input, "", ""][:5]
     y, mean, scale, total = [*proto.output, "", "", ""][:4]
     if mean or scale:
@@ -46,7 +46,7 @@ def skip_layer_norm(proto: Any, given: Mapping[str, Any]) -> Optional[List[Part]
 
 
 def bias_gelu(proto: Any, given: Mapping[str, Any]) -> Optional[List[Part]]:  # noqa: ARG001 - a row's arguments
-    """A sum and the GELU of it."""
+    """A sum and the GELU after it."""
     y = proto.output[0]
     return [("Add", list(proto.input), f"{y}@Add", {}), (f"{DOMAIN}:Gelu", [f"{y}@Add"], y, {})]
 
@@ -61,7 +61,7 @@ FUSED: Mapping[str, Callable[[Any, Mapping[str, Any]], Optional[List[Part]]]] = 
 
 
 def unfused(onnx: Any, protos: Any) -> Iterator[Any]:
-    """The nodes of a graph, those that are several as these."""
+    """The nodes of a graph, with fused ones split."""
     for proto in protos:
         options = {item.name: value_of(onnx, item) for item in proto.attribute}
         parts = FUSED[proto.op_type](proto, options) if proto.domain == DOMAIN and proto.op_type in FUSED else None

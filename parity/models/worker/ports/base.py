@@ -1,4 +1,4 @@
-"""What the requests about a model need of its framework: a port, which is a class per framework."""
+"""The base of ports: what requests about a model need of its framework, with a subclass per framework."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class PortError(ValueError):
 
 @dataclass(frozen=True)
 class ModelTensor:
-    """A parameter or buffer: its name, the framework's object, whether it is trained, and the name of the first one
-    that it shares its memory with, if any."""
+    """A parameter or buffer: its name, the framework's object, whether it is trained, and the name of the first tensor
+    that it shares memory with, if any."""
 
     name: str
     tensor: Any
@@ -37,8 +37,7 @@ class ModelTensor:
 
 @dataclass(frozen=True)
 class ClosedCall:
-    """A layer's call by itself: its tensors by number, and what its children, which are not entered, return, by
-    boundary."""
+    """A layer's call with closed children: its inputs by number, and its children's outputs by boundary."""
 
     layer: str
     call: int
@@ -48,7 +47,7 @@ class ClosedCall:
 
 
 class Port:
-    """A user's model in its framework: built, loaded, run with its layers watched, and layers called alone.
+    """A user's model in its framework: builds, loads and runs it, watches its layers, and calls them alone.
 
     A subclass implements what raises NotImplementedError here; `adapter` makes the framework's tensors, and arrays of
     them. `calls` has what each call of a layer got in the last run that watched it. `outputs` are the names that the
@@ -56,16 +55,16 @@ class Port:
     """
 
     differentiable: bool = True
-    """Whether it computes gradients; one that does not is run forward only, and the rest is compared."""
+    """Whether it computes gradients; if not, only forward results are compared."""
 
     trains: ClassVar[bool] = True
     """Whether it has a training mode."""
 
     called_by_user: ClassVar[bool] = True
-    """Whether the user's `forward` and `loss` can call it; what cannot be called has no loss to compare."""
+    """Whether the user's `forward` and `loss` can call it; if not, there is no loss to compare."""
 
     converted: ClassVar[bool] = False
-    """Whether its model is made of another port's, with that one's parameters."""
+    """Whether its model was converted from another port's, with its parameters."""
 
     traced: ClassVar[bool] = False
     """Whether the code between layers can be recorded (`traced.py`)."""
@@ -82,16 +81,16 @@ class Port:
         self.model = self.built(build)
 
     def built(self, build: Callable[[], Any]) -> Any:
-        """The user's model, in float32 and in `mode`; raises PortError where it is none of this framework."""
+        """The user's model, in float32 and in `mode`; raises PortError if it is not of this framework."""
         raise NotImplementedError
 
     def named_like(self, layers: Collection[str]) -> None:
-        """Use these names of layers where they mean the same."""
+        """Use these names for layers that are the same."""
 
     def seeded(self) -> None:
-        """Start the framework's generators of random numbers anew."""
+        """Seed the framework's random number generators."""
 
-    # What it is made of
+    # Layers and tensors
 
     def described(self) -> List[Dict[str, Any]]:
         """The layers in the order of definition: dotted `name`, "" for the model; `kind`, the name of the class; `own`,
@@ -126,13 +125,13 @@ class Port:
         return str(tensor.dtype).rpartition(".")[2].lower()
 
     def held(self, array: Any) -> str:
-        """The dtype in which an array of the batch is given: floats in the model's."""
+        """The dtype in which the model gets an array of the batch: the model's for floats."""
         return self.dtype if array.dtype.kind == "f" else str(array.dtype)
 
-    # Its state
+    # State
 
     def load(self, state: str, dtype: str, seed: int) -> None:
-        """Take parameters and buffers from a tape, in `dtype`, each perturbed by an ulp if there is a seed."""
+        """Load parameters and buffers from a tape, in `dtype`, each perturbed by an ulp if there is a seed."""
         if self.loaded == (state, dtype, seed) and self.mode == "eval":
             return
         if dtype != self.dtype:
@@ -149,7 +148,7 @@ class Port:
         raise NotImplementedError
 
     def cast(self, dtype: str) -> None:
-        """Convert parameters and buffers, and what the model creates without a dtype."""
+        """Convert parameters, buffers, and the default dtype."""
         raise NotImplementedError
 
     # Runs
@@ -175,11 +174,11 @@ class Port:
         return {name: self.to_tensor(array, self.held(array)) for name, array in moved.items()}
 
     def noted(self, closed: ClosedCall, tape: TensorTape, others: Mapping[int, Any]) -> Dict[str, Any]:
-        """What a port whose layers are no objects calls between them (`traced.calls_of`)."""
+        """The calls of a layer's code in a port whose layers are no objects (`traced.calls_of`)."""
         raise NotImplementedError
 
     def extracted(self, layer: str, call: int, path: str) -> Dict[str, Any]:  # noqa: ARG002 - of graphs
-        """Write the graph of one call of a layer; the names of its `inputs` and `outputs`."""
+        """Write the graph of one call of a layer; returns the names of its `inputs` and `outputs`."""
         raise Unsupported("its models are no graphs")
 
     def alone(
@@ -191,7 +190,7 @@ class Port:
         parameters: Mapping[str, Any],
         crossing: Crossing,
     ) -> None:
-        """Call one layer as it was called, with other tensors; its outputs and gradients go to the crossing's tape.
+        """Repeat a call of one layer with other tensors; its outputs and gradients go to the crossing's tape.
 
         `parameters` are values for the layer's own; they are put back.
         """

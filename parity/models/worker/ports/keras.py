@@ -18,17 +18,17 @@ ACTIVATED = frozenset(
         *(f"Conv{d}D{kind}" for d in (1, 2, 3) for kind in ("", "Transpose")),
     )
 )
-"""Classes whose option `activation` is called on what they compute."""
+"""Classes with the option `activation`, which is applied to their result."""
 PLAIN = (bool, int, float, str)
 
 
 class Opened:
-    """A layer whose activation is a layer of its own, beside it: `inner` computes what goes into `step`."""
+    """A layer whose activation becomes a layer of its own: `inner` computes the input of `step`."""
 
     def __init__(self, layer: Any, linear: Callable[[Any], Any]) -> None:
         self.inner, self.step = layer.call, FunctionLayer(layer.activation)
         layer.activation = linear
-        # `functools.wraps` would not do: Keras reads the signature of the class.
+        # Without `functools.wraps`: Keras reads the signature of the class.
         vars(layer)["call"] = lambda *args, **kwargs: self.step(self.inner(*args, **kwargs))
 
 
@@ -74,7 +74,7 @@ class KerasPort(LayeredPort):
     def seeded(self) -> None:
         self.keras.utils.set_random_seed(0)
 
-    # What it is made of
+    # Layers and tensors
 
     @property
     def layers(self) -> Dict[str, Any]:
@@ -111,7 +111,7 @@ class KerasPort(LayeredPort):
         return variables
 
     def to_array(self, tensor: Any) -> Any:
-        # TensorFlow 2.21.0 makes no array of one number in bfloat16.
+        # TensorFlow 2.21.0 cannot convert a bfloat16 scalar to an array.
         narrow = self.dtype_of(tensor) == "bfloat16"
         return np.array(self.keras.ops.convert_to_numpy(self.keras.ops.cast(tensor, "float32") if narrow else tensor))
 
@@ -124,7 +124,7 @@ class KerasPort(LayeredPort):
         tensors = type(keras.ops.convert_to_tensor(0.0)), keras.Variable
         return ("keras",), (keras.ops, keras.activations, keras.losses, *backends), tensors
 
-    # Its state
+    # State
 
     def assign(self, tensor: Any, array: Any) -> None:
         tensor.assign(array.reshape(tuple(tensor.shape)))

@@ -1,5 +1,5 @@
-"""Ports of models whose layers are objects that are called, one after the other: the method of a layer is wrapped, so
-that everything which goes into a call and comes out of it is seen and can be replaced."""
+"""Ports of models whose layers are objects that are called: a layer's method is wrapped, so that the inputs and outputs
+of every call are recorded and can be replaced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FunctionLayer:
 
 
 class LayeredPort(Port):
-    """A model with layers, which `parity.capture` shows by the framework's name `shown`."""
+    """A model whose layers `parity.capture` lists, under the framework's name `shown`."""
 
     shown: ClassVar[str]
     entry: ClassVar[str] = "forward"
@@ -49,7 +49,7 @@ class LayeredPort(Port):
             raise refused("build", build, shown(model), f"return the model, an instance of {kind}")
         return model
 
-    # What it is made of
+    # Layers and tensors
 
     @property
     def layers(self) -> Dict[str, Any]:
@@ -57,20 +57,20 @@ class LayeredPort(Port):
         return dict(self.source.named_layers(self.model))
 
     def module(self, name: str) -> Any:
-        """A layer, or what is called as one."""
+        """A layer, or a function that is called as one."""
         return self.steps[name] if name in self.steps else self.layers[name]
 
     def patch_target(self, module: Any) -> PatchTarget:
-        """Where the function is that computes a layer's outputs, so that another can take its place."""
+        """The attribute to patch in order to replace the function that computes a layer's outputs."""
         return module, "function" if isinstance(module, FunctionLayer) else self.entry
 
     def entered(self, module: Any) -> Callable[..., Any]:
-        """What computes a layer's outputs."""
+        """The function that computes a layer's outputs."""
         function: Callable[..., Any] = getattr(*self.patch_target(module))
         return function
 
     def invoked(self, module: Any) -> Callable[..., Any]:
-        """A layer as others call it: itself, if the framework does."""
+        """What user code calls: the layer, or the function that stands for one."""
         owner, _ = self.patch_target(module)
         call: Callable[..., Any] = module if owner is module else self.entered(module)
         return call
@@ -82,7 +82,7 @@ class LayeredPort(Port):
         ]
 
     def origin(self, layer: Any) -> Dict[str, Any]:
-        """Whether a layer's class is the user's `own`, and the framework's that it `extends`."""
+        """Whether a layer's class is the user's `own`, and the framework's class that it `extends`."""
         root = self.source.framework.__name__
         theirs = next((cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == root), None)
         own = theirs is not type(layer)
@@ -101,7 +101,7 @@ class LayeredPort(Port):
         raise NotImplementedError
 
     def parts(self, layer: Any) -> Dict[str, Tuple[Any, bool]]:
-        """The same of a layer, or of what is called as one."""
+        """The same for a layer or a function that is called as one."""
         return {} if isinstance(layer, FunctionLayer) else self.own(layer)
 
     # Tensors in nested arguments
@@ -121,11 +121,11 @@ class LayeredPort(Port):
     # Runs
 
     def flows(self, tensor: Any) -> bool:  # noqa: ARG002 - where tensors do not tell
-        """Whether a gradient flows to a tensor."""
+        """Whether a tensor requires a gradient."""
         return False
 
     def no_gradients(self) -> Any:
-        """A context in which nothing is recorded for gradients."""
+        """A context that records nothing for gradients."""
         raise NotImplementedError
 
     def recorded(self, leaves: Collection[Any] = ()) -> Any:  # noqa: ARG002 - where leaves say it themselves
@@ -141,34 +141,34 @@ class LayeredPort(Port):
         return list(self.adapter.gradients(outputs, grad_outputs, leaves))
 
     def clear(self) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
 
     @property
     def roots(self) -> Tuple[str, ...]:
-        """The names of the packages whose code is not the user's."""
+        """The names of the framework's packages, whose code is not the user's."""
         return self.shown, str(self.framework.__name__).partition(".")[0]
 
     def intercepted(self, record: Callable[..., Any]) -> Any:
-        """A context in which `record` gets each call of the framework's functions, and says what its result is."""
+        """A context in which `record` gets each call of the framework's functions, and returns its result."""
         if self.interception is None:
             self.interception = Interception(*self.functions())
         scopes = [*(method.__globals__ for method in self.methods()), *map(vars, self.layers.values())]
         return self.interception.handing(record, list({id(scope): scope for scope in scopes}.values()))
 
     def functions(self) -> Tuple[Collection[str], Collection[Any], Collection[Any]]:
-        """Whose calls are seen where the framework does not hand them out: the names of its packages, the modules of
-        its functions, and the classes of its tensors."""
+        """What is wrapped if the framework has no hook for calls: the names of its packages, the modules of its
+        functions, and the classes of its tensors."""
         raise NotImplementedError
 
     def methods(self) -> Iterator[Any]:
-        """The Python functions that compute what layers return, and those that are called as if they were layers."""
+        """The Python functions that compute layers' outputs, and those that are called as layers."""
         computing = [getattr(type(layer), self.entry, None) for layer in self.layers.values()]
         for function in (*computing, *(step.function for step in self.steps.values())):
             if hasattr(function, "__globals__"):
                 yield function
 
     def watching(self, crossing: Crossing) -> Watch:
-        """A context in which the user may call the model, and its layers are watched."""
+        """A context in which the model's layers are watched."""
         return Watch(self, crossing)
 
     def run(
@@ -211,11 +211,11 @@ class LayeredPort(Port):
             self.clear()
 
     def called(self, *inputs: Any) -> Any:
-        """What the model returns."""
+        """The model's outputs."""
         return self.model(*inputs)
 
     def keep_buffers(self, crossing: Crossing) -> None:
-        """Put what a run has changed beside its outputs on a tape: running statistics."""
+        """Store the buffers that a run has changed, such as running statistics."""
         self.loaded = None
         for state in self.tensors():
             if not state.trained and not state.tied:
@@ -294,12 +294,12 @@ class Watch:
         def call(*args: Any, **kwargs: Any) -> Any:
             return self._called(name, original, args, kwargs)
 
-        # Past `__setattr__`, by which frameworks keep track of layers and parameters.
+        # Not by `__setattr__`, by which frameworks register layers and parameters.
         self._wrapped.append(((owner, entry), owner.__dict__.get(entry)))
         owner.__dict__[entry] = call
 
     def step(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function that counts as a layer, if it is among those that are watched."""
+        """Call a function as a layer; its boundaries are watched if it is among the watched layers."""
         return self._called(name, function, args, {}) if name in self.crossing.layers else function(*args)
 
     def _called(self, name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -308,12 +308,12 @@ class Watch:
         return self.passed(name, call, original, args, kwargs)
 
     def passed(self, layer: str, call: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A call of a layer, from boundary to boundary."""
+        """A call of a layer, with its inputs and outputs crossing boundaries."""
         args, kwargs = self._crossed(layer, call, IN, (args, kwargs))
         return self._crossed(layer, call, OUT, original(*args, **kwargs))
 
     def _crossed(self, layer: str, call: int, role: str, value: Any) -> Any:
-        """What goes on after a boundary."""
+        """Let the tensors in `value` cross a boundary; returns it with replacements."""
         tensors, others = self.port.tensors_in(value), {}
         for i, tensor in enumerate(tensors):
             other = self.crossing.crossed(key(layer, call, role, i), self.port.to_array(tensor))
@@ -325,7 +325,7 @@ class Watch:
 
 
 def named(value: Any, is_tensor: Callable[[Any], bool]) -> Iterator[Tuple[str, Any]]:
-    """The tensors of what a model returns, by where they are: `logits`, `0`; "" for the only one."""
+    """The tensors in a model's result with their paths: `logits`, `0`; "" for the only one."""
     pairs: List[Tuple[str, Any]] = []
 
     def take(name: str, tensor: Any) -> Any:

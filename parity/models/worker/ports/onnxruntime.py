@@ -49,14 +49,14 @@ class OnnxruntimePort(Port):
         return self.source
 
     def take(self, graph: Graph) -> None:
-        """Run this graph."""
+        """Use this graph from now on."""
         self.graph, self.pieces = graph, Pieces(graph, self.adapter)
 
     def named_like(self, layers: Collection[str]) -> None:
         if set(self.graph.layers) - set(layers):
             self.take(Graph(self.graph.onnx, self.source, layers))
 
-    # What it is made of
+    # Layers and tensors
 
     def described(self) -> List[Dict[str, Any]]:
         inner = {layer for node in self.graph.nodes for layer in node.path[:-1]}
@@ -81,7 +81,7 @@ class OnnxruntimePort(Port):
     def dtype_of(self, tensor: Any) -> str:
         return str((self.graph.values[tensor.value] if isinstance(tensor, GraphParameter) else tensor).dtype)
 
-    # Its state
+    # State
 
     def assign(self, tensor: Any, array: Any) -> None:
         if np.array_equal(self.to_array(tensor), array, equal_nan=True):
@@ -121,14 +121,14 @@ class OnnxruntimePort(Port):
             crossing.tape.put(name, self.to_array(array))
 
     def names(self) -> List[str]:
-        """The outputs' names: the baseline's if they are among them or as many."""
+        """The outputs' names: its own if the baseline has them, else the baseline's if there are as many."""
         own = ["output"] if len(self.graph.outputs) == 1 else [f"output.{name}" for name in self.graph.outputs]
         if set(own) <= set(self.outputs) or len(own) != len(self.outputs):
             return own
         return list(self.outputs)
 
     def fed(self, given: Mapping[str, Any], targets: Collection[str]) -> Dict[str, Any]:
-        """The graph's inputs: of the batch the tensors of these names, or in order; raises PortError."""
+        """The graph's inputs: the batch's tensors by name, or in order; raises PortError."""
         names = list(self.graph.inputs)
         others = [name for name in given if name not in targets]
         chosen = names if set(names) <= set(given) else others
@@ -138,7 +138,7 @@ class OnnxruntimePort(Port):
         return {name: given[other].astype(kind) for name, other, kind in zip(names, chosen, kinds)}
 
     def returned(self, feeds: Mapping[str, Any]) -> List[Any]:
-        """The outputs as a user gets them."""
+        """The outputs of the whole model, as a user runs it."""
         if self.changed:
             return self.pieces.run(self.graph.nodes, feeds, self.graph.outputs)
         if self.whole is None:
@@ -147,14 +147,14 @@ class OnnxruntimePort(Port):
         return self.pieces.called(self.whole, feeds, self.graph.outputs)
 
     def route(self, layers: Collection[str]) -> Route:
-        """How values go across the boundaries of some layers."""
+        """The route of values across the boundaries of some layers."""
         watched = frozenset(layers)
         if watched not in self.routes:
             self.routes[watched] = Route(self.graph, self.graph.nodes, self.graph.outputs, watched)
         return self.routes[watched]
 
     def _record(self, route: Route, feeds: Mapping[str, Any], crossing: Crossing) -> None:
-        """Put what crosses the boundaries in one run of the whole graph on the tape."""
+        """Record the tensors that cross boundaries in one run of the whole graph."""
         waiting: Dict[str, List[str]] = {}
         for crossed in route.crossings.values():
             waiting.setdefault(crossed.value, []).append(crossed.name)
@@ -168,7 +168,7 @@ class OnnxruntimePort(Port):
                 crossing.crossed(name, self.to_array(array))
 
     def _crossing(self, crossing: Crossing) -> Callable[[str, Any], Callable[[], Any]]:
-        """What a walk asks at a boundary: what goes on is the source's, or what is on the tape."""
+        """The function that a walk calls at a boundary; values continue from the source, or from the tape."""
 
         def cross(name: str, tensor: Any) -> Callable[[], Any]:
             replaced = crossing.crossed(name, self.to_array(tensor)) is not None
@@ -184,11 +184,11 @@ class OnnxruntimePort(Port):
         return cross
 
     def kind(self, value: str) -> str:
-        """The dtype of a value: as it was recorded, in the dtype that the model has now."""
+        """The dtype of a value, adapted to the model's current dtype if it had the model's when recorded."""
         return self.dtype if self.kinds[value] == self.recorded_in else self.kinds[value]
 
     def given_to(self, layer: str, call: int, inputs: Mapping[int, Any]) -> Tuple[List[GraphNode], Dict[str, Any]]:
-        """The nodes of a layer's call, and its inputs by the names of values. Raises PortError."""
+        """The nodes of a layer's call, and its inputs by value name. Raises PortError."""
         nodes = self.graph.of(layer, call)
         wanted = self.graph.given_to(nodes)
         if not nodes or len(inputs) < len(wanted):

@@ -12,7 +12,7 @@ CASTS = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float
 
 
 class TorchStylePort(LayeredPort):
-    """What the three frameworks share."""
+    """What PyTorch, OneFlow and PaddlePaddle share."""
 
     def built(self, build: Callable[[], Any]) -> Any:
         self.framework.set_default_dtype(self.framework.float32)
@@ -29,7 +29,7 @@ class TorchStylePort(LayeredPort):
         return {name: pair for name, pair in tensors.items() if pair[0] is not None}
 
     def is_trained(self, parameter: Any) -> bool:  # noqa: ARG002 - where buffers are no parameters
-        """Whether a parameter is one."""
+        """Whether a parameter is trained, and no buffer."""
         return True
 
     def depends(self, tensor: Any) -> bool:
@@ -68,7 +68,7 @@ class TorchStylePort(LayeredPort):
                 self.forget(state.tensor)
 
     def forget(self, tensor: Any) -> None:
-        """Forget a parameter's gradient."""
+        """Clear a parameter's gradient."""
         tensor.grad = None
 
     def functions(self) -> Tuple[Collection[str], Collection[Any], Collection[Any]]:
@@ -78,7 +78,7 @@ class TorchStylePort(LayeredPort):
 
 
 class TorchPort(TorchStylePort):
-    """PyTorch; the only one that tells which functions are called between layers."""
+    """PyTorch, the only framework here with a hook for function calls."""
 
     shown = "torch"
     traced = True
@@ -88,7 +88,7 @@ class TorchPort(TorchStylePort):
         from torch.overrides import TorchFunctionMode
 
         class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
-            """Hands every call on."""
+            """Passes every call to `record`."""
 
             def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
                 result = function(*args, **(kwargs or {}))
