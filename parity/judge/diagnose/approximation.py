@@ -1,8 +1,8 @@
-"""Finds the function that a kernel approximates: a step whose result is another function of its operand alone.
+"""Finds the function that a kernel approximates, in a step that depends on one operand.
 
-The error of that function is a spline of the operand, with few numbers, through which the reference gives the observed
-tensors for several inputs and options; it must also give the elements that it has not seen. Rounding is no smooth
-function of the operand, and nothing else in a kernel makes an error that follows one.
+The error of that function is fitted as a linear spline of the operand. The spline has few numbers; put through the
+reference it must give the observed tensors for several inputs and options, including the half of the elements it was
+not fitted to. Rounding is not a smooth function of the operand, so it does not fit.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from parity.judge.diagnose.probes import KEEPS_ALL, generic, within
 
 APPROXIMATED = "approximated-function"
 KNOTS = (16, 64, 128, 256, 512)
-"""How many knots a spline has."""
+"""Numbers of knots that a spline may have."""
 PER_NUMBER = 4
 """The fewest elements for each number of a spline, and the fewest different operands."""
 SMALL = 0.02
-"""The largest part of a function's values that is an approximation's error."""
+"""A larger error, as a part of the function's values, is not an approximation's."""
 FITS, HOLDS = 0.15, 0.25
-"""The largest part of the error that a spline leaves, and that it leaves of elements which it has not seen."""
+"""The largest part of the error that a spline may leave: in all elements, and in those it was not fitted to."""
 STEP, RESOLVED = 1e-6, 1e-5
-"""The change whose effect is measured, and the least part of the largest effect that counts as one."""
+"""The change whose effect is measured; smaller effects, as a part of the largest, count as none."""
 MOST_WORK = 60_000
 """The most steps that are computed for one spline."""
 MOST_TRIED = 12
 ELEMENTS, LEAST_SAMPLES, MOST_SAMPLES, N_OTHERS = 2048, 6, 48, 5
-"""How many elements of a tensor tell a function, from how many further inputs, and how many other options are tried."""
+"""How many elements of a tensor are sampled, from how many further inputs, and how many other options are tried."""
 Columns = NDArray[np.float64]
 
 
@@ -59,8 +59,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Approximation:
-    """The steps whose function is another one, its largest error, and where it is; `left` is the part of the output's
-    error that it does not explain, `part` the function's error as a part of its values."""
+    """The steps with an approximated function, its largest error, and where it occurs. `left` is the part of the
+    output's error that stays unexplained, `part` the function's error as a part of its values."""
 
     step: Step
     operand: int
@@ -84,8 +84,8 @@ class Approximation:
 def approximated(
     kernel: Kernel, case: CasePlan, dtype: str, inputs: Mapping[str, Array], wrong: Sequence[str]
 ) -> dict[str, Any] | None:
-    """The functions whose approximation explains all wrong tensors, as evidence; of several for a tensor one that
-    explains others too."""
+    """The functions whose approximation explains all wrong tensors, as evidence. Of several for one tensor, the one
+    that explains other tensors too."""
     samples = sampled(kernel, case, dtype, inputs, wrong)
     by_tensor: dict[str, list[Approximation]] = {}
     for name in wrong if samples else ():
@@ -102,14 +102,15 @@ def approximated(
 
 
 def order(counts: Mapping[int, int], one: Approximation) -> tuple[int, bool, float]:
-    """Those that explain most tensors first, and a quotient last."""
+    """Sort key: those that explain most tensors first, quotients last."""
     return -counts[one.step.index], one.step.name in INFIX, one.left
 
 
 def sampled(
     kernel: Kernel, case: CasePlan, dtype: str, inputs: Mapping[str, Array], wrong: Sequence[str]
 ) -> list[Sample]:
-    """Results for the inputs, for others of their size, and for other options; none if those cannot be had."""
+    """Results for the user's inputs, for other inputs of that size, and for other options; none if the kernel does not
+    give them."""
 
     def drawn(numbers: Iterable[int]) -> Iterator[Sample]:
         for number in numbers:
@@ -129,7 +130,7 @@ def sampled(
 def asked(
     kernel: Kernel, case: CasePlan, inputs: Mapping[str, Array], dtype: str, wrong: Sequence[str]
 ) -> Sample | None:
-    """The kernel's results in float64, or in its dtype if it has no other; None if some is not finite."""
+    """The kernel's results in float64, or in its own dtype if it has no other; None if one is not finite."""
     answer = kernel(case, "float64", inputs) or kernel(case, dtype, inputs) or {}
     if not all(name in answer and np.isfinite(answer[name]).all() for name in wrong):
         return None
@@ -140,7 +141,7 @@ def asked(
 
 
 def approximations_of(name: str, samples: Sequence[Sample]) -> list[Approximation]:
-    """The steps of an output's program of which each explains the error in all samples, if it is approximated."""
+    """The steps of an output's program that, approximated, explain the error in all samples."""
     errors = [np.ravel(one.observed[name] - one.trial.base[name]).astype(np.float64) for one in samples]
     sizes = [float(np.linalg.norm(error)) for error in errors]
     if not min(sizes) > 0:
@@ -155,7 +156,7 @@ def approximations_of(name: str, samples: Sequence[Sample]) -> list[Approximatio
 
 
 def kinds_of_error(positions: Sequence[int], samples: Sequence[Sample]) -> tuple[bool, ...]:
-    """An error relative to a function's value, and one that is added to it if the value may be 0."""
+    """Whether the error is relative to the function's value; where the value may be 0, both kinds are tried."""
     steps = [samples[0].trial.program.steps[position] for position in positions]
     values = [np.ravel(one.trial.value(step.index)) for one in samples for step in steps]
     whole = np.concatenate(values)
@@ -184,12 +185,12 @@ class ErrorModel:
     relative: bool
 
     def operands(self, trial: Trial) -> list[Columns]:
-        """What the function is one of, for each step."""
+        """The operand values of each step."""
         steps = (trial.program.steps[position] for position in self.positions)
         return [np.asarray(trial.value(step.operands[self.operand].index), np.float64) for step in steps]
 
     def change(self, trial: Trial, knots: Columns) -> Columns | None:
-        """How much the output changes with each number of the spline [elements, numbers]; None if it has no change."""
+        """How much the output changes with each number of the spline [elements, numbers]; None if nothing changes."""
         columns = [spline(values, knots) for values in self.operands(trial)]
         rows = []
         for number in range(knots.size):
@@ -214,7 +215,8 @@ class ErrorModel:
 def fitted(
     model: ErrorModel, samples: Sequence[Sample], targets: Sequence[Columns], sizes: Sequence[float]
 ) -> Approximation | None:
-    """The spline that explains the errors of every other element, and those between them; None if there is none."""
+    """The spline that is fitted to the error of every other element and explains the elements between them; None if
+    there is none."""
     given = np.unique(np.concatenate([np.ravel(values) for one in samples for values in model.operands(one.trial)]))
     given = given[np.isfinite(given)]
     n_elements = min(given.size, sum(target.size // 2 for target in targets))
@@ -230,7 +232,7 @@ def fitted(
 def over(
     knots: Columns, model: ErrorModel, samples: Sequence[Sample], targets: Sequence[Columns], sizes: Sequence[float]
 ) -> Approximation | None:
-    """The same with these knots."""
+    """The same for given knots."""
     try:
         tables = [model.change(one.trial, knots) for one in samples]
     except (IncompatibleError, ValueError, TypeError):
@@ -247,14 +249,14 @@ def over(
 
 
 def part_of(some: Columns, whole: Columns) -> float:
-    """How large numbers are as a part of others (root mean squares)."""
+    """The root mean square of some numbers as a part of that of others."""
     return float(np.linalg.norm(some) / np.linalg.norm(whole))
 
 
 def described(
     model: ErrorModel, samples: Sequence[Sample], knots: Columns, numbers: Columns, left: float
 ) -> Approximation:
-    """The largest error of the function in all samples, and where it is."""
+    """The largest error of the function in all samples, and its location."""
     step = samples[0].trial.program.steps[model.positions[0]]
     error, share, at, part = -1.0, 0.0, 0.0, 0.0
     for one in samples:
@@ -271,7 +273,8 @@ def described(
 
 
 def knots_of(values: Columns, n: int) -> Columns | None:
-    """The knots of a spline over values, as many of which lie between any two; None for few different ones."""
+    """The knots of a spline, with equally many values between neighbours; None if there are too few different
+    values."""
     knots = np.unique(np.quantile(values, np.linspace(0, 1, n))) if values.size else values
     return knots if knots.size > n // 2 else None
 

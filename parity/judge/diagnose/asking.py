@@ -1,4 +1,4 @@
-"""Calling a backend for one more cell: the judge knows no processes, only a callable."""
+"""Calls a backend for one more cell; the judge knows no processes, only this callable."""
 
 from __future__ import annotations
 

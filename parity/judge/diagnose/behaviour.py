@@ -33,9 +33,9 @@ Part = tuple[slice, ...]
 
 REPEATS = 5
 MANY = 11
-"""With fewer calls, one that is wrong in ten would look as if only the first one differed."""
+"""With fewer calls, a kernel that is wrong in one call of ten would look as if only its first call differed."""
 CLEARLY = 32.0
-"""How much larger an error is that no rounding explains."""
+"""An error larger by this factor is not rounding."""
 BOTH = 2.0
 """Two results of a careful implementation for the same inputs differ by two bounds at most."""
 SAME = 0.01
@@ -57,7 +57,8 @@ def stateful(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Obse
     """A call's result depends on the calls before it. Seven calls, A A B A A B A, and four of other sizes.
 
     `accumulated`: every call adds its result to the previous one. `previous`: a call after B differs from one after A,
-    in the same way each time. `first of its size`: that is right, whatever its inputs, and the second one is not.
+    in the same way each time. `first of its size`: the first call with a size is right, whatever its inputs, and the
+    second one is wrong.
     """
     others = {**inputs, **{n: v for n, v in generic(case, 1)[1].items() if v.dtype.kind == "f"}}
     answers = answered(kernel, case, dtype, [inputs, inputs, others, inputs, inputs, others, inputs])
@@ -79,7 +80,7 @@ LATER = (7, 10)
 
 
 def relative_errors(kernel: Kernel, case: CasePlan, dtype: str, asked: Sequence[Inputs]) -> list[dict[str, float]]:
-    """The error of each tensor in some calls, as its part of the exact values; none without all answers."""
+    """The relative error of each tensor in some calls; none unless every call has an answer."""
     answers = answered(kernel, case, dtype, asked)
     exact = [evaluated(case, dtype, given) for given in asked[: len(answers)]]
     return [
@@ -89,8 +90,8 @@ def relative_errors(kernel: Kernel, case: CasePlan, dtype: str, asked: Sequence[
 
 
 def wrong_second_calls(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs) -> list[str]:
-    """The tensors that are right in the first call with a size that the kernel has not seen, and off in the second one
-    and two more, for both of two sizes and either order of the inputs."""
+    """The tensors that are right in the first call with a new size, and wrong in the second one and two more, for two
+    sizes and either order of the inputs."""
     wrong: list[set[str]] = []
     larger = resized(case, inputs)
     for order in ((1, 4), (4, 1)):
@@ -107,7 +108,7 @@ def wrong_second_calls(kernel: Kernel, case: CasePlan, dtype: str, inputs: Input
 
 
 def relative_error(values: Array | None, exact: Array | None) -> float:
-    """The error's part of the exact values (root mean squares); inf without one of them."""
+    """The error relative to the exact values (root mean squares); inf without one of them."""
     if values is None or exact is None or values.shape != exact.shape:
         return float("inf")
     error, whole = size(np.asarray(values - exact, np.float64)).rms, size(np.asarray(exact, np.float64)).rms
@@ -135,9 +136,9 @@ def batch_variant(
 ) -> Evidence | None:
     """A row has another result alone than in the batch, although the reference has the same.
 
-    A row is an index of axes that can change alone, the first and the last of each kind. One call, one for each row,
-    and one if a row differs: a row among copies of itself shows whether the values of its `neighbours` matter, or only
-    their number (`size`).
+    A row is one index of axes that can change alone; the first and the last of each kind are called. One call, one for
+    each row, and one if a row differs: a row among copies of itself shows whether the values of its `neighbours`
+    matter, or only their number (`size`).
     """
     together = kernel(case, dtype, inputs) or {}
     exact = evaluated(case, dtype, inputs) if together else {}
@@ -184,7 +185,7 @@ def rows_apart(
     exact: Mapping[str, Array],
     bound: Bound,
 ) -> Iterator[DifferingRow]:
-    """The rows that a kernel computes otherwise alone than `together`; one call for each row."""
+    """The rows whose results alone differ from those `together`; one call for each row."""
     for dim, start in rows_of(case, inputs) if together else ():
         small, row = dim.cut((case, dict(inputs)), 1, start)
         if not all(is_part(row[name].shape, values.shape) for name, values in inputs.items()):
@@ -197,7 +198,8 @@ def rows_apart(
 
 
 def is_part(row: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Whether a row can be repeated to the whole: not where kernels are cut with channels, as many as they are long."""
+    """Whether a row can be repeated to the size of the whole; not if the kernel's shape follows the number of
+    channels."""
     return len(row) == len(whole) and all(n in (1, m) for n, m in zip(row, whole, strict=True))
 
 
@@ -233,7 +235,7 @@ def without_layouts(case: CasePlan, but: str = "") -> CasePlan:
 def only_first(
     kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, first: Mapping[str, Array], bound: Bound
 ) -> Evidence | None:
-    """The first call of a run returned what no later one does: later ones repeat each other. Eleven calls."""
+    """The first call of a run returned what no later one does, and the later ones agree. Eleven calls."""
     answers = answered(kernel, case, dtype, [inputs] * MANY)
     names = [name for name in common(answers) if name in first]
     same = [name for name in names if all(equal(answers[0][name], answer[name]) for answer in answers)]
@@ -258,7 +260,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
 }
 """The behaviours by id in the catalogue."""
 UNREPEATABLE = ("stateful", "nondeterministic")
-"""Results of such a kernel differ for this reason alone, so no other behaviour can be tested."""
+"""Results of such a kernel differ from call to call, so no other behaviour can be tested."""
 
 
 def behaviours(
@@ -309,7 +311,7 @@ def equal(one: Array, other: Array) -> bool:
 
 
 def adds_up(steps: Sequence[tuple[Array, Array]], bound: Array | float) -> bool:
-    """Whether each pair differs by the same amount, and not by nothing."""
+    """Whether all pairs differ by the same nonzero amount."""
     before, after = steps[0]
     if not exceeds(before, after, bound):
         return False
@@ -337,10 +339,8 @@ def evaluated(case: CasePlan, dtype: str, inputs: Inputs) -> Mapping[str, Array]
 def independent(
     together: Mapping[str, Array], alone: Mapping[str, Array], dim: Dim, start: int, bound: Bound
 ) -> dict[str, Part]:
-    """The outputs whose row the reference computes the same alone and in the batch, with the row's part of each.
-
-    One without such rows says nothing: a wrong formula may read what the reference does not.
-    """
+    """The outputs whose row the reference computes the same alone and in the batch, with that row's part of each. Other
+    outputs prove nothing: a wrong formula may read what the reference does not."""
     parts = {}
     for name, whole in together.items():
         row = alone[name]

@@ -25,7 +25,7 @@ BAND_WEIGHT = 1.5
 OPERAND_WEIGHT = 0.25
 """There are many sets of operands, so a simple hypothesis is preferred."""
 FEW = 3
-"""From this many numbers on, a match is not chance: any two lie on a line, or are each other's reverse."""
+"""From this many numbers on, a match is no coincidence: any two numbers lie on a line, or are each other's reverse."""
 DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 
 Change = Callable[[Prediction], Prediction]
@@ -33,8 +33,8 @@ Change = Callable[[Prediction], Prediction]
 
 @dataclass(frozen=True)
 class Result:
-    """What is returned as a tensor: `form` with the reference's expression for it (or for another one, `source`) in the
-    place of `{}`."""
+    """What is returned as a tensor: in `form`, `{}` stands for the reference's expression for it, or for that of
+    `source`."""
 
     form: str
     source: str = ""
@@ -50,14 +50,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Cause:
-    """A hypothesis: an `alteration` of the reference, or a `change` of what is predicted.
+    """A hypothesis: an `alteration` of the reference, or a `change` of the prediction.
 
-    `weight` is its cost against a simple hypothesis (0): for numbers fitted to the data, or for a range of error sizes
+    `weight` is its cost compared with a simple hypothesis (0): for fitted numbers, or for a range of error sizes
     instead of values. `shown_by` is the input that distinguishes it. `lossy`: exact except for lost precision.
     `shared`: it affects every tensor. `portable`: it means the same in another dtype. `counted` are the numbers of
-    elements that a factor may come from: at other sizes it is another number. `only` are the tensors that it concerns
-    where each has causes of its own (none: all). `results` are the tensors that a `change` gives, as expressions;
-    `expression` says what no alteration and no result says.
+    elements that a factor may come from; at other sizes it is another number. `only` are the tensors it concerns, if
+    each has causes of its own (none: all). `results` are the tensors that a `change` gives, as expressions;
+    `expression` is used where neither an alteration nor a result has one.
     """
 
     id: str
@@ -99,7 +99,7 @@ def multiplied(names: Iterable[str], factor: float) -> Change:
 
 
 def narrowed(names: Iterable[str], target: Format, digits: int, most: float = ERROR_BOUND) -> tuple[Change, Change]:
-    """Two changes: tensors are stored in a lower precision, to within `most` of its unit roundoffs, or computed in
+    """Two changes: tensors stored in a lower precision, to within `most` of its unit roundoffs, and tensors computed in
     it."""
     names = tuple(names)
     stored = changed(names, lambda predicted: predicted.stored(target.unit_roundoff * most / ERROR_BOUND))
@@ -107,15 +107,15 @@ def narrowed(names: Iterable[str], target: Format, digits: int, most: float = ER
 
 
 def formats_below(dtype: str) -> frozenset[str]:
-    """The formats in which a step loses digits that a careful implementation of `dtype` keeps; of two with as many
-    digits the dtype itself."""
+    """The formats in which a step loses digits that a careful implementation of `dtype` keeps. Of two with equally many
+    digits, only the dtype itself."""
     most = DIGITS[COMPUTED_IN.get(dtype, dtype)]
     digits = {name: target.digits for name, target in FORMATS.items() if target.digits < most}
     return frozenset(name for name, n in digits.items() if n != DIGITS[dtype] or name == dtype)
 
 
 def standing_causes(evaluator: Evaluator) -> list[Cause]:
-    """The hypotheses that do not depend on what was observed."""
+    """The hypotheses that do not depend on the observed tensors."""
     variants = evaluator.op.variants(evaluator.case.params, evaluator.shapes)
     return [*map(from_variant, variants), *attributes(evaluator), *operands(evaluator)]
 

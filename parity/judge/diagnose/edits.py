@@ -24,41 +24,43 @@ from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.fits import newton
 
 MAX_ELEMENTS = 1 << 14
-"""Elements of all inputs that wrong tensors are computed from; thousands of edits of larger ones take minutes."""
+"""The most input elements, of the inputs that wrong tensors depend on: thousands of edits of larger ones take
+minutes."""
 MAX_KEPT = 24
 MAX_TARGETS = 2
 OF_A_PART = ("without one", "without tail")
-"""The changes of a result that leave a part of it out."""
+"""The edits of a result that leave a part of it out."""
 FIT_STEPS = 6
 FIT_STEP = 2.0**-20
 GAPS, FEW_COMPARED = 9, 4
-"""How many places a threshold is tried at in a round, and the fewest values that tell where it is."""
+"""How many thresholds are tried in a round, and the fewest values that determine a threshold."""
 OF_ANY_SIZE = ("plus", "floor", "cap")
 DECADES = (1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 1.0, -1e-2, -1.0, -100.0)
-"""Where the search for an added number begins."""
+"""Starts of the search for an added number."""
 LIMITS = ("floor", "cap")
 QUANTILES = (0.02, 0.1, 0.25, 0.4, 0.6, 0.75, 0.9, 0.98)
-"""Of the values that are limited: where the search for the limit begins, which outside of them would change nothing."""
+"""Starts of the search for a limit, as quantiles of the limited values: a limit outside of them changes nothing."""
 GRADIENT = "grad."
 FEW_CHARACTERS = 150
-"""Edits of the backward pass that take more words may be those of a value without a gradient."""
+"""If the shortest edit of the backward pass is longer, values without a gradient are tried too."""
 PER_CHARACTER = 1e-3
-"""Of two forms that explain as much, the one with the shorter expression comes first."""
+"""Among forms that explain equally much, the one with the shorter expression comes first."""
 BELIEF = 0.3
 """The weight of an edit of cost 1; a named variant has 0, so it comes first if both explain."""
 OVERFLOW = 1.0
 CLOSE = 2.0**-7
-"""An edit that leaves less of an error is worth the runs that say how accurate a careful implementation of it is."""
+"""An edit that leaves less of the error is worth further runs, which measure the error of a careful implementation of
+it."""
 MOST_OWN = 12
 NEAR = 4.0
-"""The trial computes in float64, whose rounding may add to the difference."""
+"""Room for the trial's own rounding in float64."""
 
 
 @dataclass
 class WorkBudget:
-    """The work that a finding is worth, in steps of a program (3 to 4 microseconds each for tensors of a few hundred
-    elements), so that what is found does not depend on the machine. `untried` counts the edits for which it did not
-    suffice, the least probable ones."""
+    """The work for one finding, in computed steps of a program (3 to 4 microseconds each for tensors of a few hundred
+    elements), so the result does not depend on the machine. `untried` counts the edits that were left out, the least
+    probable ones."""
 
     left: int = 800_000
     most: int = 200_000
@@ -67,8 +69,8 @@ class WorkBudget:
     def spent_on(
         self, edits: Iterable[Edit], trial: Trial, n_steps: int, right: frozenset[int] = frozenset()
     ) -> Iterator[Edit]:
-        """The edits, while their work is at most `most` and what is left; if there may be too many of about `n_steps`
-        steps, those first that are not at steps which `right` tensors follow from too, and the simplest."""
+        """The edits, as long as their work is at most `most` and the budget lasts. If about `n_steps` steps may be too
+        many, edits of steps that no `right` tensor depends on come first, then the simplest."""
         listed, start = list(edits), trial.work
         if len(listed) * n_steps > self.most:
             listed.sort(key=lambda e: (e.kind in OF_ANY_SIZE, not right.isdisjoint(e.positions), e.cost))
@@ -82,11 +84,11 @@ class WorkBudget:
 
 
 OF_A_PASS: Mapping[str, int] = {"left": 300_000, "most": 60_000}
-"""The budget of what only the tolerance hides."""
+"""The budget for a deviation that passes the tolerance."""
 
 
 TRACED = 12
-"""What a step costs that is differentiated, in steps that are computed."""
+"""The cost of differentiating a step, in computed steps."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ class Match:
 
     @property
     def cost(self) -> float:
-        """That of the edit. An overflow that explains is no chance, although the zeros that it leaves are easy."""
+        """The weight of the edit. An overflow that explains NaN is no coincidence, although the zeros it leaves are
+        easy to explain."""
         return self.edit.cost - (OVERFLOW if self.overflows else 0.0)
 
     def _named(self) -> tuple[str, Mapping[str, Any]]:
@@ -152,8 +155,8 @@ def edit_causes(origin: KernelExplanation, budget: WorkBudget | None = None, *, 
 
 @np.errstate(all="ignore")
 def fitted_causes(origin: KernelExplanation, budget: WorkBudget | None = None) -> list[Cause]:
-    """The edits with one fitted number that explain most of what `origin` leaves wrong: evidence only if other inputs
-    confirm the number."""
+    """The edits with one fitted number that explain most of what `origin` leaves wrong. They are evidence only if other
+    inputs confirm the number."""
     if is_beyond(origin):
         return []
     budget = budget or WorkBudget()
@@ -163,8 +166,7 @@ def fitted_causes(origin: KernelExplanation, budget: WorkBudget | None = None) -
 
 
 def is_beyond(origin: KernelExplanation) -> bool:
-    """Whether no edit is tried: the cause has a change of the prediction, or what the wrong tensors are computed from
-    is large."""
+    """Whether edits are skipped: a cause changes the prediction, or the inputs of the wrong tensors are too large."""
     if any(cause.change is not None for cause in origin.causes):
         return True
     evaluator = origin.evaluator
@@ -184,7 +186,7 @@ def forms(origin: KernelExplanation) -> Iterator[Mapping[str, Any]]:
 
 
 def lossy_forms(origin: KernelExplanation) -> Iterator[Mapping[str, Any]]:
-    """The forms that are right in exact arithmetic alone, as options: a kernel may have one of them, and a fault."""
+    """The forms that are equal in exact arithmetic only, as options: a kernel may use one of them and have a fault."""
     if not origin.causes:
         evaluator = origin.evaluator
         variants = evaluator.op.variants(evaluator.case.params, evaluator.shapes)
@@ -192,13 +194,13 @@ def lossy_forms(origin: KernelExplanation) -> Iterator[Mapping[str, Any]]:
 
 
 def shortened(value: float) -> Iterator[float]:
-    """0, and a fitted number with more and more digits: data do not determine the last ones, and people write few."""
+    """0, and a fitted number with more and more digits: people write few, and data do not determine the last ones."""
     yield 0.0
     yield from (float(f"{value:.{digits}g}") for digits in range(1, 18))
 
 
 class Scan:
-    """All edits of one form of the reference, altered as an explanation says, against what that leaves wrong."""
+    """All edits of one form of the reference, altered by an explanation, compared with the tensors it leaves wrong."""
 
     def __init__(self, origin: KernelExplanation, form: Mapping[str, Any], *, rounding: bool) -> None:
         self._evaluator, self._form, self._rounding = origin.evaluator, form, rounding
@@ -226,7 +228,7 @@ class Scan:
         self._forward = {name for name in self._wrong if not name.startswith(GRADIENT)}
 
     def _name_of(self, edit: Edit) -> str:
-        """An option stored as float32 has its own id, and so has one for which the op names another value."""
+        """The id of an edit's cause: an option stored as float32 has its own, as has one that the op names."""
         option = option_of(self._program, edit)
         if option and "float32" in (edit.value, edit.value[-1] if isinstance(edit.value, tuple) else ""):
             return "attribute-precision"
@@ -238,24 +240,25 @@ class Scan:
         return match.cost + PER_CHARACTER * len(described(self._program, match.edit))
 
     def says_all(self, match: Match) -> bool:
-        """Whether an edit explains all wrong tensors, and in few words."""
+        """Whether an edit explains all wrong tensors, with a short expression."""
         whole = match.tensors >= self._wrong.keys()
         return whole and len(described(self._program, match.edit)) <= FEW_CHARACTERS
 
     def _limit(self, name: str) -> float:
-        """Roughly how much a prediction may differ from the observed tensor."""
+        """How far, roughly, a prediction may differ from the observed tensor."""
         values = np.abs(self._wrong[name], dtype=np.float64)
         size = float(np.max(values, initial=0.0, where=np.isfinite(values)))
         unit = float(np.finfo(self._wrong[name].dtype).eps)
         return NEAR * ERROR_BOUND * max(self._evaluator.base[name].envelope.max, size * unit)
 
     def _little_of(self, name: str) -> float:
-        """The root mean square that a close prediction may leave of the error; below 0 where nothing is exact."""
+        """The largest root mean square that a close prediction may leave; below 0 if there are no exact values."""
         exact = self._evaluator.base[name].values
         return -1.0 if exact is None else CLOSE * size(np.asarray(self._wrong[name] - exact)).rms
 
     def _screen(self, name: str, origin: KernelExplanation) -> tuple[int, float, float]:
-        """The element with the largest finite error, its value, and how far from it no prediction fits or is close."""
+        """The element with the largest finite error, its value, and the largest distance from it at which a prediction
+        may still fit or be close."""
         observed, excused = np.ravel(self._wrong[name]), self._evaluator.envelopes[name].excused
         error = np.abs(observed - np.ravel(np.asarray(origin.prediction[name].values)))
         usable = np.isfinite(error) if excused is None else np.isfinite(error) & ~np.ravel(excused)
@@ -267,11 +270,11 @@ class Scan:
 
     @property
     def targets(self) -> list[str]:
-        """The wrong tensors: outputs before gradients, those of few steps first."""
+        """The wrong tensors: outputs before gradients, those with few steps first."""
         return sorted(self._wrong, key=lambda name: (name not in self._forward, self._trial.costs[name]))
 
     def matches(self, target: str, budget: WorkBudget) -> Iterator[Match]:
-        """The edits that explain a tensor, with all others that they explain."""
+        """The edits that explain a tensor, each with the other tensors it explains."""
         edits = (edit for edit in edits_of(self._program, self._trial.shapes, target) if self._is_tried(edit))
         for edit in budget.spent_on(edits, self._trial, self._trial.costs[target], self._right):
             yield from self._matched(edit, target)
@@ -294,7 +297,7 @@ class Scan:
         return not name or (self._rounding and name in self._formats)
 
     def _matched(self, edit: Edit, target: str) -> Iterator[Match]:
-        """An edit if it explains a tensor, alone or with the gradients that follow from it."""
+        """An edit as a match if it explains a tensor, alone or with the gradients that follow from it."""
         if target in self._lost and not format_of(edit):
             return
         if not self._fits(target, self._trial.output(edit, target), edit):
@@ -340,11 +343,9 @@ class Scan:
         return value
 
     def _threshold(self, edit: Edit, target: str) -> float | None:
-        """The number with which a value is compared that comes closest to the target; None if none has an effect.
-
-        The result changes only where the number passes one of the compared values: the best of some of these gaps, then
-        of those around it.
-        """
+        """The threshold that comes closest to the target; None if no threshold has an effect. The result changes only
+        where the threshold passes a compared value: some of the gaps between values are tried, then those around the
+        best one."""
         observed, unit = self._wrong[target], self._compared_with(edit)
         gaps = self._gaps(edit) / unit if unit else np.zeros(0)
         if not gaps.size or not np.isfinite(observed).all():
@@ -373,12 +374,12 @@ class Scan:
         return edit.operand != RESULT and is_number(self._program, step.operands[edit.operand])
 
     def _compared_with(self, edit: Edit) -> float:
-        """The number that a factor multiplies; 1 where the number itself is replaced."""
+        """The number that a factor multiplies; 1 if the number itself is replaced."""
         operand = self._program.steps[edit.positions[0]].operands[edit.operand]
         return float(self._trial.value(operand.index)) if edit.kind == "times" and isinstance(operand, Ref) else 1.0
 
     def _gaps(self, edit: Edit) -> Array:
-        """Numbers between the different values that are compared, and one beyond either end."""
+        """Numbers between the compared values, and one beyond either end."""
         steps = [self._program.steps[position] for position in edit.positions]
         others = [step.operands[1 - edit.operand] for step in steps]
         given = [np.ravel(self._trial.value(other.index)) for other in others if isinstance(other, Ref)]
@@ -423,8 +424,9 @@ class Scan:
         yield Match(again, tensors, self._form, self._name_of(edit))
 
     def _fits(self, name: str, values: Array | None, edit: Edit | None = None) -> bool:
-        """Whether a prediction matches the observed tensor: roughly, then by the error bound; or closely, and by the
-        bound of a careful implementation of the edit. Most do not in the element with the largest error."""
+        """Whether a prediction matches the observed tensor within the error bound; or is close, and within the error
+        bound of a careful implementation of the edit. Most predictions fail already in the element with the largest
+        error."""
         index, value, most = self._screens[name]
         if values is not None and values.size > index and abs(values.item(index) - value) > most:
             return False
@@ -433,18 +435,19 @@ class Scan:
         return edit is not None and values is not None and self._close(name, values) and self._fits_its_own(name, edit)
 
     def _close(self, name: str, values: Array) -> bool:
-        """Whether a prediction leaves little of the error."""
+        """Whether a prediction leaves only a small part of the error."""
         observed, limit = self._wrong[name], self._little[name]
         if values.dtype.kind != "f" or values.shape != observed.shape:
             return False
         left = np.abs(observed - values)
-        # The largest is at most as far above the root mean square; most edits leave more than that.
+        # The largest error is at most this far above the root mean square; most edits leave more than that.
         if left.max(initial=0.0) > limit * math.sqrt(left.size):
             return False
         return size(left).rms <= limit and bool(np.isfinite(values).all())
 
     def _fits_its_own(self, name: str, edit: Edit) -> bool:
-        """Whether the observed tensor is as near to an edit's prediction as a careful implementation of it."""
+        """Whether the observed tensor is as close to an edit's prediction as a careful implementation of it would
+        be."""
         if self._n_own >= MOST_OWN:
             return False
         self._n_own += 1
@@ -460,7 +463,7 @@ class Scan:
         return ratio(self._wrong[name], replace(predicted, envelope=predicted.envelope.joined(own[name]))) < ERROR_BOUND
 
     def _fits_the_bound(self, name: str, values: Array | None) -> bool:
-        """Whether a prediction matches the observed tensor: roughly, then by the error bound."""
+        """Whether a prediction lies within the error bound of the observed tensor, checked roughly first."""
         observed = self._wrong[name]
         if values is None or values.dtype.kind not in "fi" or values.shape != observed.shape:
             return False

@@ -38,8 +38,7 @@ BAND_RUNS = 6
 LOSSY = 1.5
 """An algorithm counts as unstable if its error is 1.5 times that of a careful implementation."""
 WIDE = 8.0
-"""A kernel with the same algorithm may sum in another order, with an error larger by this factor than the
-reference's."""
+"""A kernel with the same algorithm may sum in another order; its error may be larger by this factor."""
 OWN_RUNS = 4
 MAX_CACHED_ELEMENTS = 1 << 22
 
@@ -131,10 +130,10 @@ Observed = Mapping[str, Array | None]
 
 
 class Evaluator:
-    """Predicts what alterations give for one case in one dtype, and remembers the predictions.
+    """Predicts what alterations give for one case in one dtype, and caches the predictions.
 
-    `universal`: a cause means the same for all inputs, and has no numbers of these. `chosen` are gradients that may be
-    others than the oracle's: no prediction has to hold where they are valid.
+    `universal`: the numbers of a cause must hold for all inputs, so they cannot be those of these inputs. `chosen` are
+    gradients for which several values are valid: where the backend's choice is valid, no prediction has to match.
     """
 
     universal = False
@@ -209,8 +208,8 @@ class Evaluator:
         return {n: with_band(predicted, bands[n]) for n, predicted in prediction.items()}
 
     def _resized(self, alteration: Alteration) -> Prediction:
-        """The outputs of an alteration that gives them other shapes, and no gradients, since no grad_output fits;
-        nothing if the shapes stay."""
+        """The outputs of an alteration that changes their shapes; no gradients, since no grad_output fits. Nothing if
+        the shapes stay."""
         tensors = self.tensors(alteration)
         if len(tensors) == len(self.inputs) - len(alteration.absent):
             return {}
@@ -221,7 +220,7 @@ class Evaluator:
         return absent | {name: Predicted(values[name], own[name]) for name in values if name in absent}
 
     def predicted(self, name: str, values: Array) -> Predicted:
-        """The prediction that a tensor holds these values, to within the error bound of the oracle's."""
+        """The prediction that a tensor holds these values, within the oracle's error bound."""
         wide = values.astype(self._exact[name].dtype, copy=False)
         return Predicted(wide, self.envelopes[name].joined(Envelope.relative(FLOOR[self.dtype], wide)))
 
@@ -234,7 +233,7 @@ class Evaluator:
         return self._own[key]
 
     def _at_kinks(self, envelopes: Mapping[str, Envelope]) -> Mapping[str, Envelope]:
-        """The envelopes as they are for gradients that are a choice."""
+        """The envelopes, adjusted where gradients are a choice."""
         if self.chosen is None:
             return envelopes
         unit = UNIT_ROUNDOFF[self.dtype]
@@ -294,7 +293,7 @@ class Evaluator:
         return replace(self.case, params=replace(self.case.params, **alteration.params))
 
     def _changes_shapes(self, alteration: Alteration) -> bool:
-        """Whether the altered params give an output another shape; IncompatibleError if they do not fit the inputs."""
+        """Whether the altered params change an output's shape; IncompatibleError if they do not fit the inputs."""
         try:
             after = self.op.infer_shapes(self._changed_case(alteration).params, self.shapes).outputs
         except ValueError as error:
@@ -302,7 +301,7 @@ class Evaluator:
         return any(name in self._exact and self._exact[name].shape != shape for name, shape in after.items())
 
     def tensors(self, alteration: Alteration) -> dict[str, Array]:
-        """The altered inputs, without grad_outputs if other params give the outputs other shapes."""
+        """The altered inputs, without grad_outputs if other params change the outputs' shapes."""
         kept = {name: values for name, values in self.inputs.items() if name not in alteration.absent}
         if alteration.params and self._changes_shapes(alteration):
             kept = {name: values for name, values in kept.items() if not self.op.is_grad_output(name)}
@@ -314,8 +313,8 @@ class Evaluator:
 
 
 def excusing(chosen: Chosen, evaluator: Evaluator, observed: Observed) -> Evaluator:
-    """The evaluator for a backend whose gradients are a choice at kinks: it excuses the valid ones, or all kinks if
-    other elements are wrong, since the error there may have another size."""
+    """The evaluator for a backend whose gradients are a choice at kinks. It excludes the valid choices from comparison;
+    all kinks, if other elements are wrong, since the error there may have another size."""
     e, everywhere = evaluator, replace(chosen, valid=chosen.kinks)
     oracle = {name: predicted.values for name, predicted in e.base.items() if predicted.values is not None}
     narrow = Evaluator(e.case, e.dtype, e.inputs, oracle, e.envelopes, e.op, everywhere)
@@ -325,7 +324,7 @@ def excusing(chosen: Chosen, evaluator: Evaluator, observed: Observed) -> Evalua
 
 
 def with_band(predicted: Predicted, band: Envelope) -> Predicted:
-    """A prediction for an algorithm with the error `band`, if that is more than rounding."""
+    """A prediction for an algorithm with the error `band`, if that exceeds rounding."""
     if band.excused is None and band.rms < LOSSY * predicted.envelope.rms:
         return predicted
     # If an algorithm loses precision by chance, a kernel does so in other groups than the reference.
@@ -351,5 +350,5 @@ def ratios(observed: Observed, prediction: Prediction) -> dict[str, float]:
 
 
 def worst(values: Iterable[float]) -> float:
-    """The largest, 0 of none."""
+    """The largest value, 0 if there is none."""
     return max(values, default=0.0)

@@ -1,4 +1,4 @@
-"""An explanation: causes, alone or together, the prediction that follows, and the error ratios that it leaves.
+"""An explanation: one or more causes, the prediction that follows, and the error ratios that remain.
 
 A cause may hold for some tensors only: the forward pass can be wrong and the backward pass right. An explanation is
 complete if every tensor lies within the error bound of its prediction.
@@ -22,11 +22,11 @@ from parity.judge.diagnose.expressions import expression_of
 BAND = 1000.0
 """An unstable algorithm explains errors of at least this part of its own."""
 MAX_BURDEN = 2.75
-"""At most one fitted number, or an error in one part: more of them together explain anything."""
+"""At most one fitted number, or one local error: several of them together explain anything."""
 COST = 2.0
 EXCEPTION_COST = 0.25
 SHARED_EXCEPTION_COST = 1.0
-"""A wrong statistic changes every tensor, so an exception from it costs more."""
+"""A wrong statistic changes every tensor, so an exception to it costs more."""
 MUCH_WORSE = 16.0
 CLEAR = 2.0
 MAX_REFINED = 1e6
@@ -61,7 +61,7 @@ class KernelExplanation:
 
     @property
     def score(self) -> float:
-        """The remaining error, in powers of two beyond chance."""
+        """The remaining error in powers of two, as far as it is not a coincidence."""
         return sum(math.log2(min(max(value, CLEAR), 2.0**60)) for value in self.left.values())
 
     def improves(self, origin: KernelExplanation) -> bool:
@@ -82,8 +82,8 @@ class KernelExplanation:
 
     @property
     def rank(self) -> tuple[float, float, int, float]:
-        """Smaller is better; among complete explanations, the one with the smallest weight, a formula before a change
-        of its result, and few options before many."""
+        """Sort key, smaller is better: complete explanations by weight, a formula before a change of its result, few
+        options before many."""
         changes = sum(max(0, len(c.alteration.params) - 1) if c.alteration else 1 for c in self.causes)
         return (0.0 if self.explains else self.score, self.weight, changes, worst(self.left.values()))
 
@@ -98,7 +98,7 @@ class KernelExplanation:
         return together(self.causes)
 
     def expression(self, cause: Cause) -> str:
-        """The expression that one of the causes changes, after those before it; "" if it is none."""
+        """The expression that one of the causes changes, given those before it; "" if it is none of them."""
         before = [c for c in self.causes[: self.causes.index(cause)] if c.only == cause.only]
         return expression_of(self.evaluator, cause, together(before))
 
@@ -115,7 +115,7 @@ class KernelExplanation:
         return None if prediction is None else self._merged(cause, concerned(prediction, cause.only))
 
     def _merged(self, cause: Cause, prediction: Prediction) -> KernelExplanation:
-        """Takes from `prediction` the tensors in which the remaining error does not grow."""
+        """Removes from `prediction` the tensors whose remaining error does not shrink."""
         taken, left, exceptions = dict(self.prediction), dict(self.left), self.exceptions
         comparable = {name: predicted for name, predicted in prediction.items() if name in self.left}
         for name, predicted in comparable.items():
@@ -136,7 +136,8 @@ class KernelExplanation:
         return all(cause.portable and not cause.lossy for cause in self.causes)
 
     def refined(self) -> KernelExplanation:
-        """With the error bound of a careful implementation of its causes, where the oracle's own is too narrow."""
+        """The explanation with the error bound of a careful implementation of its causes, where the oracle's is too
+        narrow."""
         if self.explains or not self.alteration.key or not any(c.alteration for c in self.causes):
             return self
         if any(c.change for c in self.causes) or worst(self.left.values()) > MAX_REFINED:
@@ -189,10 +190,8 @@ def unaltered(evaluator: Evaluator, observed: Observed, exact: Collection[str] =
 
 
 def credible(values: Array | None, predicted: Predicted, before: float) -> bool:
-    """Whether an error that only a lossy algorithm explains is about as large as that algorithm's.
-
-    Where the algorithm overflows, so must the observed tensor.
-    """
+    """Whether an error that only a lossy algorithm explains is about as large as that algorithm's. If the algorithm
+    overflows, the observed tensor must too."""
     if not predicted.unstable or before < ERROR_BOUND or values is None or predicted.values is None:
         return True
     if predicted.envelope.excused is not None and np.isfinite(values).all():

@@ -12,7 +12,7 @@ from parity.judge.diagnose.evaluator import Alteration, Evaluator
 
 
 def expression_of(evaluator: Evaluator, cause: Cause, before: Alteration) -> str:
-    """The expression that a cause changes, after the alterations `before`; "" where it says only where an error is."""
+    """The expression that a cause changes, after the alterations `before`; "" if it only locates an error."""
     try:
         if cause.expression:
             return cause.expression

@@ -29,7 +29,7 @@ CellKey = tuple[str, str, str]
 
 
 def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
-    """The causes, the largest effect first; before them, that others explain as much; last, what is unexplained."""
+    """The causes, the largest effect first; before them a note if others explain as much; last, what is unexplained."""
     best, start = result.best, result.start
     rows = [diagnosis(cell, cause, needing, result) for cause, needing in result.needed if needing]
     rows.sort(key=lambda row: -(row.residual_before or 0.0))
@@ -42,7 +42,7 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
         if best.left[n] >= ERROR_BOUND or (start.left[n] >= ERROR_BOUND and n not in named)
     }
     for name, behaviour in result.behaviours:
-        # A sum that grows, or a function, is that of some tensors; the other behaviours show in all.
+        # A growing sum or an approximated function belongs to some tensors; other behaviours affect all.
         some = "slope" in behaviour or name == APPROXIMATED
         tensors = tuple(n for n in start.wrong if not some or n in behaviour["tensors"])
         before = worst(start.left[n] for n in tensors)
@@ -59,11 +59,11 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
 
 
 NARROWED = {"narrow-accumulation": "running totals", "reduced-precision": "steps"}
-"""What is in the dtype where a behaviour shows that digits are lost there."""
+"""The dtype's role where a behaviour shows lost digits."""
 
 
 def computed_narrow(name: str, tensors: Sequence[str], evaluator: Evaluator) -> dict[str, str]:
-    """What a kernel computes that loses digits in a narrow dtype; nothing for other behaviours."""
+    """The computation that loses digits in a narrow dtype, in words; nothing for other behaviours."""
     if name not in NARROWED:
         return {}
     result = Result(f"{{}} with {NARROWED[name]} in {evaluator.dtype}")

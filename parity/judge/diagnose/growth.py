@@ -27,7 +27,7 @@ MOST = 1 << 17
 SLOPE = 0.25
 """The least growth, as a power of the length: half of that for random signs."""
 STARTED = 0.05
-"""The least growth over the first lengths; else the longest, which costs most, is not asked for."""
+"""The least growth over the first lengths; without it the longest length, the most expensive one, is not called."""
 FACTORS = (2, 3, 5)
 PLAIN = 1
 """The number of generic inputs whose values are of the usual size."""
@@ -99,8 +99,8 @@ def lengthened(
 
 
 def resized(case: CasePlan, inputs: Mapping[str, Array]) -> tuple[CasePlan, Mapping[str, Array]] | None:
-    """The case with generic inputs, its options, and another length of every dimension that may have one, all
-    different and multiples of what they were, so that windows and heads fit; None if none may."""
+    """The case with generic inputs, its options, and a new length for every dimension that may change. All lengths
+    differ and are multiples of the old ones, so that windows and heads fit. None if no dimension may change."""
     larger: tuple[CasePlan, Mapping[str, Array]] | None = None
     taken = {dim.size for dim in sizes_of(case, inputs)}
     for dim in list(sizes_of(case, inputs)):
@@ -114,13 +114,14 @@ def resized(case: CasePlan, inputs: Mapping[str, Array]) -> tuple[CasePlan, Mapp
 
 
 def begun(lengths: list[int], ratios: list[float]) -> bool:
-    """Whether an error has grown from the first length to the last; between two of them chance may be larger."""
+    """Whether an error has grown from the first length to the last; in between it may be larger by chance."""
     finite = all(np.isfinite(ratios)) and min(ratios) > 0
     return finite and bool(np.log(ratios[-1] / ratios[0]) >= STARTED * np.log(lengths[-1] / lengths[0]))
 
 
 def slope(lengths: list[int], ratios: list[float]) -> float:
-    """The exponent of the growth: the smaller one of the whole range and its second half, 0 for what is not finite."""
+    """The exponent of the growth: the smaller of that over the whole range and over its second half, 0 if not
+    finite."""
     if not all(np.isfinite(ratios)) or min(ratios) <= 0:
         return 0.0
     logs, sizes = np.log(ratios), np.log(lengths)

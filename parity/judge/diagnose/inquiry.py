@@ -1,7 +1,7 @@
 """Diagnoses a backend by calling it again.
 
-A search on its results gives explanations; edits of the reference give more. Each must also predict the backend's
-results for other inputs, drawn so that explanations differ. Explanations that fail there are dropped.
+A search on its results gives explanations; edits of the reference give more. Each explanation must also predict the
+backend's results for other inputs, drawn so that explanations differ. Those that fail are dropped.
 """
 
 from __future__ import annotations
@@ -39,30 +39,31 @@ from parity.judge.diagnose.weights import copied, edit_of, n_results, otherwise,
 
 FEW_ELEMENTS = 32
 N_PROBES, N_DRAWN = 2, 6
-"""Other inputs to try; some are of no use, since their options choose another branch."""
+"""Other inputs to try; some are useless, since their options choose another branch."""
 SMALL = 2048
 """Up to this many input elements, a case is searched as it is: thousands of edits take seconds."""
 MOST_QUESTIONS = 30
 MAX_TRANSFERRED = 8
 TIED = 0.3
 MOST_ALONE = 6
-"""More wrong tensors are not searched for one by one: each takes as long as all together."""
+"""With more wrong tensors, they are not searched one by one: each takes as long as all together."""
 FAR = 8.0
-"""How much larger numbers are that show the limits of a formula."""
+"""The factor for larger numbers, which show the limits of a formula."""
 SAME = 0.25
 """Two errors are the same if they differ by at most a quarter."""
 DIGITS_LOST = 2.0**-4
-"""The most that steps in a narrow dtype lose, as a part of the values: 16 units of roundoff of bfloat16."""
+"""The most that steps in a narrow dtype lose, relative to the values: 16 unit roundoffs of bfloat16."""
 FINER = 2.0**8
-"""The least by which an error shrinks in float32 that comes from rounding to float16 (13 digits fewer) or bfloat16."""
+"""An error from rounding to float16 (13 digits fewer) or bfloat16 shrinks in float32 by at least this factor."""
 STORED = "attribute-precision"
-"""The id of options that are stored in float32: they differ where float32 does not hold them, as the user's."""
+"""The id for options stored in float32. Such an option must be one that float32 does not represent, as the user's
+are."""
 MOST_SAMPLED = 4096
 """The most elements of inputs for which a function is sampled."""
 N_COPIES = 6
-"""Results that tell one element of a tensor from another."""
+"""Errors that distinguish single elements of a tensor."""
 FEW_STEPS, MOST_TWO = 80, 8
-"""The longest program in which two mistakes are looked for of which neither alone helps, and how many first ones."""
+"""The longest program in which two mistakes are searched that hide each other, and how many first ones are tried."""
 N_ORIGINS = 3
 """The number of partial explanations to which edits are added."""
 
@@ -103,7 +104,7 @@ class Inquiry:
             return self._result(exact or self._same_in_float64())
 
     def _same_in_float64(self) -> Sequence[str]:
-        """The wrong tensors whose error is the same in float64: no algorithm that loses digits explains them."""
+        """The wrong tensors whose error is the same in float64; no algorithm that loses digits explains them."""
         evaluator, observed = self._question.evaluator, self._question.observed
         ask = self._kernel if evaluator.dtype != "float64" else None
         answer = None if ask is None else ask(evaluator.case, "float64", evaluator.inputs)
@@ -125,7 +126,7 @@ class Inquiry:
                 return result
         result = self._searched(exact)
         if result.best.explains and result.best.ids == {"reduced-precision"} and not result.best.is_exact:
-            # A running total in the format is more than a result in it.
+            # A running total in the format explains more than a result rounded to it.
             grown = self._grown(small)
             whole = any(set(result.start.wrong) <= set(evidence["tensors"]) for _, evidence in grown)
             return replace(result, best=result.start, behaviours=grown) if whole else result
@@ -135,7 +136,7 @@ class Inquiry:
         if result.best.explains and "localized" not in result.best.ids:
             return result
         if grown := self._grown(small) if self._question.evaluator.dtype in COMPUTED_IN else ():
-            # Where the sums lose most is no more than a consequence.
+            # Where the sums lose most is only a consequence.
             return replace(
                 result, best=result.start if "localized" in result.best.ids else result.best, behaviours=grown
             )
@@ -149,7 +150,7 @@ class Inquiry:
         return (None if same else self._milder()) or replace(result, behaviours=self._behaviours(small, result.best))
 
     def _milder(self) -> SearchResult | None:
-        """The lossy algorithm that milder inputs show, if the user's leave no digit that could show it."""
+        """The lossy algorithm that milder inputs identify, if the user's inputs leave no correct digit."""
         evaluator = self._question.evaluator
         start = unaltered(evaluator, self._question.observed)
         for part, inputs in milder_inputs(evaluator.case, evaluator.inputs) if self._kernel is not None else ():
@@ -163,7 +164,7 @@ class Inquiry:
         return None
 
     def _searched(self, exact: Sequence[str]) -> SearchResult:
-        """One named cause, else one edit, else several together, else one fitted number."""
+        """One named cause, else one edit, else several causes, else one fitted number."""
         first = self._search(exact, 1)
         named = complete(first)
         if self._kernel is not None and first.second is not None and first.second.explains:
@@ -189,8 +190,8 @@ class Inquiry:
         return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
 
     def _two_mistakes(self, first: SearchResult, origins: Sequence[KernelExplanation]) -> list[KernelExplanation]:
-        """An edit together with a named cause that alone leaves no less than nothing does: two mistakes in one formula
-        may hide each other. Not tried where a search of edits is expensive."""
+        """An edit together with a named cause that alone does not reduce the error: two mistakes in one formula may
+        hide each other. Skipped where a search of edits is expensive."""
         start, tried = first.start, [origin.ids for origin in origins]
         if self._kernel is None or not self.can_ask or len(structure(start.evaluator)) > FEW_STEPS:
             return []
@@ -204,8 +205,8 @@ class Inquiry:
         return []
 
     def _overflowing(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
-        """Those by an overflow in float16, the best first: a kernel that is narrow throughout has other errors where
-        nothing overflows. None if the backend cannot be called: what it returns may be the same everywhere."""
+        """The explanations by an overflow in float16, the best first: a kernel that is narrow throughout has other
+        errors where nothing overflows. None if the backend cannot be called."""
         if self._question.evaluator.dtype != "float16" or not self.can_ask:
             return []
         overflows = (e for e in explanations if e.explains and all(c.id == "narrow-overflow" for c in e.causes))
@@ -220,7 +221,7 @@ class Inquiry:
         owners: dict[str, tuple[Cause, set[str]]] = {}
         for name in start.wrong:
             alone = self._alone(name)._searched(exact).best
-            # Alone, the size of an error is explained by many a lossy algorithm that other tensors would refute.
+            # For one tensor alone, many lossy algorithms explain an error's size that other tensors would refute.
             for cause in alone.causes if alone.explains and alone.is_exact and "localized" not in alone.ids else ():
                 key = repr((cause.id, cause.parameters, cause.alteration and cause.alteration.key))
                 owners.setdefault(key, (cause, set()))[1].add(name)
@@ -230,7 +231,7 @@ class Inquiry:
         return SearchResult(best, n_asked=len(self.probes), untried=self._budget.untried)
 
     def _alone(self, name: str) -> Inquiry:
-        """The inquiry about one tensor, with the answers so far."""
+        """The inquiry about one tensor; it reuses the answers so far."""
 
         def about(questions: Sequence[Question]) -> list[Question]:
             return [replace(q, observed={name: q.observed.get(name)}) for q in questions]
@@ -241,8 +242,8 @@ class Inquiry:
         return alone
 
     def _withdrawn(self, first: SearchResult) -> SearchResult:
-        """Without an explanation by values that the backend's results for other inputs with the same options
-        contradict; where the error is remains."""
+        """Without the explanations by values that contradict the backend's results for other inputs with the same
+        options; explanations that locate the error remain."""
         if not (first.best.is_exact and first.best.causes and first.best.explains and self.alike):
             return first
         return replace(conclude(first.start, ()), second=first.best)
@@ -302,7 +303,7 @@ class Inquiry:
         return []
 
     def _reduced(self) -> Question | None:
-        """The smallest case with the same wrong tensors; None if the user's is small, or the backend cannot be
+        """The smallest case with the same wrong tensors; None if the user's is already small, or the backend cannot be
         called."""
         evaluator, kernel = self._question.evaluator, self._kernel
         if kernel is None or evaluator.n_elements <= SMALL:
@@ -378,7 +379,7 @@ class Inquiry:
         return (("reduced-precision", evidence),)
 
     def _ratios(self, case: CasePlan, inputs: Mapping[str, Array]) -> Mapping[str, float] | None:
-        """The ratios of root mean squares for other inputs; None without a result. The worst element's would grow with
+        """The ratios of root mean squares for other inputs; None without a result. The worst element would grow with
         the number of elements."""
         question = self._ask(case, inputs)
         if question is None:
@@ -398,7 +399,7 @@ class Inquiry:
 
     @cached_property
     def alike(self) -> Sequence[Question]:
-        """The backend's results for other inputs and the user's options: it may have some of them fixed."""
+        """The backend's results for other inputs and the user's options, some of which it may have hard-coded."""
         return self._some(range(KEEPS_ALL, 3 * self._n_drawn, 3))
 
     @cached_property
@@ -409,8 +410,8 @@ class Inquiry:
 
     @cached_property
     def _farther(self) -> Sequence[Question]:
-        """The backend's results for inputs that are all larger or all smaller, where clipping differs, and for the
-        user's with other sizes of their elements, which reach the same branches."""
+        """The backend's results for inputs that are all larger or all smaller, where clipping differs, and for inputs
+        with other magnitudes than the user's that reach the same branches."""
         evaluator = self._question.evaluator
         names = [name for name, values in evaluator.inputs.items() if values.dtype.kind == "f"]
         near = self._ask(evaluator.case, varied(evaluator.case, evaluator.inputs))
@@ -418,8 +419,7 @@ class Inquiry:
         return scaled if near is None else [near, *scaled]
 
     def _scaled(self, factor: float, names: Iterable[str]) -> Sequence[Question]:
-        """The backend's result for other inputs, of which `names` are multiplied; none if the reference is not finite
-        there."""
+        """The backend's result for other inputs, with `names` multiplied; none if the reference is not finite there."""
         case, inputs = generic(self._question.evaluator.case, KEEPS_ALL)
         fixed = {plan.name for plan in case.tensors if plan.fixed}
         scaled = {name: inputs[name] * factor for name in names if name in inputs and name not in fixed}
@@ -430,7 +430,7 @@ class Inquiry:
 
     @property
     def _n_drawn(self) -> int:
-        """How many other inputs may be tried: more of a case of few numbers, which tell little."""
+        """How many other inputs may be tried: more if the case has few numbers, which distinguish little."""
         return N_DRAWN if self._question.evaluator.n_elements >= FEW_ELEMENTS else 2 * N_DRAWN
 
     def _some(self, numbers: Iterable[int]) -> list[Question]:
@@ -455,11 +455,11 @@ class Inquiry:
         return Question(self._prepare(case, dtype, inputs, choosing), observed)
 
     def confirmed(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
-        """Those that also predict the results for other inputs and options, the best first."""
+        """The explanations that also predict the results for other inputs and options, the best first."""
         return self._confirmed(explanations, self.probes)
 
     def confirmed_here(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
-        """Those that also predict the results for other inputs with these options, the best first."""
+        """The explanations that also predict the results for other inputs with these options, the best first."""
         return self._confirmed(explanations, self.alike) if self.can_ask and self.alike else []
 
     def _confirmed(
@@ -472,7 +472,7 @@ class Inquiry:
         return sorted(kept, key=self._is_of_this_size)
 
     def _is_of_this_size(self, explanation: KernelExplanation) -> bool:
-        """Whether an edit does not predict the result for other sizes: several sizes of blocks give the same for one
+        """Whether an edit fails to predict the result for other sizes: several block sizes give the same for one
         length."""
         edits = any(cause.alteration is not None and cause.alteration.edits for cause in explanation.causes)
         return edits and not all(holds(explanation, question) for question in self.resized)
@@ -485,7 +485,7 @@ class Inquiry:
         return [*self._in_other_dtypes(explanation), *further]
 
     def _recounted(self, best: KernelExplanation) -> KernelExplanation:
-        """With the meanings of factors that the result for other sizes leaves."""
+        """The explanation, with only those meanings of factors that fit the result for other sizes."""
         if not any(cause.counted for cause in best.causes) or not self.resized:
             return best
         start = unaltered(self.resized[0].evaluator, self.resized[0].observed)
@@ -495,15 +495,15 @@ class Inquiry:
 
     @cached_property
     def resized(self) -> Sequence[Question]:
-        """The backend's result for other sizes, all different: which of them a factor comes from."""
+        """The backend's result for other sizes, all different: they show which size a factor comes from."""
         evaluator = self._question.evaluator
         other = resized(evaluator.case, evaluator.inputs)
         question = None if other is None else self._ask(*other)
         return () if question is None else (question,)
 
     def _in_other_dtypes(self, explanation: KernelExplanation) -> Sequence[Question]:
-        """The results in other dtypes, if an explanation must predict them too: one that predicts values, by an edit or
-        a fit."""
+        """The results in other dtypes, if an explanation must predict them too: one with an edit or a fitted number
+        must."""
         has_edits = any(cause.alteration is not None and cause.alteration.edits for cause in explanation.causes)
         return self._same if has_edits or (explanation.is_exact and not explanation.plain) else ()
 
@@ -521,10 +521,11 @@ class Inquiry:
         return [self._prepare(case, evaluator.dtype, inputs, {}) for case, inputs in drawn]
 
     def concluded(self, first: SearchResult, kept: Sequence[KernelExplanation]) -> SearchResult:
-        """The best remaining explanation; the others are rivals if the backend could not be called."""
+        """The search result with the best remaining explanation; the others are rivals if the backend could not be
+        called."""
         exact = [e for e in kept if e.is_exact]
         if kept[0].is_exact and len(exact) > 1 and self.can_ask:
-            # A range of error sizes holds nearly everywhere, so it never takes the place of values that fit.
+            # A range of error sizes holds nearly everywhere, so it never replaces values that fit.
             kept = [e for e in exact if all(holds(e, question) for question in self._farther)] or kept
         best = kept[0]
         rivals = [] if self.can_ask else [e for e in kept[1:] if e in first.rivals or self.is_rival(best, e)]
@@ -533,7 +534,7 @@ class Inquiry:
 
 
 def data_of(evaluator: Evaluator, name: str, values: Array | None) -> Observation | None:
-    """A tensor as it was returned, beside all values of the reference; None if it has another shape."""
+    """A returned tensor with all values of the reference; None if its shape differs."""
     exact, program = evaluator.base[name].values, evaluator.program(Alteration())
     if values is None or exact is None or values.shape != exact.shape or values.dtype.kind != "f":
         return None
@@ -542,7 +543,7 @@ def data_of(evaluator: Evaluator, name: str, values: Array | None) -> Observatio
 
 
 def structure(evaluator: Evaluator) -> list[str]:
-    """The names of a reference's steps: an edit fits programs with the same ones."""
+    """The names of a program's steps; an edit fits programs with equal names."""
     return [step.name for step in evaluator.program(Alteration()).steps]
 
 
@@ -565,7 +566,7 @@ def agree(evaluator: Evaluator, one: KernelExplanation, other: KernelExplanation
 
 
 def complete(result: SearchResult) -> list[KernelExplanation]:
-    """The explanations of a search that leave nothing, and say more than where."""
+    """The complete explanations of a search that do more than locate the error."""
     return [e for e in (result.best, *result.rivals) if e.causes and e.explains and "localized" not in e.ids]
 
 
@@ -576,13 +577,14 @@ def parts(first: SearchResult, single: Sequence[KernelExplanation]) -> list[Kern
 
 
 def extended(origin: KernelExplanation, causes: Iterable[Cause]) -> list[KernelExplanation]:
-    """`origin` with each cause that leaves less."""
+    """`origin` with each cause that reduces the error."""
     steps = (origin.extended(cause) for cause in causes)
     return [step.refined() for step in steps if step is not None and step.improves(origin)]
 
 
 def holds(explanation: KernelExplanation, probe: Question) -> bool:
-    """Whether an explanation predicts a result: exactly in the tensors it explains, in others with or without it."""
+    """Whether an explanation predicts a result: exactly in the tensors it explains, in others with or without its
+    causes."""
     wrong = unaltered(explanation.evaluator, explanation.observed).wrong
     start = unaltered(probe.evaluator, probe.observed)
     if start.explains and not explanation.is_exact:
@@ -598,7 +600,7 @@ def holds(explanation: KernelExplanation, probe: Question) -> bool:
 
 
 def fits(prediction: Prediction, start: KernelExplanation, probe: Question, wrong: Sequence[str]) -> bool:
-    """Whether a result is as predicted: in the `wrong` tensors with the causes, in others with or without them."""
+    """Whether a result agrees: with the causes in the `wrong` tensors, with or without them in others."""
     left = {n: ratio(probe.observed[n], defined(p)) for n, p in prediction.items() if n in start.left}
     return all(left.get(n, start.left[n]) < ERROR_BOUND for n in wrong if n in start.left) and all(
         min(value, left.get(n, value)) < ERROR_BOUND for n, value in start.left.items()
@@ -606,8 +608,8 @@ def fits(prediction: Prediction, start: KernelExplanation, probe: Question, wron
 
 
 def widened(prediction: Prediction, causes: Sequence[Cause], probe: Question) -> Prediction:
-    """A prediction with the error bound of a careful implementation of the causes, which may be less accurate than the
-    reference."""
+    """A prediction with the error bound of a careful implementation of the causes, which may be wider than the
+    reference's."""
     alteration = together(causes)
     if not alteration.edits:
         return prediction
@@ -616,7 +618,7 @@ def widened(prediction: Prediction, causes: Sequence[Cause], probe: Question) ->
 
 
 def defined(predicted: Predicted) -> Predicted:
-    """A prediction that is compared where it is finite, if anywhere: a kernel may guard against overflow."""
+    """A prediction that is compared only where it is finite: a kernel may guard against overflow."""
     if predicted.values is None or not (undefined := ~np.isfinite(predicted.values)).any() or undefined.all():
         return predicted
     excused = undefined if predicted.envelope.excused is None else undefined | predicted.envelope.excused
@@ -625,7 +627,8 @@ def defined(predicted: Predicted) -> Predicted:
 
 
 def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
-    """The same cause for other inputs: edits, changes and fitted numbers stay, others have those inputs' numbers."""
+    """The same cause for other inputs: edits, changes and fitted numbers stay, other causes take those inputs'
+    numbers."""
     if start.evaluator.universal or (cause.alteration is not None and cause.alteration.edits):
         yield cause
         return
@@ -636,7 +639,7 @@ def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
         return
     if cause.id == STORED:
         alike = [c for c in alike if c.shown_by == cause.shown_by]
-        # Where float32 holds the options, nothing differs.
+        # If float32 represents the options, nothing differs.
         yield from alike or [replace(cause, alteration=Alteration())]
         return
     if cause.counted:
@@ -645,7 +648,7 @@ def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
 
 
 def pool(start: KernelExplanation, like: Cause) -> Iterator[Cause]:
-    """The causes of the same kind that a search considers first."""
+    """The causes of the same kind, in the order of a search."""
     if like.alteration is None:
         yield from chain.from_iterable(proposals(start))
     elif like.portable:

@@ -16,12 +16,12 @@ from parity.judge.diagnose.evaluator import Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 
 MOST = 0.5
-"""An error at more than half of the locations is not local."""
+"""An error at more than half of the positions is not local."""
 FULL = 0.8
-"""A part whose elements nearly all hold the error is where it lies; some may be right by chance."""
+"""An error is in a part if nearly all of the part's elements have it; some may be right by chance."""
 FAINT = 64.0
 STRONG = 32.0
-"""Near the error bound, a few elements beyond it are the tail of an error that is everywhere."""
+"""If few elements exceed the error bound a little, they are the tail of an error that is everywhere."""
 
 
 def localized(origin: KernelExplanation) -> Iterator[Cause]:
@@ -44,7 +44,7 @@ def localized(origin: KernelExplanation) -> Iterator[Cause]:
 
 
 def excusing(masks: Mapping[str, NDArray[np.bool_]]) -> Change:
-    """The change that excludes some elements from comparison; none of a tensor that has another shape."""
+    """The change that excludes some elements from comparison; nothing if the tensor's shape differs."""
 
     def change(prediction: Prediction) -> Prediction:
         excused = {
@@ -58,7 +58,7 @@ def excusing(masks: Mapping[str, NDArray[np.bool_]]) -> Change:
 
 
 def narrow_step(origin: KernelExplanation) -> Iterator[Cause]:
-    """Errors in float64 of the size of one rounding to float32, or of a careful implementation in float32."""
+    """Errors in float64 as large as one rounding to float32, or as those of a careful implementation in float32."""
     observed, wrong = origin.observed, origin.wrong
     for change in narrowed(wrong, FORMATS["float32"], DIGITS["float64"]):
         wider = change(origin.prediction)
@@ -123,7 +123,7 @@ def along(hit: NDArray[np.intp], axis: int, length: int) -> str:
 
 
 def border(wrong: NDArray[np.bool_]) -> str:
-    """The axes at whose ends all of the error lies; empty if there are none."""
+    """The axes at whose ends the whole error lies; empty if there are none."""
     axes = [axis for axis in range(wrong.ndim) if wrong.shape[axis] > 2]
     for number in range(2, len(axes) + 1):
         for some in combinations(axes, number):
@@ -134,7 +134,7 @@ def border(wrong: NDArray[np.bool_]) -> str:
 
 
 def in_memory_order(hit: NDArray[np.intp], size: int) -> str:
-    """The elements with the error if they lie behind each other in memory, or at equal distances; else empty."""
+    """The wrong elements, if they are adjacent in memory or equally spaced; else empty."""
     if hit.size >= FULL * (hit[-1] - hit[0] + 1):
         return f"elements {hit[0]} to {hit[-1]} in memory order" if hit.size > 1 else ""
     step = step_of(hit, size)
@@ -142,7 +142,7 @@ def in_memory_order(hit: NDArray[np.intp], size: int) -> str:
 
 
 def step_of(hit: NDArray[np.intp], length: int) -> int:
-    """The distance of indices that repeat over the whole length, nearly all of them; 0 if they do not."""
+    """The period of the wrong indices if nearly all repeat over the whole length; else 0."""
     step = int(np.gcd.reduce(np.diff(hit))) if hit.size > 2 else 0
     covers = step > 1 and hit[0] < step and hit[-1] >= length - step
     return step if covers and hit.size * step >= FULL * length else 0

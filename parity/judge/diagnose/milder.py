@@ -1,7 +1,7 @@
-"""A lossy algorithm whose result has no digit left, recognised on milder inputs.
+"""Identifies a lossy algorithm that leaves no correct digit, by milder inputs.
 
-Where a subtraction cancels everything, the error is what the order of the sums happens to leave, and says nothing about
-the formula. With a smaller offset the same kernel loses a part of the digits, and the loss identifies the algorithm.
+If a subtraction cancels everything, the error depends on the order of the sums and does not identify the formula. With
+a smaller offset the same kernel loses only some digits, and their number identifies the algorithm.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from parity.judge.diagnose.explanation import KernelExplanation
 PARTS = (1 / 256, 1 / 64, 1 / 16, 1 / 4)
 """What is left of the offset: each step changes the loss of a naive variance by a factor of 16."""
 FAR = 8.0
-"""An offset is large from so many standard deviations on."""
+"""An offset of this many standard deviations is large."""
 
 
 def milder_inputs(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[tuple[float, dict[str, Array]]]:
-    """The inputs with ever more of the offset of the op's data, and that part of it; none if the offset is small."""
+    """The inputs with smaller and smaller offsets of the op's data, and what part of the offset is left; none if it is
+    small."""
     name = case.definition.data
     values = None if name is None else inputs.get(name)
     if name is None or values is None or values.dtype.kind != "f" or not np.isfinite(values).all():
@@ -36,7 +37,7 @@ def milder_inputs(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[tuple
 
 
 def widest(predicted: Predicted, left: float) -> Predicted:
-    """A prediction that any error of this size fits, or no number at all: a variance below 0 has no root."""
+    """A prediction that accepts any error of this size, or NaN: a negative variance has no root."""
     if np.isfinite(left) or predicted.values is None:
         return predicted.widened(2 * left / ERROR_BOUND)
     everywhere = np.ones(predicted.values.shape, bool)

@@ -19,7 +19,8 @@ LONG = 2048
 
 
 def rearranged(origin: KernelExplanation, name: str) -> Iterator[tuple[Cause, Predicted]]:
-    """The right values at other locations, by a known permutation or not, with the predicted tensor."""
+    """Causes: the right values at other locations, by a known permutation or an unknown one, with the predicted
+    tensor."""
     values, predicted = origin.observed.get(name), origin.prediction[name]
     exact = predicted.values
     if values is None or exact is None or values.size != exact.size or values.size < FEW - 1:
@@ -44,7 +45,7 @@ def permuted(name: str, values: Array, exact: Array, predicted: Predicted) -> It
     flat = np.ravel(exact)
     moved = locations != np.arange(values.size)
     if not np.all(np.abs(flat[locations] - flat)[moved] > ERROR_BOUND * predicted.envelope.max):
-        return  # Values so near to each other change places by rounding.
+        return  # Values this close change places by rounding.
     n_moved = int(moved.sum())
     for kind, shown, order, weight in (
         ("shifted", {"in_memory_by": step}, np.roll(np.arange(values.size), step), 0.0),
@@ -87,7 +88,7 @@ def reordered(name: str, order: NDArray[np.intp]) -> Change:
 
 
 def same_values(values: Array, exact: Array, bound: float) -> bool:
-    """Whether two tensors of one size hold the same numbers, in any order."""
+    """Whether two tensors hold the same numbers, in any order."""
     differences = np.abs(np.sort(values, axis=None) - np.sort(exact, axis=None))
     return bool(np.all(differences <= ERROR_BOUND * bound))
 
@@ -110,7 +111,7 @@ def rearrange(name: str, kind: str, shown: Mapping[str, Any], values: Array) -> 
 def arrangements(
     values: Array, shape: tuple[int, ...], observed: Array | None = None
 ) -> Iterator[tuple[str, dict[str, Any], Array]]:
-    """All permutations that may have led from `values` to `observed`, a tensor of this shape."""
+    """All permutations that may lead from `values` to `observed`, a tensor of this shape."""
     rank = values.ndim
     if rank <= 4:
         yield from turned(values, shape)

@@ -20,20 +20,20 @@ from parity.judge.bound.envelope import Array
 from parity.judge.diagnose.reduction import shapes_of
 
 AWAY = 0.25
-"""Values keep this distance from what a tensor starts with, such as a weight of 1 or a bias of 0."""
+"""Drawn values keep this distance from a tensor's initial values, such as a weight of 1 or a bias of 0."""
 APART = 0.05
-"""No option is nearer to another one, or to its complement (`1 - beta`), than this part of its value."""
+"""Options keep this distance, relative to their value, from each other and from their complements (`1 - beta`)."""
 MOST_DRAWS = 1000
 SMALL, LARGE, ABOVE = (0.08, 0.45), (0.55, 0.92), (1.2, 1.9)
 """The ranges of options below a half, below 1, and from 1 on (times their value). An eps of .08 to .45 is a tenth of
 the variance or more."""
 KEEPS_SPECIAL, KEEPS_ALL = 1, 2
-"""The numbers modulo 3 that keep options."""
+"""Residues modulo 3 of the numbers that keep options."""
 CHOOSING = (1.0, 2.0)
-"""Values of which kernels have a formula of their own."""
+"""Values for which kernels have a formula of their own."""
 TINY = 0.01
 VARIED = (0.5, 1.5)
-"""By how much the sizes of a user's elements are changed."""
+"""The factors by which the magnitudes of a user's elements change."""
 STRENGTHS = (1.0, 0.5, 0.0)
 """How much the spread of rows varies; less if the reference is not finite, because states contradict each other."""
 
@@ -72,7 +72,7 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
 def within(
     case: CasePlan, inputs: Mapping[str, Array], given: Mapping[str, Array], even: int
 ) -> tuple[CasePlan, dict[str, Array]]:
-    """Inputs with no value beyond those `given`; if `even`, any value between them is as likely."""
+    """Inputs with no value beyond those `given`; if `even`, all values between them are equally likely."""
 
     def limited(name: str, values: Array) -> Array:
         finite = given[name][np.isfinite(given[name])]
@@ -86,7 +86,7 @@ def within(
 
 
 def varied(case: CasePlan, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Inputs whose elements have other sizes: zeros, signs, integers and what is not finite stay."""
+    """Inputs whose elements have other magnitudes: zeros, signs, integers and non-finite values stay."""
     plans = {plan.name: plan for plan in case.tensors}
 
     def other(name: str, values: Array) -> Array:
@@ -133,7 +133,7 @@ def spread(default: Draw, shape: Shape, rng: np.random.Generator, strength: floa
 
 
 def with_options(op: Op, params: Any, shapes: TensorShapes, number: int) -> Any:
-    """The params with other options, all different, as far as shapes and inputs stay the same."""
+    """The params with other options, all different, as far as shapes and inputs allow."""
     rng, taken = generator(number, "generic"), set(numbers_in(params))
     for field in fields(params):
         value = getattr(params, field.name)

@@ -1,6 +1,7 @@
-"""Causes that the observed tensors suggest, whatever the op: nothing, another tensor's values, a factor, low precision.
+"""Causes that the observed tensors suggest, whatever the op: nothing returned, another tensor's values, a factor, low
+precision.
 
-Every function takes what an explanation leaves and proposes causes whose predictions come closer.
+Every function takes the tensors that an explanation leaves wrong and proposes causes whose predictions come closer.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ Causes = tuple[Cause, ...]
 EXACT = Envelope(0.0, 0.0)
 VARIED = 64
 ROUNDED_ONCE = 1.25
-"""The largest error of one rounding, in unit roundoffs, with some room for the error of what was rounded."""
+"""The largest error of one rounding in unit roundoffs, with some room for an error before it."""
 BETTER = 4.0
-"""A change is proposed if it leaves less than a quarter of the error."""
+"""A change is proposed if it leaves less than this part of the error."""
 NEAR = 1e-3
 EXTREME = 1e6
-"""Beyond this factor only the direction of a tensor remains."""
+"""Beyond this factor only a tensor's direction is comparable."""
 UNNAMED = "no number of this case"
 MOST_LABELS = 2
 PLAIN = ("2", "1/2")
@@ -60,7 +61,7 @@ def proposals(origin: KernelExplanation) -> Iterator[Causes]:
 
 
 def absent(origin: KernelExplanation) -> Iterator[Cause]:
-    """Nothing, or nothing but zeros."""
+    """Nothing is returned, or only zeros."""
     for kind, gradient in (("missing-gradient", True), ("missing-output", False)):
         tensors = {n: origin.observed.get(n) for n in origin.wrong if origin.evaluator.is_gradient(n) is gradient}
         nothing = {n: Predicted(None, EXACT) for n, values in tensors.items() if values is None}
@@ -75,7 +76,7 @@ def absent(origin: KernelExplanation) -> Iterator[Cause]:
 
 
 def resized(origin: KernelExplanation) -> Iterator[Cause]:
-    """Another shape, which follows from an option at its default."""
+    """The result of an option at its default, which has another shape."""
     params, base, shapes = origin.evaluator.case.params, origin.evaluator.base, origin.evaluator.shapes
     returned = {n: v.shape for n, v in origin.observed.items() if v is not None}
     if not any(n in returned and p.values is not None and p.values.shape != returned[n] for n, p in base.items()):
@@ -97,7 +98,7 @@ def resized(origin: KernelExplanation) -> Iterator[Cause]:
 
 
 def stale(origin: KernelExplanation) -> Iterator[Cause]:
-    """The very values of an input."""
+    """An input's values, unchanged."""
     evaluator = origin.evaluator
     sources: dict[str, str] = {}
     copies: dict[str, Predicted] = {}
@@ -116,7 +117,7 @@ def stale(origin: KernelExplanation) -> Iterator[Cause]:
 
 
 def coarse(origin: KernelExplanation) -> Iterator[Cause]:
-    """Every value is exact in a lower precision: rounded to it in the end, or computed in it."""
+    """Every value is exact in a lower precision: rounded at the end, or computed in it."""
     digits = DIGITS[origin.evaluator.dtype]
     for target in (target for target in FORMATS.values() if target.digits < digits):
         names = [n for n in origin.wrong if lies_on(origin.observed.get(n), origin.prediction[n], target.name)]
@@ -137,7 +138,7 @@ def coarse(origin: KernelExplanation) -> Iterator[Cause]:
 
 
 def lies_on(values: Array | None, predicted: Predicted, target: str) -> bool:
-    """Whether a tensor of many different values is exact in a format in which its prediction is not."""
+    """Whether a tensor with many different values is exact in a format in which its prediction is not."""
     if values is None or values.size <= FEW or predicted.values is None or predicted.coarse:
         return False
     if not on_grid(values.astype(np.float64, copy=False), FORMATS[target]):
@@ -147,7 +148,7 @@ def lies_on(values: Array | None, predicted: Predicted, target: str) -> bool:
 
 
 def fits_scaled(values: Array, predicted: Predicted) -> float | None:
-    """The factor with which a prediction lies within the error bound, if any."""
+    """The factor that brings a prediction within the error bound, if any."""
     factor = best_factor(values, predicted)
     if values.size < FEW or factor is None or not 1 / EXTREME < abs(factor) < EXTREME:
         return None
@@ -169,10 +170,8 @@ def near(factor: float, other: float) -> bool:
 
 @dataclass(frozen=True)
 class Factor:
-    """A number that multiplies a tensor, with the id of the cause.
-
-    `number` is its text; `how` relates it to each of the counts in `labels`, if it is made of one.
-    """
+    """A number that multiplies a tensor, with the id of the cause. `number` is its text; `how` relates it to the counts
+    in `labels`, if it is derived from one."""
 
     id: str
     value: float
@@ -195,7 +194,7 @@ class Factor:
 
     @property
     def counted(self) -> frozenset[str]:
-        """What it may be made of, whatever the sizes."""
+        """The meanings of a factor that do not depend on sizes."""
         return frozenset(f"{self.how} {label}" for label in self.labels)
 
 
@@ -212,7 +211,7 @@ def factor_cause(factor: Factor, names: Sequence[str]) -> Cause:
 
 
 def recounted(cause: Cause, evaluator: Evaluator, seen: Collection[str]) -> Cause:
-    """A factor with the meanings that are left where all sizes differ."""
+    """A factor, with the meanings that remain where all sizes differ."""
     for factor in (row for name in evaluator.base for row in named_factors(evaluator, name)):
         left = tuple(label for label in factor.labels if f"{factor.how} {label}" in seen)
         if left and factor.meaning == cause.parameters.get("meaning"):
@@ -279,7 +278,7 @@ def named_factors(evaluator: Evaluator, name: str) -> Iterator[Factor]:
 
 def element_counts(evaluator: Evaluator, shape: Shape) -> dict[tuple[str, ...], int]:
     """How many elements may have been summed into one of a tensor of this shape, over axes of the data or of
-    grad_output. The sum over all missing axes comes first."""
+    grad_output; the sum over all missing axes comes first."""
     given = {n: v for n, v in evaluator.inputs.items() if evaluator.op.is_grad_output(n) or n == evaluator.op.data}
     counts: dict[int, list[str]] = {}
     for name, values in given.items():
@@ -293,7 +292,7 @@ def element_counts(evaluator: Evaluator, shape: Shape) -> dict[tuple[str, ...], 
 
 
 def exchanged(origin: KernelExplanation) -> Iterator[Causes]:
-    """Another gradient, or a multiple of it, instead of the right one; or another tensor, instead of an output."""
+    """Another gradient, or a multiple of it, in place of the right one; or another tensor in place of an output."""
     is_gradient, prediction = origin.evaluator.is_gradient, origin.prediction
     yield from exchanged_outputs(origin)
     sources: dict[str, str] = {}
@@ -317,7 +316,7 @@ def exchanged(origin: KernelExplanation) -> Iterator[Causes]:
 
 
 def exchanged_outputs(origin: KernelExplanation) -> Iterator[Causes]:
-    """Two tensors under each other's name, of which one at least is no gradient."""
+    """Two tensors exchanged, at least one of which is not a gradient."""
     evaluator, prediction = origin.evaluator, origin.prediction
     given = {name: values for name in origin.wrong if (values := origin.observed.get(name)) is not None}
     for one, other in combinations(given, 2):
@@ -340,6 +339,6 @@ def taken(held: Mapping[str, str]) -> dict[str, Result]:
 
 
 def comparable(predicted: Predicted, values: Array) -> bool:
-    """Whether a prediction has the shape of these values, and is more than rounding around zero."""
+    """Whether a prediction has the shape of these values and exceeds rounding around zero."""
     exact = predicted.values
     return exact is not None and exact.shape == values.shape and size(exact).rms > predicted.envelope.rms

@@ -19,16 +19,16 @@ from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array
 
 FEW = 64
-"""Below this many elements of the largest tensor nothing is gained: evaluations take microseconds, and with fewer rows
-and columns explanations become indistinguishable."""
+"""A smaller largest tensor brings nothing: evaluations take microseconds, and with fewer rows and columns explanations
+become indistinguishable."""
 MOST_QUESTIONS = 60
-"""A [8192, 1024] takes 1 call if everything is wrong, 34 if one element is, 52 if no smaller case shows it."""
+"""A [8192, 1024] tensor takes 1 call if everything is wrong, 34 if one element is, 52 if no smaller case shows it."""
 FEW_TENSORS = 3
-"""Tensors of a list: one does not distinguish a norm over all from a norm of each."""
+"""The fewest tensors of a list: one does not distinguish a norm over all from a norm of each."""
 CORNERS = (FEW, FEW**2, FEW**3)
 BLOCK = 32
 NEAR = 256
-"""How far from halfway to look for a size that the op's params (groups, heads) allow."""
+"""How far from the middle a size is searched that the op's params (groups, heads) allow."""
 
 ShowsError = Callable[[CasePlan, Mapping[str, Array]], bool]
 Small = tuple[CasePlan, dict[str, Array]]
@@ -90,7 +90,7 @@ def corner(small: Small, most: int, *, last: bool) -> Small:
 
 
 def largest(dims: Iterable[Dim]) -> Dim | None:
-    """The largest dimension that may shrink."""
+    """The largest dimension that can shrink further."""
     return max((dim for dim in dims if dim.size - dim.low > 1), key=lambda dim: dim.size, default=None)
 
 
@@ -149,7 +149,7 @@ class Dim:
         return params
 
     def kept(self, inputs: Mapping[str, Array], size: int, start: int) -> dict[str, Array]:
-        """The inputs without those of a list that are cut off; the others are renumbered."""
+        """The inputs without the list's tensors that are cut off; the others are renumbered."""
         if not self.listed:
             return dict(inputs)
         prefix = f"{self.listed}."
@@ -232,7 +232,8 @@ def params_of(params: Any, size: int) -> Iterator[tuple[str, int | None]]:
 
 
 def in_range(values: Array, bounds: tuple[int, int], new: tuple[int, int], moved: int) -> Array:
-    """Integers within `bounds` mapped into `new` ones, those from `moved` on first; others, which are ignored, stay."""
+    """Integers within `bounds`, mapped to the `new` bounds, those from `moved` on first; integers outside, which are
+    ignored, stay."""
     (low, high), (least, end) = bounds, new
     if bounds == new:
         return values

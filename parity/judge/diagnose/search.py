@@ -1,4 +1,4 @@
-"""Which causes, alone or together, explain what a backend returned?"""
+"""Searches the causes, alone or together, that explain what a backend returned."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ DEPTH = 3
 BEAM = 6
 ALIKE = 2
 MAX_WORK = 1e7
-"""About how many elements the predictions of one search hold together; beyond it, fewer explanations are followed."""
+"""About how many elements the predictions of one search may hold; beyond it, fewer explanations are followed."""
 MAX_PAIR_WORK = 4e6
 CLEARER = 3.0
-"""A rival is dropped if its remaining error is at least twice the error bound and three times that of the best."""
+"""A rival is dropped if its remaining error is at least twice the error bound and three times the best one's."""
 HELPS = 1.5
 """A tensor needs a cause if the remaining error is more than 1.5 times as large without it."""
 
@@ -47,7 +47,8 @@ class SearchResult:
 
     `taken_from`: the dtype or the case whose causes were tried first and explain this one too. `n_asked`: the number of
     further inputs on which the best explanation predicted the backend's results. `partial` explain a part. `behaviours`
-    are faults that are not formulas, by id, with the evidence. `untried` is how many edits the search had no time for.
+    are faults that are not formulas, by id, with the evidence. `untried` counts the edits that the work budget
+    excluded.
     """
 
     best: KernelExplanation
@@ -104,7 +105,7 @@ def search(
             if number < DEPTH - 1:
                 wider += steps(level[0], fitted(level[0]))
         tried += wider
-        # No explanation by more causes can have a smaller weight than this one.
+        # No explanation with more causes can have a smaller weight than this one.
         if any(step.explains and step.weight < COST * (number + 2) for step in tried):
             break
         level = best_of([s for s in wider if s.improves(level[0]) and not s.explains], n_followed, ALIKE)
@@ -142,7 +143,7 @@ def steps(
     causes: Iterable[Cause],
     propose: Callable[[KernelExplanation], Iterable[Causes]] | None = None,
 ) -> Iterator[KernelExplanation]:
-    """All explanations with one more cause that leave less; `propose` adds changes that the observed tensors
+    """All explanations with one more cause that reduce the error; `propose` adds changes that the observed tensors
     suggest."""
     for cause in causes:
         step = origin.extended(cause)
@@ -151,7 +152,7 @@ def steps(
         if step.improves(origin):
             yield step
         elif propose and not origin.causes and not step.exceptions:
-            # A cause that does not help by itself, but whose prediction is wrong by factors only.
+            # A cause that does not help alone, but whose prediction is wrong only by factors.
             scaled_steps = (step.extended(factor) for factor in scaled(step))
             yield from (s for s in scaled_steps if s is not None and s.explains)
     for proposal in propose(origin) if propose else ():
@@ -174,8 +175,8 @@ def pairs(start: KernelExplanation, plain: Sequence[Cause]) -> Iterator[KernelEx
 
 
 def may_give_the_outputs(one: KernelExplanation, other: KernelExplanation) -> bool:
-    """Whether two explanations together may explain the tensors that are no gradients, whose programs take longer to
-    make."""
+    """Whether two explanations together may explain the outputs; gradients are left out, since their programs take
+    longer to trace."""
     try:
         values = one.evaluator.values_of(together((*one.causes, *other.causes)), gradients=False)
     except IncompatibleError:
@@ -185,10 +186,8 @@ def may_give_the_outputs(one: KernelExplanation, other: KernelExplanation) -> bo
 
 
 def believable(origin: KernelExplanation, weighty: Sequence[Cause]) -> list[Cause]:
-    """The causes of larger weight: general ones, and the statistics that the output implies.
-
-    A lossy variance is accepted only if the output implies one.
-    """
+    """The causes of larger weight: general ones, and the statistics that the output implies. A lossy variance is
+    accepted only if the output implies it."""
     statistics = origin.evaluator.op.statistics
     if statistics is None or not implies(origin.evaluator, origin.observed):
         return list(weighty)
@@ -212,7 +211,7 @@ def best_of(explanations: Iterable[KernelExplanation], count: int, n_alike: int 
 
 
 def conclude(start: KernelExplanation, tried: Sequence[KernelExplanation]) -> SearchResult:
-    """The best explanation, refined, with its rivals; or at least the location of the error."""
+    """The best explanation, refined, with its rivals; or at least the error's location."""
     ranked = best_of([explanation.refined() for explanation in best_of(tried, 2 * BEAM)], 2 * BEAM)
     if ranked and ranked[0].explains:
         best = ranked[0].pruned()

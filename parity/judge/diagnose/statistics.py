@@ -1,4 +1,4 @@
-"""Recovers a kernel's mean and variance. Their errors identify the algorithm, and predict all other tensors.
+"""Recovers a kernel's mean and variance. Their errors identify the algorithm and predict all other tensors.
 
 In every group, a shift and a scale are fitted to the error of the normalised output. The residual must be rounding, and
 the gradients must follow from the same statistics.
@@ -26,7 +26,7 @@ MOST = 4.0
 LEAST_ROUNDING, MOST_ROUNDING = 0.1, 16.0
 SEEN = 1.0
 ENOUGH = 4
-"""Two numbers are fitted in every group, so fewer elements would always fit."""
+"""Two numbers are fitted in every group, so with fewer elements they would always fit."""
 BETTER = 3.0
 SCATTER = 0.005
 RANDOM = 0.1
@@ -71,7 +71,7 @@ def statistics_causes(origin: KernelExplanation) -> Iterator[Cause]:
     if LEAST <= lost <= MOST * implied.n and right_mean and likely and not stored:
         shown = {"variance_error_over_u_mean_square": lost}
         yield cause("variance-naive", shown, shown_by=OFFSET, lossy=True)
-    below = formats_below(evaluator.dtype) - {"tf32"}  # nothing is stored in it
+    below = formats_below(evaluator.dtype) - {"tf32"}  # no state holds it
     for target in (target for name, target in FORMATS.items() if name in below):
         errors = (
             relative(implied.variance_error, target.unit_roundoff * implied.variance),
@@ -88,7 +88,7 @@ def statistics_causes(origin: KernelExplanation) -> Iterator[Cause]:
 
 
 def implied_by(origin: KernelExplanation) -> Implied | None:
-    """The statistics that the observed output implies; None if no statistics give it."""
+    """The statistics that the observed output implies; None if no statistics fit it."""
     evaluator, statistics = origin.evaluator, origin.evaluator.op.statistics
     values = None if statistics is None else origin.observed.get(statistics.output)
     if statistics is None or values is None:
@@ -112,12 +112,13 @@ def size_of(statistics: Implied) -> Array:
 
 
 def random(statistics: Implied) -> bool:
-    """Whether the errors of the means look like rounding, not like a constant part of the means."""
+    """Whether the errors of the means are like rounding, not a constant part of the means."""
     return statistics.mean.size >= FEW and scattered(statistics.mean_error / size_of(statistics), RANDOM)
 
 
 def everywhere(errors: Array, unit: Array) -> bool:
-    """Whether more than a few groups have errors: a quarter of all have a part of the largest error, in units."""
+    """Whether errors are in more than a few groups: a quarter of them has at least a part of the largest error, in
+    units."""
     with np.errstate(divide="ignore", invalid="ignore"):
         sizes = np.nan_to_num(np.abs(errors) / unit)
     return sizes.size < MANY or float(np.quantile(sizes, 0.75)) >= PART * float(sizes.max())

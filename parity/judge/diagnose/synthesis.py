@@ -1,9 +1,9 @@
 """Finds a formula for a tensor that no edit explains: a product, a quotient or a sum of a few values of the reference,
-wherever it is wrong or in a part of it.
+in all elements or a part of them.
 
-A kernel may be written otherwise than the reference and its forms, and an error may be in a step that only it has.
-Its result is still a short formula of the reference's values. All of a kind are tried at once, as a least-squares
-problem of two terms; other inputs must confirm what is found.
+A kernel may be written differently from the reference and its forms, and the error may be in a step that only the
+kernel has. Its result is still a short formula of the reference's values. All formulas of a kind are tried at once, as
+a least-squares problem of two terms; other inputs must confirm the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_ATOMS, MOST_POINTS = 24, 80
 MOST_TERMS = 160
 MOST_KEPT, FEW = 8, 8
 RESOLVED = 1e-9
-"""What a least-squares problem in float64 leaves of a solution, relative to the data."""
+"""The residual of an exact solution of a least-squares problem in float64, relative to the data."""
 WITHIN = 8.0
 """How many unit roundoffs a formula may be from the data."""
 
@@ -42,13 +42,13 @@ UNARY: Mapping[str, Callable[[Columns], Columns]] = {
     "log": np.log,
     "sign": np.sign,
 }
-"""What is done to a value before it is a term or a factor."""
+"""Functions of a value before it is a term or a factor."""
 LIMITS = (0.0, 1.0, -1.0)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A program's values for some inputs, what was returned for them, and whether the reference is right there."""
+    """A program's values for some inputs, the returned values, and whether the reference is right there."""
 
     trial: Trial
     observed: Array
@@ -68,7 +68,7 @@ class Terms:
 
 
 def formulas_of(output: str, data: Sequence[Observation], unit: float) -> list[Edit]:
-    """The formulas for an output, the simplest first, to within rounding in units of `unit`."""
+    """The formulas for an output, the simplest first, within rounding in units of `unit`."""
     program, rng = data[0].trial.program, np.random.default_rng(0)
     points = [sampled(one, one.trial.base[output], rng, MOST_POINTS // len(data)) for one in data]
     observed = gathered([one.observed for one in data], points).astype(np.float64)
@@ -90,7 +90,7 @@ def formulas_of(output: str, data: Sequence[Observation], unit: float) -> list[E
 
 
 EVIDENCE = 100.0
-"""How many bits of data it takes to tell a formula from the others: millions are tried, with two numbers each."""
+"""How many bits of data distinguish a formula from the others: millions are tried, with two numbers each."""
 
 
 def gathered(arrays: Sequence[Array], points: Sequence[NDArray[np.intp]]) -> Array:
@@ -108,8 +108,8 @@ def evaluated(expression: Expression, atoms: Terms) -> Columns:
 
 
 def sampled(one: Observation, reference: Array, rng: np.random.Generator, most: int) -> NDArray[np.intp]:
-    """The places of some elements, of the wrong ones at least half if there are as many; of both the `FEW` at which the
-    reference is largest, since it may be zero nearly everywhere."""
+    """The indices of some elements: at least half of them wrong ones if there are as many, and of both kinds the `FEW`
+    at which the reference is largest, since it may be zero nearly everywhere."""
     finite, right, size = np.isfinite(np.ravel(one.observed)), np.ravel(one.right), np.abs(np.ravel(reference))
 
     def mixed(indices: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -130,8 +130,8 @@ def key_of(program: Program, index: int) -> Key:
 
 
 def atoms_of(program: Program, output: str, data: Sequence[Observation], points: Sequence[NDArray[np.intp]]) -> Terms:
-    """The different values of a program that have the shape of an output, or can be repeated to it: the right output
-    and the inputs first, then options, named steps and others."""
+    """The different values of a program that have an output's shape, or can be repeated to it: the right output and the
+    inputs first, then options, named steps and others."""
     reach = program.reach([output])
     steps = [step for position, step in enumerate(program.steps) if not step.backward or position in reach]
     steps.sort(key=lambda step: (step.index not in program.outputs.values(), not step.label, -step.index))
@@ -154,7 +154,7 @@ def atoms_of(program: Program, output: str, data: Sequence[Observation], points:
 def row_of(
     index: int, axes: tuple[int, ...], data: Sequence[Observation], points: Sequence[NDArray[np.intp]]
 ) -> Columns | None:
-    """A value at the points, with `axes` of length 1 inserted; None where it has no number for each."""
+    """A value at the points, with `axes` of length 1 inserted; None if it does not broadcast to every point."""
     parts = []
     for one, at in zip(data, points, strict=True):
         given = np.asarray(one.trial.value(index))
@@ -168,7 +168,7 @@ def row_of(
 
 
 def missing(shape: Shape, whole: Shape) -> tuple[int, ...]:
-    """The axes that a value lacks to have a shape but for their lengths, first its last ones; none where it has it."""
+    """The axes to insert so that a value broadcasts to the `whole`; none if it does without, or if no axes fit."""
     n = len(whole) - len(shape)
     if n <= 0 or not shape or shape == whole[n:]:
         return ()
@@ -177,13 +177,13 @@ def missing(shape: Shape, whole: Shape) -> tuple[int, ...]:
 
 
 def proportional(row: Columns, other: Columns) -> bool:
-    """Whether two rows differ by a factor only."""
+    """Whether two rows differ only by a factor."""
     size = float(np.linalg.norm(row) * np.linalg.norm(other))
     return abs(float(row @ other)) >= (1 - RESOLVED**2) * size if size else True
 
 
 def unary_terms(atoms: Terms) -> Terms:
-    """The values, functions of each, one more and one less, and where they are positive."""
+    """The values, functions of each, one more and one less, and where each is positive."""
     rows, expressions = list(atoms.rows), list(atoms.expressions)
 
     def add(row: Columns, expression: Expression) -> None:
@@ -207,7 +207,7 @@ def unary_terms(atoms: Terms) -> Terms:
 
 
 def distinct(terms: Terms) -> Terms:
-    """Without those that differ from an earlier one by a factor."""
+    """The terms without those that differ from an earlier one only by a factor."""
     unit = terms.rows / np.linalg.norm(terms.rows, axis=1, keepdims=True)
     alike = np.abs(unit @ unit.T) >= 1 - RESOLVED**2
     kept = [i for i in range(len(unit)) if not alike[i, :i].any()]
@@ -215,8 +215,8 @@ def distinct(terms: Terms) -> Terms:
 
 
 def fitted(terms: Terms, observed: Columns, tolerance: float) -> list[Expression]:
-    """The formulas a (c b + e d), a / (c b + e d), c a b d, and c a b + e d or a function of it, that give what was
-    observed."""
+    """The formulas a (c b + e d), a / (c b + e d), c a b d, and c a b + e d or a function of it, that give the observed
+    values."""
     size = np.abs(observed) + np.sqrt(np.mean(observed**2)) * SMALLEST
     if not size.all():
         return []
@@ -243,7 +243,7 @@ def fitted(terms: Terms, observed: Columns, tolerance: float) -> list[Expression
 
 
 SMALLEST = 1e-2
-"""Elements smaller than this part of the mean one count as if they had that size."""
+"""Elements smaller than this part of the mean count as if they had that size."""
 LOGISTIC = "logistic"
 OUTER: Mapping[str, Callable[[Columns], Columns]] = {
     "exp": np.log,
@@ -263,10 +263,10 @@ def outer(name: str, inner: Expression) -> Expression:
 
 
 INDEPENDENT = 1e-6
-"""Two terms whose directions differ by less are one."""
+"""Two terms whose directions differ by less count as one."""
 MOST_CHECKED, MOST_RANKED = 24, 400
-"""How many of the sums that explain most are computed, and of how many the shortest are, too: in a part of the elements
-many terms are the same but for a factor."""
+"""How many of the best sums are computed, and how many of the shortest: in a part of the elements many terms differ
+only by a factor."""
 
 
 def products_of(terms: Terms) -> Terms:
@@ -281,8 +281,8 @@ def products_of(terms: Terms) -> Terms:
 
 
 def sums(firsts: Terms, seconds: Terms, target: Columns, weights: Columns, tolerance: float) -> list[Expression]:
-    """The sums of a multiple of a first and of a second term that are the target, to within the tolerance where it is
-    weighted."""
+    """The sums of a multiple of a first term and of a second one that give the target, within the weighted
+    tolerance."""
     goal = target * weights
     if not np.isfinite(goal).all() or not goal.any():
         return []
@@ -327,13 +327,13 @@ def most_explained(r: Columns, s: Columns, g: Columns, enough: float) -> NDArray
 
 
 ROUNDING = 1e-14
-"""What sums of some numbers up to 1 may be off by."""
+"""The rounding error of a sum of numbers up to 1."""
 
 
 def triple_products(
     terms: Terms, products: Terms, target: Columns, weights: Columns, tolerance: float
 ) -> list[Expression]:
-    """The multiples of products of three terms that are the target."""
+    """The multiples of products of three terms that give the target."""
     weighted = terms.rows * weights
     size = np.sqrt(products.rows**2 @ (weighted**2).T) * np.linalg.norm(target * weights)
     alike = np.abs(products.rows @ (weighted * target * weights).T) / size
@@ -347,7 +347,7 @@ def triple_products(
 
 
 def normal(rows: Columns) -> Columns:
-    """Rows of length 1; those that are not finite are zero."""
+    """Rows of length 1; rows that are not finite become zero."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.where(np.isfinite(length) & (length > 0), rows / np.where(length > 0, length, 1), 0)
 
@@ -355,8 +355,8 @@ def normal(rows: Columns) -> Columns:
 def weighed(
     firsts: Terms, seconds: Terms, which: Sequence[tuple[int, int]], target: Columns, weights: Columns, tolerance: float
 ) -> Expression | None:
-    """The sum of some terms with the factors of least squares, in few digits where they do; None if it is not the
-    target."""
+    """The least-squares combination of some terms, its factors in few digits where that is enough; None if it is not
+    the target."""
     tables = (firsts, seconds)
     rows = np.array([tables[k].rows[i] for k, i in which])
     factors = np.asarray(np.linalg.lstsq((rows * weights).T, target * weights, rcond=None)[0], np.float64)
@@ -376,7 +376,7 @@ def weighed(
 
 
 FEW_DIGITS = 6
-"""People write numbers of fewer digits."""
+"""People write numbers with fewer digits."""
 
 
 def times(factor: float, expression: Expression) -> Expression:
@@ -403,14 +403,14 @@ def simple(expression: Expression) -> Expression:
 
 
 def length(expression: Expression) -> float:
-    """How long an expression is; a number counts by its digits."""
+    """The length of an expression; a number counts by its digits."""
     if expression[0] == "number":
         return 0.1 * len(f"{abs(expression[1]):g}") if isinstance(expression[1], float) else 0.0
     return 1.0 if expression[0] == READ else 1.0 + sum(map(length, expression[1:]))
 
 
 def enough(n: Any, tolerance: float) -> bool:
-    """Whether so many elements tell a formula from the others."""
+    """Whether this many elements distinguish a formula from the others."""
     return bool(-n * np.log2(tolerance) >= EVIDENCE)
 
 
@@ -424,7 +424,7 @@ def best(terms: Terms, observed: Columns, part: NDArray[np.bool_], tolerance: fl
 def piecewise(
     whole: Expression, atoms: Terms, terms: Terms, observed: Columns, right: NDArray[np.bool_], tolerance: float
 ) -> list[Expression]:
-    """The formulas for the wrong elements, with the condition under which the `whole` is not right."""
+    """The formulas for the wrong elements, with the condition under which the `whole` is wrong."""
     formulas = []
     for expression in best(terms, observed, ~right, tolerance):
         values = evaluated(expression, atoms)
@@ -435,8 +435,8 @@ def piecewise(
 
 
 def alike(output: str, one: Observation) -> list[str]:
-    """The inputs of which each element may decide about one of an output: of a gradient its own, else those of the same
-    shape."""
+    """The inputs whose elements may each decide about one element of an output: a gradient's own input, else those of
+    the same shape."""
     shapes = {name: np.shape(one.trial.value(index)) for name, index in one.trial.program.inputs.items()}
     names = [name for name, shape in shapes.items() if shape == one.observed.shape]
     own = output.removeprefix("grad.")
@@ -444,7 +444,7 @@ def alike(output: str, one: Observation) -> list[str]:
 
 
 def two_sided(name: str, atoms: Terms, terms: Terms, observed: Columns, tolerance: float) -> list[Expression]:
-    """Two formulas, for the positive elements of an input and for the others."""
+    """Two formulas: for the positive elements of an input, and for the others."""
     value = (READ, ("input", name))
     if value not in atoms.expressions:
         return []
@@ -455,8 +455,8 @@ def two_sided(name: str, atoms: Terms, terms: Terms, observed: Columns, toleranc
 
 
 def conditions_of(terms: Terms, right: NDArray[np.bool_], agrees: NDArray[np.bool_]) -> list[Expression]:
-    """Where the reference is not right, and nowhere where the formula does not agree: where a value lies on one side of
-    a number or between two, and where two inputs do; the shortest of either kind, of which other inputs refute one."""
+    """The conditions that hold where the reference is wrong, and nowhere the formula does not agree: a value lies above
+    or below a number or between two, or two inputs do. The shortest of either kind; other inputs refute one."""
     values = list(zip(terms.rows[1:], terms.expressions[1:], strict=True))
     conditions: dict[bool, list[Expression]] = {}
     for several in chain(((value,) for value in values), combinations(filter(is_input, values), 2)):
@@ -475,7 +475,8 @@ def conditions_of(terms: Terms, right: NDArray[np.bool_], agrees: NDArray[np.boo
 
 
 def limits_of(inside: Columns, outside: Columns, expression: Expression) -> Iterator[Expression]:
-    """The smallest and the largest number of those `inside`, if any `outside` is beyond it, as conditions."""
+    """Conditions: at least the smallest number of those `inside`, and at most the largest, if some `outside` lie beyond
+    it."""
     low, high = inside.min(), inside.max()
     if (outside < low).any():
         yield ("greater", expression, ("number", between(outside[outside < low].max(), low)))

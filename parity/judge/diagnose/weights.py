@@ -1,5 +1,5 @@
-"""Measures which elements of an input a tensor adds up, where the reference's own indices are others: the windows of a
-pooling, the border of a padding, the neighbours of an interpolation."""
+"""Measures which elements of an input a tensor adds up, if not those of the reference: in the windows of a pooling, the
+border of a padding, the neighbours of an interpolation."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from parity.cases.edits import COMPUTED, READ, RETURNED, Edit
 from parity.judge.bound.envelope import Array
 
 MOST_ELEMENTS = 96
-"""Elements of an input that share their leading axes: it takes as many results to find their weights."""
+"""The most elements of an input that share their leading axes: measuring their weights takes as many results."""
 SPARE = 1.25
-"""How many more results than weights."""
+"""How many more results than weights are used."""
 RESOLVED = 1e-6
 """The largest error of what measured weights predict, relative to the results, which may be rounded to float32."""
 NOTHING = 1e-5
-"""Smaller weights, relative to the largest, are none."""
+"""Weights below this part of the largest count as zero."""
 DENOMINATORS = 4096
-"""Weights are fractions with at most such a denominator where one is near enough."""
+"""Weights are fractions with at most this denominator if one is close enough."""
 
 
 def copied(source: Sequence[Array], observed: Sequence[Array]) -> Weights | None:
-    """The element of the source that each element of a tensor is, or a number; None if one is neither."""
+    """Which element of the source each element of a tensor is, or which number; None if one is neither."""
     element_of: dict[bytes, int] = {}
     columns, ours = (np.stack([np.ravel(values) for values in some], axis=1) + 0.0 for some in (source, observed))
     for element, column in enumerate(columns.astype(np.float64)):
@@ -53,7 +53,7 @@ def leading(source: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, ...]
 
 
 def n_results(source: tuple[int, ...], output: tuple[int, ...]) -> int:
-    """How many results it takes to measure the weights; 0 where they are too many."""
+    """How many results measuring the weights takes; 0 if too many."""
     shared = leading(source, output)
     size = prod(source) // max(1, prod(shared))
     return 0 if not shared or size > MOST_ELEMENTS else int(np.ceil((SPARE * size + 2) / prod(shared)))
@@ -78,13 +78,13 @@ def summed(source: Sequence[Array], observed: Sequence[Array]) -> Weights | None
 
 
 def fraction(weight: float) -> float:
-    """The simple fraction that is nearest, if it is near."""
+    """The nearest simple fraction, if it is close enough."""
     simple = float(Fraction(float(weight)).limit_denominator(DENOMINATORS))
     return simple if abs(simple - weight) <= RESOLVED * abs(weight) else float(weight)
 
 
 def otherwise(weights: Weights, reference: Weights | None) -> Weights:
-    """The weights, those of places that the reference has otherwise first."""
+    """The weights, with the elements that differ from the reference first."""
     ours, theirs = weights_by_element(weights), weights_by_element(reference) if reference else {}
     least = NOTHING * max((abs(weight) for _, _, weight in weights.weights), default=0.0)
 
@@ -98,7 +98,7 @@ def otherwise(weights: Weights, reference: Weights | None) -> Weights:
 
 
 def weights_by_element(weights: Weights) -> dict[int, dict[int, float]]:
-    """The weight of each element of the source, by the place that adds it up."""
+    """The weight of each element of the source, by the element that adds it up."""
     by_element: dict[int, dict[int, float]] = {}
     for element, there, weight in weights.weights:
         by_element.setdefault(element, {})[there] = weight
