@@ -35,13 +35,15 @@ from parity.judge.known import (
 )
 
 HEADROOM = 2.0
-"""How much larger an accepted error may become: the worst element of a deviation is another one on another machine."""
+"""The room for an accepted error: on another machine, the worst element may be another one."""
 SPREAD = 10.0
-"""Where error ratios differ by more, one limit for all is none for the smaller: float64 is often 1e9 above float32."""
+"""If error ratios differ by more, one limit would not limit the smaller ones: float64 is often 1e9 above float32."""
 UNDECIDED = "not-identifiable"
-"""The diagnosis beside several causes that explain as much: they are named, since any other is a new finding."""
+"""The diagnosis beside several causes that explain equally much: entries name these causes, since any other is a new
+finding."""
 SEEN = frozenset(entry.id for entry in OBSERVATIONS)
-"""Diagnoses that say how a tensor looks, but not which formula is wrong: many faults look so, each in its tensors."""
+"""Diagnoses that describe a tensor but not which formula is wrong. Many faults look alike, so their entries name
+tensors."""
 TOKEN = re.compile(r"[^-]+|-")
 """Ids are made of parts with dashes between them; a swept value is one part, or two where a number has a sign."""
 
@@ -55,7 +57,7 @@ Kind = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """A run as the ledger reads it; `plan.known` are the entries that there are."""
+    """A judged run; `plan.known` are its current entries."""
 
     plan: Plan
     comparisons: Sequence[Comparison]
@@ -65,7 +67,7 @@ class JudgedRun:
 
     @cached_property
     def causes(self) -> frozenset[tuple[str, ...]]:
-        """Case, dtype, backend, diagnosis and tensor of all that is diagnosed."""
+        """Case, dtype, backend, diagnosis and tensor of every diagnosis."""
         return frozenset((d.case, d.dtype, d.backend, d.id, tensor) for d in self.diagnoses for tensor in d.tensors)
 
     @cached_property
@@ -83,16 +85,16 @@ class JudgedRun:
 
     @cached_property
     def reach(self) -> Reach:
-        """What was asked for, answered, and cannot be computed."""
+        """The cells that were asked for, answered, and unsupported."""
         return Reach(self.plan.everything, frozenset(returned_in(self.comparisons)), frozenset(self.unsupported))
 
     def held(self, known: Iterable[KnownDeviation] | None = None) -> AppliedKnown:
-        """The run under its entries, or under others."""
+        """The comparisons and entries after the run, with the plan's entries or with `known`."""
         plan = self.plan if known is None else replace(self.plan, known=tuple(known))
         return apply(plan, self.comparisons, self.diagnoses, self.today, self.unsupported)
 
     def sized(self, entries: Sequence[KnownDeviation]) -> list[KnownDeviation]:
-        """Entries with the largest error ratio that each covers in this run, with room."""
+        """Entries with an `error_ratio`: the largest that each covers in this run, with room."""
         measured = self.held(replace(entry, error_ratio=None) for entry in entries).entries
         return [replace(e.deviation, error_ratio=with_room(e.worst_ratio)) for e in measured]
 
@@ -105,7 +107,7 @@ def with_room(ratio: float | None) -> float | None:
 
 
 def rounded_up(value: float) -> float:
-    """The least number of two digits that is not below `value`."""
+    """The smallest number of two digits that is at least `value`."""
     if not value or not math.isfinite(value):
         return value
     near = float(f"{value:.1e}")
@@ -117,7 +119,7 @@ Chosen = Callable[[str, str, str, str | None], bool]
 
 
 def outgrown(run: JudgedRun, chosen: Chosen) -> list[KnownDeviation]:
-    """The entries that fail and still cover something chosen: they are renewed, not doubled."""
+    """The entries that fail and still cover something chosen: they are renewed instead of added again."""
     deviating = {i: c for i, c in enumerate(run.comparisons) if c.verdict.fails or c.suspect}
     missing = {i: c for i, c in enumerate(run.comparisons) if c.verdict is Verdict.NOT_COMPARED}
     entries = []
@@ -158,7 +160,7 @@ def lacking(run: JudgedRun, chosen: Chosen, level: Collection[str]) -> list[Know
 
 
 def to_name(causes: Collection[str]) -> list[str | None]:
-    """The diagnoses by which one backend and tensor is accepted; None alone where there is none."""
+    """The diagnoses that name a deviation of one backend in one tensor; None alone if there are none."""
     return [*(sorted(set(causes) - {UNDECIDED}) or causes)] or [None]
 
 
@@ -180,7 +182,7 @@ def entries_for(
             for case, dtype in cells_as_globs(cells, allowed, dict(run.plan.everything.cases)):
                 entry = KnownDeviation(case, "", backend=backend, diagnosis=cause, dtype=dtype, tensor=tensor)
                 yield from by_dtype(
-                    entry, {location: ratios[location] for location in group if speaks_of(entry, location)}
+                    entry, {location: ratios[location] for location in group if covers(entry, location)}
                 )
 
 
@@ -217,7 +219,7 @@ def tensors_as_globs(
 
 
 def by_dtype(entry: KnownDeviation, ratios: Mapping[Location, float]) -> list[KnownDeviation]:
-    """The entry, or one per dtype if the dtypes' largest ratios differ much; `ratios` are those that it covers."""
+    """The entry, or one per dtype if the dtypes' largest ratios differ much; `ratios` are the covered ones."""
     worst: dict[str, float] = {}
     for (_, dtype, _), ratio in ratios.items():
         worst[dtype] = max(worst.get(dtype, 0.0), ratio)
@@ -227,21 +229,21 @@ def by_dtype(entry: KnownDeviation, ratios: Mapping[Location, float]) -> list[Kn
 
 
 def are_like(ratios: Iterable[float]) -> bool:
-    """Whether one limit does for all of these error ratios."""
+    """Whether one limit suits all of these error ratios."""
     measured = [ratio for ratio in ratios if 0.0 < ratio < math.inf]
     return not measured or max(measured) <= SPREAD * min(measured)
 
 
 def without_doubles(entries: Iterable[KnownDeviation], needed: Collection[Location]) -> list[KnownDeviation]:
-    """Entries without those of which the others cover every location, the narrow ones first."""
-    meant = [(entry, {location for location in needed if speaks_of(entry, location)}) for entry in entries]
+    """The entries without those whose locations the others cover, removing narrow entries first."""
+    meant = [(entry, {location for location in needed if covers(entry, location)}) for entry in entries]
     for pair in sorted(meant, key=lambda pair: len(pair[1])):
         if pair[1] <= {location for other in meant if other is not pair for location in other[1]}:
             meant = [other for other in meant if other is not pair]
     return [entry for entry, _ in meant]
 
 
-def speaks_of(entry: KnownDeviation, location: Location) -> bool:
+def covers(entry: KnownDeviation, location: Location) -> bool:
     """Whether an entry covers a location."""
     case, dtype, tensor = location
     return (

@@ -1,8 +1,8 @@
-"""Which common mistakes does a case reveal? All of them are computed on its inputs; no backend runs.
+"""Measures which common mistakes a case reveals. All of them are computed on its inputs; no backend runs.
 
-A mistake is a cause that the judge knows; its effect is the prediction that follows from it, against the oracle's
-envelope (the judge sees it from an error ratio of 8 on) and against the tolerance (the gate fails). Two visible
-mistakes that lie within each other's envelope in every dtype cannot be distinguished.
+A mistake is a cause that the judge knows. Its effect is the prediction that follows from it, compared with the oracle's
+envelope (the judge sees it from an error ratio of 8 on) and with the tolerance (the gate fails). Two visible mistakes
+that lie within each other's envelope in every dtype cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Mistake:
 
     @property
     def seen_in(self) -> tuple[str, ...]:
-        """The dtypes in which the judge sees it."""
+        """The dtypes in which the judge sees the mistake."""
         return tuple(dtype for dtype, ratios in self.ratios.items() if any(r >= ERROR_BOUND for r in ratios.values()))
 
     @property
@@ -80,12 +80,12 @@ class Effect:
 
     @property
     def seen(self) -> bool:
-        """Whether the judge sees it."""
+        """Whether the judge sees the mistake."""
         return any(value >= ERROR_BOUND for value in self.ratios.values())
 
     @property
     def lossy(self) -> bool:
-        """Whether it is known by the size of its error only."""
+        """Whether only the size of its error is known."""
         return any(predicted.unstable for predicted in self.prediction.values())
 
 
@@ -113,7 +113,7 @@ def audit_case(case: CasePlan, inputs: Mapping[str, Array]) -> CaseAudit:
 
 
 def evaluator_of(cell: Cell) -> Evaluator:
-    """An evaluator with the envelopes that the judge would use in the end."""
+    """An evaluator with the judge's final envelopes."""
     envelopes = cell.with_terms(EnvelopeRuns(cell.case, cell.dtype, cell.inputs, cell.oracle).envelopes(RUNS))
     return Evaluator(cell.case, cell.dtype, cell.inputs, cell.oracle, envelopes)
 
@@ -170,17 +170,17 @@ def averaged(evaluator: Evaluator, name: str) -> Iterator[Cause]:
 
 
 def in_dtype(prediction: Prediction, dtype: str) -> Prediction:
-    """The prediction as a kernel returns it."""
+    """The prediction as the tensors that a kernel returns."""
     return {n: p if p.values is None else replace(p, values=as_dtype(p.values, dtype)) for n, p in prediction.items()}
 
 
 def stray(predicted: Predicted) -> Envelope:
-    """How far an algorithm that loses precision is from its own prediction; empty for all others."""
+    """The error of an algorithm that loses precision around its own prediction; empty for all others."""
     return predicted.envelope.scaled(1 / WIDE) if predicted.unstable else EXACT
 
 
 def distance(truth: Predicted, guess: Predicted) -> float:
-    """The error ratio that remains if a kernel does `truth` and `guess` is assumed."""
+    """The error ratio that remains if a kernel makes the mistake `truth` and `guess` is assumed."""
     own = stray(truth)
     if own.excused is not None and guess.envelope.excused is None:
         return float("inf")
@@ -191,7 +191,7 @@ def distance(truth: Predicted, guess: Predicted) -> float:
 
 
 def mistakes(evaluators: Mapping[str, Evaluator], effects: Mapping[str, Effects]) -> Iterator[Mistake]:
-    """Every mistake with its effect in every dtype in which it can be made."""
+    """Every mistake, with its effect in every dtype in which it is possible."""
     for key in dict.fromkeys(key for by_key in effects.values() for key in by_key):
         mine = {dtype: by_key[key] for dtype, by_key in effects.items() if key in by_key}
         cause = next(iter(mine.values())).cause
@@ -232,7 +232,7 @@ def indistinguishable(
 
 
 def confused(evaluator: Evaluator, one: Effect | None, other: Effect | None) -> bool:
-    """Whether a dtype does not distinguish two mistakes; one that is impossible in it does not count."""
+    """Whether a dtype fails to distinguish two mistakes; a dtype in which one is impossible does not count."""
     if one is None or other is None:
         there = one or other
         return there is None or not there.seen
@@ -271,7 +271,7 @@ def remarks(evaluator: Evaluator, zero_gradients: Iterable[str], seen: Sequence[
 
 
 def what_shows(evaluator: Evaluator, untransposed: Sequence[Mistake]) -> str:
-    """How a missing transpose of a square weight shows."""
+    """Which tensors reveal a missing transpose of a square weight, in words."""
     wrong = {
         name for m in untransposed for ratios in m.ratios.values() for name, r in ratios.items() if r >= ERROR_BOUND
     }

@@ -61,7 +61,7 @@ from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
 from parity.outcome import CellOutcome, Outcome, Output
 
 CLEAR = 8.0
-"""The envelope of all runs is rarely this much wider than that of the first runs."""
+"""The envelope of all runs is rarely wider than that of the first runs by more than this factor."""
 SAME = 0.25
 SAME_ENVELOPES = 4.0
 """Two errors are the same if they differ by at most a quarter, or by four envelopes of the narrower dtype."""
@@ -109,14 +109,12 @@ class Cell:
 
     @property
     def envelopes(self) -> Mapping[str, Envelope]:
-        """The envelope of every tensor; that of the cancelling terms if nothing else gives the error a scale."""
+        """The envelope of every tensor, joined with the size of the cancelling terms where a gradient is exactly zero."""
         return {name: self.envelope(name) for name in self.oracle}
 
     def envelope(self, tensor: str) -> Envelope:
-        """The envelope of a tensor, from the first runs only if no error ratio is near the bound.
-
-        The tensors of a small case share their runs, and get all of them if anything fails.
-        """
+        """The envelope of a tensor, from the first runs only if no error ratio is near the bound. The tensors of a
+        small case share their runs, and use all runs if anything fails."""
         names = self._together(tensor)
         if tensor not in self._envelopes:
             if (self._small and self.failing) or any(
@@ -177,7 +175,7 @@ class Cell:
         return any(name == backend for name, _ in self.failing)
 
     def first_envelope(self, tensor: str) -> Envelope:
-        """After the first runs; the full one is wider."""
+        """The envelope after the first runs; the full one is wider."""
         if tensor not in self._first:
             self._first |= self.with_terms(self._runs.envelopes(FIRST_RUNS, self._together(tensor)))
         return self._first[tensor]
@@ -270,10 +268,8 @@ class Cell:
         return error_ratio(values, exact, self.envelope_at(backend, tensor))
 
     def chosen(self, backend: str) -> Chosen | None:
-        """What a backend chose where a gradient is a choice; None if none is.
-
-        A gradient that is exactly zero has none: near it there is only noise.
-        """
+        """What a backend chose where a gradient is a choice; None if there is no choice. A gradient that is exactly
+        zero has none: near it there is only noise."""
         if backend not in self._chosen:
             given = {n: self._usable(backend, n) for n in self.oracle if n not in self.zero_gradients}
             observed = {tensor: values for tensor, values in given.items() if values is not None}
@@ -291,7 +287,7 @@ class Cell:
 
     @property
     def choices(self) -> Mapping[str, Chosen]:
-        """What the backends chose that made another valid choice than the oracle."""
+        """The choices of the backends that made another valid one than the oracle."""
         return {name: chosen for name, chosen in self._chosen.items() if chosen is not None and chosen.tensors}
 
     def chose(self, backend: str, tensor: str) -> bool:
@@ -379,8 +375,8 @@ class CaseJudge:
         return cell
 
     def _observed_worst(self, dtype: str, outcome: CellOutcome) -> CellOutcome:
-        """The outcome of a backend's first call, or one with a result that only a later call, or a row alone, has if
-        that one is wrong."""
+        """The outcome of a backend's first call; or, if the result of a later call or of a row alone is wrong, the
+        outcome with that result."""
         key = dtype, outcome.backend
         if outcome.outcome is not Outcome.OK:
             return outcome
@@ -403,7 +399,7 @@ class CaseJudge:
     def _with_rows(
         self, kernel: Kernel, cell: Cell, outcome: CellOutcome
     ) -> Iterator[tuple[DifferingRow, CellOutcome]]:
-        """The outcome with a row of each kind as the kernel computes it alone, if that differs."""
+        """Each row that the kernel computes differently alone, and the outcome with that row's result alone."""
         given = {name: values for name, values in cell.observed(outcome.backend).items() if values is not None}
         bound = bound_of(cell.envelopes)
         for row in rows_apart(kernel, self.case, cell.dtype, self._inputs, given, self.oracle, bound):
@@ -509,7 +505,7 @@ class CaseJudge:
 
     @property
     def _widest(self) -> str:
-        """The dtype of the finest resolution, in which a loss of precision is smallest."""
+        """The dtype with the finest resolution, in which a loss of precision is smallest."""
         return min(self.cells, key=UNIT_ROUNDOFF.__getitem__)
 
     def _kinds(self, results: Results) -> Iterator[tuple[tuple[str, str, str], str]]:
@@ -519,11 +515,9 @@ class CaseJudge:
                     yield (dtype, backend, tensor), self._kind(cell, backend, tensor, results.get((dtype, backend)))
 
     def _kind(self, cell: Cell, backend: str, tensor: str, result: SearchResult | None) -> str:
-        """`semantic`, `unstable` or `degraded`: by the errors in all dtypes, or by its size if only one dtype shows it.
-
-        Size does not overrule a cause that explains the error without a fitted number: another formula, a number in
-        float32, or a lossy algorithm.
-        """
+        """`semantic`, `unstable` or `degraded`: by the errors in all dtypes, or by the error's size if only one dtype
+        shows it. A cause that explains the error without a fitted number takes precedence over its size: another
+        formula, a number in float32, or a lossy algorithm."""
         if self.oracle[tensor].dtype.kind == "i" or self._same_as_wider(cell.dtype, backend, tensor):
             return SEMANTIC
         others = [d for d in self.cells if d != cell.dtype and self._error(d, backend, tensor) is not None]
@@ -559,19 +553,19 @@ class CaseJudge:
         return error if np.isfinite(error).all() else None
 
     def _same(self, dtype: str, backend: str, tensor: str, errors: Mapping[str, Array | None]) -> bool:
-        """Whether the error in `dtype` is that in the widest one, and large enough to show beside the envelope."""
+        """Whether the error in `dtype` equals that in the widest one, and exceeds the envelope."""
         narrow, wide = errors.get(dtype), errors.get(self._widest)
         if dtype == self._widest or narrow is None or wide is None:
             return False
         error, apart = size(wide).rms, size(narrow - wide).rms
-        if apart >= error:  # the envelope, which takes long, is not asked
+        if apart >= error:  # the envelope takes long, so it is not computed here
             return False
         limit = SAME_ENVELOPES * self.cells[dtype].envelope_at(backend, tensor).rms
         return error > limit and apart <= max(SAME * error, limit)
 
 
 def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array], observed: Observed = NOTHING) -> Evaluator:
-    """An evaluator for a case and what was observed, with envelopes from enough runs that they hardly widen."""
+    """An evaluator for a case and its observed tensors, with envelopes of enough runs that more hardly widen them."""
     oracle = consult_oracle(case, inputs)
     cell = Cell(case, dtype, inputs, oracle)
     envelopes = cell.with_terms(EnvelopeRuns(case, dtype, inputs, oracle).envelopes(PREPARED_RUNS))

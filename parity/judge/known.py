@@ -80,7 +80,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Reach:
-    """What a run was to compute, what backends returned (an answer and a tensor), and what they do not support."""
+    """The cells that a run asked for, what backends returned (an answer and a tensor), and the cells they do not
+    support."""
 
     asked: Asked
     returned: frozenset[tuple[Answer, str]]
@@ -88,7 +89,7 @@ class Reach:
 
     @cached_property
     def answered(self) -> frozenset[Answer]:
-        """The answers of which any tensor took part in a comparison."""
+        """The answers with at least one tensor in a comparison."""
         return frozenset(answer for answer, _ in self.returned)
 
     def answers(self, known: KnownDeviation) -> list[Answer]:
@@ -135,7 +136,7 @@ def apply(
 
 
 def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
-    """A line for each entry that fails any run of a plan: it has expired, or no case is what it speaks of."""
+    """A message for each entry that fails any run of a plan: it has expired, or matches no case."""
     asked = {(case.id, spec.name): case.dtypes for case in plan.cases for spec in plan.of(case).backends}
     answers = frozenset(((case, dtype, name), "") for (case, name), dtypes in asked.items() for dtype in dtypes)
     reach = Reach(plan.everything, answers, frozenset())
@@ -214,22 +215,22 @@ def ratios_of(c: Comparison, names: Collection[str]) -> list[float]:
 
 
 def assess(claimed: Claim, reach: Reach, today: datetime.date) -> AppliedEntry:
-    """What became of an entry."""
+    """The state of an entry after a run, with its message."""
     known, n = claimed.deviation, len(claimed.covered)
     state = state_of(claimed, reach, today)
-    say = {
+    text_of = {
         EntryState.MATCHED: matched_text,
         EntryState.STALE: stale_text,
         EntryState.EXPIRED: expired_text,
         EntryState.WORSE: worse_text,
         EntryState.NOT_CHECKED: unchecked_text,
     }[state]
-    message = f"{known.source.file}:{known.source.line}: {state.value}: {say(claimed, reach)}"
+    message = f"{known.source.file}:{known.source.line}: {state.value}: {text_of(claimed, reach)}"
     return AppliedEntry(known, state, n, claimed.worst_ratio, message)
 
 
 def state_of(claimed: Claim, reach: Reach, today: datetime.date) -> EntryState:
-    """Expired takes precedence, if any of it was run."""
+    """The state of an entry; `expired` takes precedence if any cell of the entry ran."""
     known = claimed.deviation
     answers = reach.answers(known)
     ran = reach.answered | reach.unsupported

@@ -1,9 +1,9 @@
-"""Gradients that are a choice: at a kink (relu at 0, equal elements under a maximum) more than one is right.
+"""Gradients that are a choice: at a kink (relu at 0, equal elements under a maximum) several are right.
 
-There, every convex combination of the limits of the gradients at points close by is one (F. H. Clarke, "Generalized
+There, every convex combination of the limits of the gradients at points close by is right (F. H. Clarke, "Generalized
 gradients and applications", Trans. AMS 205, 1975). So the reference runs at such points: an element has a kink where
-its gradient jumps, by as much at a smaller distance. A backend's gradient is a valid choice where it lies between the
-limits, and where sums of gradients that do not jump, such as that over equal elements, are right.
+its gradient jumps by the same amount at a smaller distance. A backend's gradient is a valid choice if it lies between
+the limits, and if sums of gradients that do not jump, such as that over equal elements, are right.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ POWER = 0.75
 """The distance of a point is this power of the oracle's unit roundoff: larger than rounding, and small enough that
 elements which differ keep their order."""
 NEARER, ALIKE = 16.0, 0.25
-"""A jump is the same, to a quarter, at a 16th of the distance; the change of a smooth gradient is a 16th."""
+"""A jump stays the same, within a quarter, at a 16th of the distance; the change of a smooth gradient shrinks to a
+16th."""
 NOISE = 1e4
 """Unit roundoffs of the oracle: a smaller change is rounding."""
 TURNS = 31
-"""In one of so many points an element is larger than its neighbours. A prime, so that windows are covered too."""
+"""At one of this many points an element exceeds its neighbours. A prime, so that windows are covered too."""
 LARGEST = 1 << 18
 """Up to this many elements of the inputs, further points are tried."""
 TIE_BREAK = 2.0**-8
 EXTREMES = (np.minimum, np.maximum)
 UNMOVED = 2
-"""The first runs of an envelope leave the inputs as they are: at the kink."""
+"""The first runs of an envelope leave the inputs unperturbed, at the kink."""
 
 FROM_ABOVE, FROM_BELOW = "the derivative from above", "the derivative from below"
 FROM_BOTH = "the mean of the derivatives from both sides"
@@ -49,10 +50,10 @@ OTHER_EQUALS, IN_ORDER = "others of equal elements", "equal elements in their or
 
 
 def chosen_indices(values: Array, indices: Array, exact: Array, dim: int) -> Mask | None:
-    """Where the `indices` into `values` along `dim` are others than the `exact` ones; None unless all are right.
+    """Where the `indices` into `values` along `dim` differ from the `exact` ones; None unless all are right.
 
     An index is right if it names an equal element, and if no other index of its row is the same, where there are rows.
-    Both have the axes of `values`, or lack `dim`.
+    Both arrays have the axes of `values`, or lack `dim`.
     """
     axis, length = dim % values.ndim, values.shape[dim]
     if not ((indices >= 0) & (indices < length)).all():
@@ -69,7 +70,8 @@ def chosen_indices(values: Array, indices: Array, exact: Array, dim: int) -> Mas
 
 
 def ranks_of(values: Array, indices: Array, dim: int) -> Array:
-    """The place of each element of `values` among the `indices` along `dim`; the last for those that are not there."""
+    """The rank of each element of `values` among the `indices` along `dim`; the last rank for elements that are missing
+    there."""
     ranks, positions = np.full(values.shape, float(indices.shape[dim])), np.indices(indices.shape)[dim]
     np.put_along_axis(ranks, indices, positions, dim)
     return ranks
@@ -92,7 +94,8 @@ class Chosen:
         return tuple(name for name, mask in self.valid.items() if mask.any())
 
     def envelope(self, tensor: str, envelope: Envelope, unit: float) -> Envelope:
-        """The envelope with rounding alone at kinks, where perturbed runs jump, that excuses the valid choices."""
+        """The envelope without the jumps at kinks, where only rounding counts; valid choices are excluded from
+        comparison."""
         if tensor not in self.kinks or envelope.errors is None:
             return envelope
         errors = np.where(self.kinks[tensor], unit * self.sizes[tensor], envelope.errors)
@@ -102,7 +105,7 @@ class Chosen:
 
 
 class Choices:
-    """The gradients of a case at its inputs, and close by."""
+    """The gradients of a case at its inputs and at points close by."""
 
     def __init__(self, case: CasePlan, inputs: Arrays, oracle: Arrays) -> None:
         self._case, self._inputs, self._oracle = case, inputs, oracle
@@ -136,7 +139,7 @@ class Choices:
 
     @cached_property
     def _around(self) -> list[Arrays]:
-        """The jumps of the gradients on two opposite sides."""
+        """The jumps of the gradients in two opposite directions."""
         rng, scale = generator(0, self._case.id, "kinks"), self._scale
         return self._both_directions({n: scale[n] * rng.uniform(-1.0, 1.0, v.shape) for n, v in self._exact.items()})
 
@@ -146,7 +149,8 @@ class Choices:
         return {n: size(np.abs(self._inputs[n.removeprefix(GRADIENT)])).rms or 1.0 for n in self._exact}
 
     def _further(self, errors: Arrays, ranks: Arrays) -> Iterator[list[Arrays]]:
-        """The jumps where the gradients are likely to be those of a backend, then where each element once leads."""
+        """The jumps in directions that are likely to give a backend's gradients; then in directions in which each
+        element is once the largest."""
         if ranks:
             yield self._both_directions({n: -self._scale[n] / (1 + v.max(initial=0.0)) * v for n, v in ranks.items()})
         rng, scale = generator(1, self._case.id, "kinks"), self._scale
@@ -164,7 +168,7 @@ class Choices:
         return [self._jumps(direction), self._jumps({n: -v for n, v in direction.items()})]
 
     def _jumps(self, direction: Arrays) -> Arrays:
-        """The difference of the gradients close by from the exact ones, 0 where it is no jump."""
+        """The difference of the gradients close by from the exact ones, 0 if it is not a jump."""
         far, near = (self._gradients(direction, self._roundoff**POWER / divisor) for divisor in (1.0, NEARER))
         return {n: self._jump(far[n], near[n], exact) for n, exact in self._exact.items()}
 
@@ -192,7 +196,7 @@ class Choices:
         return 0.0 if errors is None else size(errors[~kinks]).rms
 
     def _named(self, errors: Arrays, slack: Arrays, valid: Mapping[str, Mask]) -> str:
-        """Which gradient these are at the elements that are `valid`."""
+        """Which gradient a backend takes at the elements that are `valid`, in words."""
 
         def same(one: Arrays, other: Arrays) -> bool:
             return all((np.abs(one[n] - other[n]) <= slack[n])[mask].all() for n, mask in valid.items())
@@ -215,13 +219,13 @@ class Choices:
 
     @cached_property
     def _above_and_below(self) -> list[Arrays]:
-        """The jumps where all inputs are a little larger, and where all are smaller."""
+        """The jumps if all inputs are a little larger, and if all are smaller."""
         shift = min(self._scale.values())
         return self._both_directions({n: np.full(v.shape, shift) for n, v in self._exact.items()})
 
     @cached_property
     def _in_order(self) -> list[Arrays]:
-        """The jumps where of equal elements the first is the largest, and where the last is."""
+        """The jumps if the first of equal elements is the largest, and if the last is."""
         total, start, direction = sum(v.size for v in self._exact.values()), 0, {}
         shift = min(self._scale.values())
         for name, values in self._exact.items():
@@ -232,8 +236,8 @@ class Choices:
     def _broken(
         self, points: Sequence[Arrays], errors: Arrays, slack: Arrays, kinks: Mapping[str, Mask]
     ) -> dict[str, Mask]:
-        """Where a sum that is the same at all points is another one: over axes of a gradient, over gradients of one
-        shape, over everything."""
+        """Where a sum that is the same at all points is wrong: over axes of a gradient, over gradients of one shape, or
+        over everything."""
         rest = {n: mask.copy() for n, mask in kinks.items()}
         broken = {n: np.zeros_like(mask) for n, mask in kinks.items()}
         shapes: dict[tuple[int, ...], list[str]] = {}
@@ -252,7 +256,7 @@ class Choices:
         return {n: broken[n] | (rest[n] & bool(wrong.any())) for n in kinks}
 
     def _unbalanced(self, points: Sequence[Array], errors: Array, slack: Array, kinks: Mask) -> tuple[Mask, Mask]:
-        """The kinks in a sum that must not change and does, and those in no sum that must not change."""
+        """The kinks in a sum that must stay constant and does not, and the kinks in no such sum."""
         wrong, rest = np.zeros_like(kinks), kinks
         for axes in (axes for n in range(1, kinks.ndim + 1) for axes in combinations(range(kinks.ndim), n)):
 

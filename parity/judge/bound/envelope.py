@@ -28,7 +28,7 @@ from parity.judge.bound.groups import Inflation, Spread, axis_sets, levels, scal
 RUNS = 12
 FEW = 16
 FIRST_RUNS = 3
-"""One run of each kind. The envelope only grows with the runs: a tensor within that of the first needs no more."""
+"""One run of each kind. More runs only widen the envelope: a tensor within that of the first runs needs no more."""
 ERROR_BOUND = 8.0
 """The error bound: from this error ratio on, a backend is wrong. Over 196 cases
 (benchmarks/envelope.py) the healthy kernels of torch 2.13.0, paddle 3.3.1 and oneflow 0.9.0 have medians below 1 and
@@ -51,8 +51,8 @@ SMALLEST = 2.0**-126
 """Errors below the smallest normal float32 number, which kernels may flush to zero, do not count as a group's scale."""
 
 WORK = {"bfloat16": np.float64, "float16": np.float64, "float32": np.float64, "float64": np.longdouble}
-"""The dtype in which errors of a dtype are computed: wide enough for its unit roundoff not to matter. An oracle in
-float64 alone (`consult_oracle`) is compared in float64."""
+"""The dtype in which errors of a dtype are computed: its own unit roundoff does not matter. An oracle in float64 alone
+(`consult_oracle`) is compared in float64."""
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -93,7 +93,7 @@ class Envelope:
         return Envelope(self.rms, self.max, self.excused)
 
     def joined(self, other: Envelope) -> Envelope:
-        """The wider one of two, element by element if that is known."""
+        """The wider of two envelopes, element by element if known."""
         parts = [mask for mask in (self.excused, other.excused) if mask is not None]
         excused = np.logical_or.reduce(parts) if parts else None
         one, two = (np.asarray(e.rms if e.errors is None else e.errors) for e in (self, other))
@@ -105,7 +105,7 @@ class Envelope:
         return Envelope(max(self.rms, other.rms), max(self.max, other.max), excused, errors, inflation)
 
     def local_ratio(self, errors: Array) -> float:
-        """The ratio of the sizes of errors and envelope, both in units of the scale of their groups."""
+        """The ratio of the sizes of errors and envelope, both relative to the scale of their groups."""
         if not self.inflation or errors.shape != self.scale.shape:
             return 0.0
         return float((levels(errors, self.scale, self.inflation) / self.levels).max())
@@ -118,7 +118,7 @@ class Envelope:
 
     @cached_property
     def levels(self) -> NDArray[np.float64]:
-        """The sizes of the envelope in units of its own scale: 1, or more where groups are not of one size."""
+        """The sizes of the envelope relative to its own scale: 1, or more if groups differ in size."""
         assert self.errors is not None  # noqa: S101 - without it there are no groups
         return np.maximum(levels(self.errors, self.scale, self.inflation), 1.0)
 
@@ -144,7 +144,7 @@ class EnvelopeRuns:
         self._n_runs = dict.fromkeys(oracle, 0)
 
     def envelopes(self, runs: int | None = None, tensors: Collection[str] | None = None) -> dict[str, Envelope]:
-        """The envelope of these tensors, or all, after `runs` runs, by default as many as it takes."""
+        """The envelope of these tensors, or of all, after `runs` runs, by default `enough`."""
         runs = self.enough if runs is None else runs
         names = [name for name in self._exact if tensors is None or name in tensors]
         for name in names:
@@ -166,7 +166,7 @@ class EnvelopeRuns:
 
     @property
     def enough(self) -> int:
-        """Twice the usual number where a tensor has so few elements that a run says little about its error."""
+        """Twice the usual number if a tensor has so few elements that one run reveals little about its error."""
         return RUNS * (2 if min(values.size for values in self._exact.values()) <= FEW else 1)
 
     def _run(self, run: int, tensors: Collection[str] | None) -> Arrays:
@@ -249,7 +249,7 @@ TINY, HUGE = 1e-130, 1e130
 
 
 def largest(values: Array) -> Any:
-    """The largest magnitude, 0 of none; NaN where a value is."""
+    """The largest magnitude, 0 if there is none; NaN if a value is."""
     most = values.max(initial=0.0)
     return np.nan if np.isnan(most) else max(most, -values.min(initial=0.0))
 

@@ -1,7 +1,7 @@
 """Local error bounds: rows, channels or columns of different conditioning do not excuse each other.
 
 Elements that share a reduction share its error, and lie along the same axes of the output. So every set of axes makes
-groups: the slices over which it is averaged (rows, channels, the places of all batches). An element's scale is the
+groups: the slices over which it is averaged (rows, channels, the positions of all batches). An element's scale is the
 smallest of its groups' envelopes. Errors and envelope are divided by these scales, and then compared by root mean
 square over the tensor, by the worst group, and by the worst element.
 """
@@ -34,7 +34,7 @@ def axis_sets(shape: tuple[int, ...]) -> list[Axes]:
 
 
 def group_means(squares: Array, axes: Axes) -> Array:
-    """The mean of each group, [shape with 1 in the place of `axes`]."""
+    """The mean of each group, [shape with `axes` of length 1]."""
     return squares.mean(axis=axes, keepdims=True) if axes else squares
 
 
@@ -54,7 +54,7 @@ def scales(errors: Array, inflation: Inflation, floor: float) -> Array:
 
 
 def levels(errors: Array, scale: Array, inflation: Inflation) -> NDArray[np.float64]:
-    """The size of errors in units of their scale: over the tensor, in the worst group of each kind, at the worst
+    """The size of errors relative to their scale: over the tensor, in the worst group of each kind, at the worst
     element."""
     with np.errstate(divide="ignore", invalid="ignore"):
         squares = np.asarray(np.divide(errors, scale).astype(np.float64, copy=False))
@@ -66,7 +66,7 @@ def levels(errors: Array, scale: Array, inflation: Inflation) -> NDArray[np.floa
 
 
 class Spread:
-    """How much the error of a group varies from run to run, and so how much too small an envelope may be."""
+    """How much the error of a group varies from run to run, and so by how much the envelope may be too small."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._n_runs = 0
@@ -74,7 +74,7 @@ class Spread:
         self._sums = {axes: (np.zeros(()), np.zeros(())) for axes in axis_sets(shape)}
 
     def add(self, errors: Array) -> None:
-        """One run more."""
+        """Adds a run."""
         self._n_runs += 1
         self._unit = self._unit or errors.max(initial=0.0)
         squares = np.square((errors / (self._unit or 1.0)).astype(np.float64))

@@ -380,7 +380,7 @@ CONVENTIONS = (
     ),
     Entry(
         id="mask-placement",
-        title="the mask is applied in the wrong place",
+        title="the mask is applied at the wrong point",
         what=(
             "A mask is added to the scores before they are scaled, a boolean mask is added as 0 and 1 or multiplied "
             "with the scores, or with the probabilities after the softmax, which then do not sum to 1. It should be "
@@ -540,7 +540,7 @@ CONVENTIONS = (
     ),
     Entry(
         id="log-floor",
-        title="the logarithm of a probability has another floor",
+        title="the logarithm of a probability has a different floor",
         what=(
             "Probabilities near 0 are clipped, or a small number is added, so that no loss is infinite. PyTorch clamps "
             "the logarithm at -100; Keras clips probabilities to 1e-7 and 1 - 1e-7, which caps a loss at 16.1."
@@ -671,7 +671,7 @@ CONVENTIONS = (
     ),
     Entry(
         id="coordinate-transform",
-        title="another place in the input for each element of the output",
+        title="elements of the output are mapped to other positions of the input",
         what=(
             "Elements are mapped by another rule: centres at halves (half_pixel), the same first centre (asymmetric), "
             "or the same first and last centre (align_corners). Another scale, that of the sizes for the one given, "
@@ -689,8 +689,8 @@ CONVENTIONS = (
         id="nearest-mode",
         title="the nearest element is rounded differently",
         what=(
-            "Nearest-neighbour interpolation takes the element at or before a place (floor), or the nearest one; two "
-            "that are equally near are decided by a convention."
+            "Nearest-neighbour interpolation takes the element at or before a position (floor), or the nearest one; "
+            "if two are equally near, a convention decides."
         ),
         shows="Whole elements are those of a neighbour, in every precision; for a factor of 2 most rules agree.",
         known_in="No framework is wrong here: PyTorch's nearest takes the floor, its nearest-exact and Pillow round.",
@@ -747,27 +747,27 @@ CONVENTIONS = (
     ),
     Entry(
         id="padding-order",
-        title="the border's sizes belong to other sides",
+        title="padding sizes are applied to the wrong ends of axes",
         what=(
             "A list of sizes begins with the last axis in one convention and with the first in another, and the size "
             "before an axis is exchanged with that after it."
         ),
-        shows="The right values at a shifted place; with other sizes the shape differs.",
+        shows="The right values at shifted positions; with other sizes the shape differs.",
         source="The documentation of torch.nn.functional.pad (last axis first) and numpy.pad (first axis first).",
     ),
     Entry(
         id="channel-order",
-        title="the channels are split in another order",
+        title="the channels are split in a different order",
         what=(
             "Channels become blocks of pixels. Their factors are (channel, row, column) in PyTorch and ONNX's CRD "
             "mode, (row, column, channel) in TensorFlow and ONNX's DCR mode."
         ),
-        shows="The right values at other places; with one channel in the output, both orders agree.",
+        shows="The right values at other positions; with one channel in the output, both orders agree.",
         source="The documentation of ONNX's DepthToSpace, mode.",
     ),
     Entry(
         id="gate-order",
-        title="the gates are stored in another order",
+        title="the gates are stored in a different order",
         what=(
             "The rows of a recurrent layer's weights hold its gates one after the other. For an LSTM the order is i, "
             "f, g, o in PyTorch and Keras, i, o, f, g in ONNX and i, g, f, o in TensorFlow's BasicLSTMCell; for a GRU "
@@ -806,7 +806,7 @@ CONVENTIONS = (
     ),
     Entry(
         id="reset-placement",
-        title="the reset gate is applied in another place",
+        title="the reset gate is applied at a different point",
         what=(
             "A GRU's candidate is tanh(W x + r (U h + b)) in PyTorch and cuDNN, and tanh(W x + U (r h) + b) in the "
             "first paper and by default in ONNX. It may also be left out."
@@ -823,7 +823,7 @@ CONVENTIONS = (
     ),
     Entry(
         id="rounding-mode",
-        title="values are rounded to integers another way",
+        title="values are rounded to integers differently",
         what=(
             "A value halfway between two integers goes to the even one, as IEEE 754 has it by default. Others round "
             "it away from zero, as C's round does, or up, as floor(x + 0.5) does, or all values to one side."
@@ -834,10 +834,10 @@ CONVENTIONS = (
     ),
     Entry(
         id="remainder-sign",
-        title="the quotient of a remainder is rounded another way",
+        title="the quotient of a remainder is rounded differently",
         what=(
             "remainder is x - y*floor(x/y), with the sign of y; fmod is x - y*trunc(x/y), with the sign of x. Names "
-            "do not tell: C's % and fmod truncate, Python's % floors, C's remainder rounds the quotient."
+            "do not say which: C's % and fmod truncate, Python's % floors, C's remainder rounds the quotient."
         ),
         shows="Elements whose operands have different signs are wrong by y; all others are right.",
         source="The documentation of torch.remainder and of torch.fmod; ONNX Mod, attribute fmod.",

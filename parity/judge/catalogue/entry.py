@@ -1,4 +1,4 @@
-"""What the catalogue says about one diagnosis."""
+"""An entry of the catalogue of diagnoses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Entry:
-    """A diagnosis as `parity explain ID` tells it. `title` is one line, the others are sentences; `known_in` may be
+    """A diagnosis as `parity explain ID` prints it. `title` is one line, the others are sentences; `known_in` may be
     empty."""
 
     id: str

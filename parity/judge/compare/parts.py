@@ -1,9 +1,9 @@
-"""All metrics of two tensors that arrive in parts, of which few elements are measured in float64.
+"""All metrics of two tensors that arrive in parts; only few elements are measured in float64.
 
 No element below the tolerance frontier so far (`frontier.py`) can raise the largest difference, quotient, excess or
 required rtol: each of them is the least tolerance of a kind that all elements pass. So pieces that stay in cache are
-screened in their own dtype, in which rounding is covered by `slack_of`; what is left is measured as in `metrics.py`.
-The metrics are the same, except the sums, which in float32 are right to seven digits.
+screened in their own dtype, in which rounding is covered by `slack_of`; the rest is measured as in `metrics.py`. The
+metrics are the same, except the sums, which in float32 are right to seven digits.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ ROW = 128
 LOWEST = 1e-25
 """Sums of squares below lose digits in float32, as does a difference below the root of it."""
 LEAST = 1e-200
-"""Where less is allowed, an excess may be infinite, and the first that is counts as the worst."""
+"""Where less is allowed, an excess may be infinite, and the first infinite one counts as the worst."""
 STEEPEST = 0.25
 """Elements with smaller quotients have the same sign, and their distance in ulps is bounded."""
 
 
 class RunningMaxima(NamedTuple):
-    """What elements have shown so far: their frontier, and the largest distance in ulps."""
+    """The frontier of the elements so far, and their largest distance in ulps."""
 
     frontier: Frontier = ()
     max_ulp: int = 0
 
     @property
     def finite(self) -> bool:
-        """Whether there is a frontier that elements can be below."""
+        """Whether the frontier is finite, so that elements can be below it."""
         return bool(self.frontier) and math.isfinite(self.frontier[-1][1])
 
     def slope(self, dtype: np.dtype[Any]) -> float:
@@ -61,7 +61,7 @@ class RunningMaxima(NamedTuple):
         return min(steep, by_ulps, STEEPEST) * (1 - slack_of(dtype))
 
     def above(self, difference: Array, magnitude: Array) -> Any:
-        """Which points are not below the frontier: above one of its lines, of which the first goes through 0."""
+        """Which points are not below the frontier, that is above one of its lines; the first line goes through 0."""
         if not self.finite:
             return np.ones(difference.size, bool)
         slack, ends = slack_of(difference.dtype), ((0.0, 0.0), *self.frontier)
@@ -74,20 +74,20 @@ class RunningMaxima(NamedTuple):
         return is_above
 
     def joined(self, parts: Iterable[metrics._Partial]) -> RunningMaxima:
-        """With what more elements show."""
+        """These maxima with those of further elements."""
         partials = list(parts)
         frontier = joined([self.frontier, *(part.frontier or () for part in partials)])
         return RunningMaxima(concave(frontier), max(self.max_ulp, *(part.max_ulp for part in partials)))
 
 
 def concave(frontier: Frontier) -> Frontier:
-    """A frontier without the points that the line from 0 to a later one is above: they decide for no tolerance."""
+    """A frontier without the points that lie below the line from 0 to a later one: no tolerance depends on them."""
     start = max(range(len(frontier)), key=lambda i: quotient(*reversed(frontier[i])), default=0)
     return frontier[start:]
 
 
 def slack_of(dtype: np.dtype[Any]) -> float:
-    """More than the roundings of a difference, of a bound and of their comparison, as a part of them."""
+    """More than the rounding errors of a difference, of a bound and of their comparison, relative to them."""
     return 16 * float(np.finfo(dtype).eps)
 
 
@@ -123,7 +123,7 @@ def compare_parts(
 
 
 def same(actual: Array, expected: Array) -> metrics._Partial | None:
-    """The metrics of a part whose bits are equal, which needs one look at them; None if they are not, or not finite."""
+    """The metrics of a part with equal bits, in one pass; None if the bits differ or a number is not finite."""
     if actual.dtype != expected.dtype or actual.dtype not in (np.float32, np.float64) or not actual.size:
         return None
     x, y = (array.view(f"u{array.itemsize}") for array in (actual, expected))
@@ -152,7 +152,7 @@ def part_of(
 
 
 def piece(actual: Array, expected: Array, tol: metrics._Tolerance, known: RunningMaxima) -> metrics._Partial | None:
-    """The metrics of a piece; None if sums leave the range, or are not finite."""
+    """The metrics of a piece; None if sums overflow, underflow or are not finite."""
     space, n, dtype = workspace(actual.dtype), actual.size, actual.dtype
     difference, magnitude, bound = space.difference[:n], space.expected[:n], space.actual[:n]
     np.subtract(actual, expected, out=difference)

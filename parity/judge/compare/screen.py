@@ -1,7 +1,7 @@
-"""Whether two tensors agree, in a tenth of the time that all metrics take: most pairs of two dumps do.
+"""Checks whether two tensors agree, in a tenth of the time that all metrics take: most pairs of two dumps agree.
 
 Differences are taken in the tensors' own dtype, in pieces that stay in cache. A piece passes if all differences are
-below the tolerance by more than rounding; any other, and NaN, infinities, overflow and underflow, need all metrics.
+below the tolerance by more than rounding. Any other piece, NaN, infinities, overflow and underflow need all metrics.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ SLACK = 1e-5
 
 
 class Piece(NamedTuple):
-    """What a piece adds: the largest difference and where it is, the sums of squares and of products, bits equal."""
+    """What a piece contributes: the largest difference and its index, the sums of squares and of products, whether bits
+    are equal."""
 
     top: float
     at: int
@@ -37,8 +38,8 @@ class Piece(NamedTuple):
 def screened(
     parts: Iterable[tuple[Array, Array]], shape: tuple[int, ...], rtol: float, atol: float, *, threads: int = 2
 ) -> Metrics | RunningMaxima:
-    """Metrics of two float tensors that agree, which arrive in flat parts; where all metrics have to be taken, what the
-    first piece shows that does not agree.
+    """Metrics of two float tensors that agree and arrive in flat parts; if all metrics are needed, the maxima of the
+    first piece that does not agree.
 
     `max_rel_diff` and `required_rtol` are nan, `max_ulp_diff` and `frontier` None: they are not measured. `worst_index`
     is where the difference is largest. Sums are those of float32, right to five digits.
@@ -84,7 +85,7 @@ def screened(
 
 
 def pieces_of(actual: Array, expected: Array, rtol: float, atol: float, threads: int) -> list[Piece | None]:
-    """The pieces of two flat arrays; after the first one that does not agree, some are left out."""
+    """The pieces of two flat arrays; some after the first that does not agree are skipped."""
     ended = threading.Event()
 
     def work(index: int) -> Piece | None:
@@ -97,7 +98,7 @@ def pieces_of(actual: Array, expected: Array, rtol: float, atol: float, threads:
 
 
 def piece(actual: Array, expected: Array, index: int, rtol: float, atol: float) -> Piece | None:
-    """The `index`-th piece of two flat arrays; None if it may not agree, or if sums leave the range."""
+    """The `index`-th piece of two flat arrays; None if it may not agree, or if sums overflow or underflow."""
     x, y = (array[index * PIECE : (index + 1) * PIECE] for array in (actual, expected))
     space = workspace(x.dtype)
     d, limit = space.difference[: x.size], space.expected[: x.size]

@@ -198,8 +198,7 @@ def rows_apart(
 
 
 def is_part(row: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Whether a row can be repeated to the size of the whole; not if the kernel's shape follows the number of
-    channels."""
+    """Whether a row can be repeated to the whole: each axis keeps its length or has length 1."""
     return len(row) == len(whole) and all(n in (1, m) for n, m in zip(row, whole, strict=True))
 
 
