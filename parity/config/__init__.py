@@ -1,4 +1,4 @@
-"""YAML to a frozen, validated Plan, or to one error that tells every problem.
+"""YAML to a frozen, validated Plan, or to one error that lists every problem.
 
 The modules that need pydantic and PyYAML load when a config is read.
 """

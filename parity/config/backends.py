@@ -82,7 +82,7 @@ DOOR = "for a kernel of your own: {name: mine, adapter: torch, ops: ./my_kernel.
 
 
 def parse_backends(node: Node, report: Problems) -> tuple[tuple[BackendSpec, Node], ...]:
-    """The backends of a config with their places; invalid ones are reported and left out."""
+    """The backends of a config with their nodes; invalid ones are reported and left out."""
     specs: dict[str, tuple[BackendSpec, Node]] = {}
     for item in node.items:
         spec = _from_mapping(item, report) if item.is_mapping else _from_string(item, report)

@@ -15,7 +15,7 @@ MAX_ALLOWED_SHOWN = 20
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem: its place, the value there, the allowed values, and the nearest match.
+    """One problem: its location, the value there, the allowed values, and the nearest match.
 
     `line` counts from 1 and is 0 if there is none; `key` is a path such as `cases[2].params.eps`.
     """
@@ -44,7 +44,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """The configuration, or an option that overrides it, is wrong; nothing is run."""
+    """The configuration, or an option that overrides it, is wrong; nothing runs."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)

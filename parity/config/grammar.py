@@ -1,4 +1,4 @@
-"""Pydantic models of a config, and their errors as messages with the place in the YAML.
+"""Pydantic models of a config, and their errors as messages with the location in the YAML.
 
 A mapping of a config is a model whose fields are the keys; its JSON schema is part of `parity schema`.
 """

@@ -36,7 +36,7 @@ def swept_id(text: str, written: str, swept: Sequence[tuple[str, Node]]) -> str:
 
 
 def automatic_id(op: str, params: Any, tensors: tuple[TensorPlan, ...], swept: tuple[tuple[str, Node], ...]) -> str:
-    """The op, its sizes, what distinguishes the case, and what is swept."""
+    """The op, its sizes, what distinguishes the case, and the swept values."""
     said = ("op", f"inputs.{tensors[0].name}.shape" if tensors else "")
     paths = tuple(path for path, _ in swept)
     distinctions = [

@@ -30,7 +30,7 @@ class CaseTensors:
 
 @dataclass(frozen=True)
 class WrittenInputs:
-    """What a case says: specs by tensor name, the inputs that it omits, and the whole case for locations."""
+    """What a case writes: specs by tensor name, the inputs it omits, and the whole case for reports."""
 
     case: Node
     specs: Mapping[str, tuple[TensorSpec, Node]]
@@ -155,7 +155,7 @@ def _planned(
 def integers_problem(
     plan: TensorPlan, bounds: tuple[int, int], ignored: int | None, *, drawn_as_usual: bool
 ) -> str | None:
-    """Why a tensor of integers from `bounds` (or `ignored`) cannot hold what a config asks for."""
+    """Why a tensor of integers from `bounds` (or `ignored`) cannot hold the values of a config."""
     low, high = bounds
     drawn = list(plan.special.values) if plan.special is not None else []
     if isinstance(plan.draw, Integers):

@@ -139,7 +139,7 @@ def _named(cases: tuple[BuiltCase, ...], report: Problems) -> tuple[BuiltCase, .
 
 
 def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Problems) -> bool:
-    """Claim an id; returns False and reports both places if it is taken."""
+    """Claim an id; if it is taken, report both locations and return False."""
     first = taken.setdefault(built.plan.id, built)
     if first is built:
         return True

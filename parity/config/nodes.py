@@ -1,4 +1,4 @@
-"""YAML values with their places, and the report of problems with them."""
+"""YAML values with their locations, and the report of problems with them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Node:
         return self.mapping.get(key)
 
     def with_value(self, value: Any) -> Node:
-        """Another value at this node's place (dataclasses.replace takes five times as long)."""
+        """This node with another value (dataclasses.replace takes five times as long)."""
         return Node(value, self.file, self.line, self.key, self.text)
 
     def plain(self) -> Any:

@@ -24,7 +24,7 @@ ORACLE = "oracle"
 
 @dataclass(frozen=True)
 class WrittenAt:
-    """A place in a configuration; `line` counts from 1."""
+    """A location in a configuration; `line` counts from 1."""
 
     file: str
     line: int
@@ -76,7 +76,7 @@ class CasePlan:
 
     @property
     def is_laid_out(self) -> bool:
-        """Whether `stress` has chosen where its tensors lie."""
+        """Whether `stress` has chosen the memory layout of its tensors."""
         return self.stress and bool(self.layouts)
 
     @property
@@ -85,7 +85,7 @@ class CasePlan:
         return OPS[self.op] if self.brought is None else op_of(self.brought)
 
     def runs_on(self, backend: str) -> bool:
-        """Whether it runs on the backend of this name."""
+        """Whether the case runs on the backend of this name."""
         return not self.backends or backend in self.backends
 
     @property
@@ -108,11 +108,11 @@ REASON_WANTED = "WHY IS IT ACCEPTED?"
 
 @dataclass(frozen=True)
 class KnownDeviation:
-    """A known deviation as parsed; parity.judge.known applies it. None matches anything.
+    """A known deviation as parsed; parity.judge.known applies it.
 
-    `case` and `tensor` are globs; `error_ratio` is the recorded size; a larger deviation is not accepted.
-    `unsupported`: accepts that the backend cannot compute the case, instead of a difference. `config_cases`: the ids of
-    the cases of its own config, if a run has several.
+    A field that is None matches anything. `case` and `tensor` are globs; `error_ratio` is the recorded size; a larger
+    deviation is not accepted. `unsupported`: accepts that the backend cannot compute the case, instead of a difference.
+    `config_cases`: the ids of the cases of its own config, if a run has several.
     """
 
     case: str

@@ -1,4 +1,4 @@
-"""`stress: true`: a case, and the same once more with each shape, value and layout on which kernels fail."""
+"""`stress: true`: a case, and variants of it with the shapes, values and layouts on which kernels fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = (0, 1, 31, 33, 63, 65, 127, 129)
 LAST = (1023, 1025)
 """The same for the last axis, whose elements a block of 1,024 threads reduces."""
 MOST = 1 << 18
-"""Elements of a tensor; a larger case is left out."""
+"""Elements of a tensor; larger cases are left out."""
 
 VALUES: Mapping[str, Callable[[TensorPlan], TensorPlan]] = {
     "far": lambda x: replace(x, offset=1e4),
@@ -38,7 +38,7 @@ its normal numbers, zeros (and a single one), equal values, a NaN or an infinity
 
 
 def stressed(case: CasePlan, op: Op) -> Iterator[CasePlan]:
-    """The cases of `others` that show anything, without gradients where only these do not."""
+    """The cases of `others` that can show a difference; without gradients if gradients cannot."""
     for other in others(case, op):
         inputs = tuple(plan for plan in other.tensors if op.input(plan.name))
         forward = replace(other, gradients=False, tensors=inputs)
@@ -64,7 +64,8 @@ def others(case: CasePlan, op: Op) -> Iterator[CasePlan]:
 
 
 def in_memory(case: CasePlan, op: Op) -> Iterator[CasePlan]:
-    """The case with all tensors in each layout, grad_outputs too, and with two inputs of one shape in one memory."""
+    """The case with all tensors, grad_outputs too, in each layout, and with two inputs of one shape in the same
+    memory."""
     for layout, placement in LAYOUTS.items():
         placed = tuple(p if placement(p.shape) is None else replace(p, layout=layout) for p in case.tensors)
         if placed != case.tensors:
@@ -80,13 +81,13 @@ def in_memory(case: CasePlan, op: Op) -> Iterator[CasePlan]:
 
 
 def is_plain(plan: TensorPlan, op: Op) -> bool:
-    """Whether an input may have the values of any other such input."""
+    """Whether an input accepts the values of any other such input."""
     item = op.input(plan.name)
     return item is not None and not item.listed and isinstance(plan.draw, Normal)
 
 
 def shows(case: CasePlan, op: Op) -> bool:
-    """Whether every exact tensor has a finite value, so that there is something to compare."""
+    """Whether every exact tensor has a finite value; without one nothing can be compared."""
     inputs = {plan.name: plan.sample(0, case.id, "float64") for plan in case.tensors}
     with np.errstate(all="ignore"):
         exact = evaluate(op, case.params, inputs, dtype=np.float64, gradients=case.gradients)
@@ -94,7 +95,8 @@ def shows(case: CasePlan, op: Op) -> bool:
 
 
 def resized(case: CasePlan, op: Op, axis: int, size: int) -> CasePlan | None:
-    """The case with another size of an axis of its first input, and of what goes with it; None if there is none."""
+    """The case with another size of an axis of its first input and of everything that depends on it; None if there is
+    none."""
     data = case.tensors[0]
     old, given = data.shape[axis], {plan.name: plan.shape for plan in case.tensors if op.input(plan.name)}
     shape = (*data.shape[:axis], size, *data.shape[axis + 1 :])
@@ -136,6 +138,6 @@ def with_shapes(case: CasePlan, op: Op, params: Any, shapes: TensorShapes) -> Ca
 
 
 def in_range(plan: TensorPlan, shapes: TensorShapes) -> TensorPlan:
-    """An input of integers with those that are valid now."""
+    """An input of integers with the currently valid bounds."""
     bounds = shapes.integers.get(plan.name)
     return plan if bounds is None else replace(plan, draw=Integers(*bounds))

@@ -50,7 +50,7 @@ PREFIXED_INTEGER = re.compile(r"0o[0-7]{1,400}|0x[0-9a-fA-F]{1,400}")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 VERSION_LINE = re.compile(rb"""^\s*\{?\s*["']?version["']?\s*:\s*["']?[0-9]""", re.MULTILINE)
-"""What every config has; a file without it is not a config."""
+"""Every config has this; a file without it is not a config."""
 
 HINTS = {
     "did not find expected key": "look at the indentation of this line and the one before",
@@ -83,10 +83,8 @@ def read_yaml(
     included: Node | None = None,
     start: str = 'a config must start with "version: 1"',
 ) -> YamlFile | None:
-    """The file's content; None and a report, which says how such a file starts, if it cannot be read.
-
-    Nothing is shown of an included file (at the node `included`) that is not a config.
-    """
+    """The file's content; None and a report, with the line that a config starts with, if it cannot be read. Nothing is
+    shown of an included file (at the node `included`) that is not a config."""
     # Files in /proc report a size of 0, and reading some of them never ends.
     data = b"" if included is not None and not path.stat().st_size else _read_bytes(path, report)
     if data is None:

@@ -109,7 +109,7 @@ class Cell:
 
     @property
     def envelopes(self) -> Mapping[str, Envelope]:
-        """The envelope of every tensor, joined with the size of the cancelling terms where a gradient is exactly zero."""
+        """The envelope of every tensor; exactly zero gradients are joined with the size of the cancelling terms."""
         return {name: self.envelope(name) for name in self.oracle}
 
     def envelope(self, tensor: str) -> Envelope:
