@@ -139,8 +139,8 @@ def attend(
 
 
 def in_blocks(scores: Any, value: Any, block: int, *, lost: str) -> Any:
-    """softmax(scores) value over blocks of keys, as FlashAttention has it (Dao et al. 2022, algorithm 1). What is
-    `lost` is not rescaled where a later block has a larger maximum: the `values`, or the `sums` of exponentials."""
+    """softmax(scores) value over blocks of keys, as in FlashAttention (Dao et al. 2022, algorithm 1). `lost` is not
+    rescaled where a later block has a larger maximum: the `values`, or the `sums` of exponentials."""
     top, values, sums = -np.inf, 0.0, 0.0
     for start in range(0, scores.shape[-1], block):
         some = scores[..., start : start + block]
@@ -208,11 +208,9 @@ def repeated_heads(values: Any, n_heads: int, how: str) -> Any:
 
 
 def attention_shapes(params: AttentionParams, given: Mapping[str, Shape]) -> TensorShapes:
-    """query: (N, heads, L, d); key: (N, heads, S, d); value: (N, heads, S, e); y: (N, heads, L, e).
-
-    attn_mask and keep_mask are off unless a shape is given that broadcasts to (N, heads, L, S). With `enable_gqa`, keys
-    and values may have fewer heads.
-    """
+    """query: (N, heads, L, d); key: (N, heads, S, d); value: (N, heads, S, e); y: (N, heads, L, e). attn_mask and
+    keep_mask are absent unless a shape is given, which must broadcast to (N, heads, L, S). With `enable_gqa`, keys and
+    values may have fewer heads."""
     query = given.get("query")
     if query is None or len(query) != 4:
         raise CaseError("inputs.query", "a shape (N, heads, L, d) is needed for query")
@@ -286,7 +284,7 @@ def multi_head_shapes(params: MultiHeadParams, given: Mapping[str, Shape]) -> Te
 
 
 def attention_variants(params: AttentionParams, shapes: Mapping[str, Shape]) -> Iterator[Variant]:
-    """Another scale of the scores, another use of masks and heads, and the variants of both kinds of attention."""
+    """Other scales of the scores, other uses of masks and heads, and the variants of both kinds of attention."""
     length, width = shapes["query"][2:]
     n_keys = shapes["key"][2]
     yield from (Variant("scaled", {"scale": scale}, shown_by=SCORES) for scale in other_scales(params, width))
@@ -324,7 +322,7 @@ def mask_variants(shapes: Mapping[str, Shape]) -> Iterator[Variant]:
 
 
 def multi_head_variants(_params: Any, shapes: Mapping[str, Shape]) -> Iterator[Variant]:
-    """Another scale of the scores, biases left out, weights not transposed, and the variants of both kinds of
+    """Other scales of the scores, biases left out, weights not transposed, and the variants of both kinds of
     attention."""
     for scale in ("none", "embedding"):
         yield Variant("scaled", {"scale": scale}, shown_by=SCORES)
@@ -357,11 +355,9 @@ def rotary_embedding(
     mixed: bool = False,
 ) -> dict[str, Any]:
     """Pairs of features, rotated by position times frequency (Su et al. 2021, arXiv:2104.09864, section 3.4.2).
-
-    `interleaved` replaces that of the params; `backwards` rotates the other way; positions count from `start`, along
-    `axis`; with the `exponent` `single` frequency i is base ** (-i / d), half of the right one; `mixed` pairs features
-    in one way and angles in the other.
-    """
+    `interleaved` replaces that of the params; `backwards` rotates in the other direction; positions count from `start`,
+    along `axis`; with the `exponent` `single` frequency i is base ** (-i / d), half of the right exponent; `mixed`
+    pairs features in one way and angles in the other."""
     x = tensors["x"]
     d, along = x.shape[-1], 4 if (params.interleaved if interleaved is None else interleaved) else 3
     seen = (*x.shape[:3], *((d // 2, 2) if along == 4 else (2, d // 2)))

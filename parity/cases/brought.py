@@ -1,4 +1,4 @@
-"""Ops that a user brings: a function in NumPy, in a file of theirs, as an op with its reference.
+"""Ops that a user brings: a NumPy function in a user's file, as an op with its reference.
 
 The file is code that its user chose to run: it runs in this process, because a trace needs it. Its `import numpy` gives
 autograd's NumPy, through which the function is traced and differentiated.
@@ -33,10 +33,10 @@ from parity.cases.program import Traced, leaves, trace
 MODULE = "parity_reference"
 TYPES: Mapping[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
 ANY = bool | int | float | str | tuple[int | float, ...]
-"""The type of a param without a default that says it."""
+"""The type of a param that has neither an annotation nor a default."""
 NUMBERS = tuple[int | float, ...]
 SAMPLE = 0.75
-"""What the inputs hold while shapes are learnt."""
+"""The value of all inputs while shapes are inferred."""
 NUMPY = ModuleType("numpy")
 """NumPy for a reference: autograd's functions, and what autograd lacks."""
 
@@ -67,7 +67,7 @@ def array(values: Any, *rest: Any, **keywords: Any) -> Any:
 
 
 def is_traced(value: Any) -> bool:
-    """Whether it is a stand-in."""
+    """Whether a value is a stand-in."""
     return isinstance(getval(value), Traced)
 
 
@@ -81,7 +81,7 @@ LIMIT_S = 30.0
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Raise TimeoutError where the user's code is after `LIMIT_S`; only the main thread can be interrupted so."""
+    """Raise TimeoutError in the user's code after `LIMIT_S`; only the main thread can be interrupted this way."""
     if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
         return
@@ -117,8 +117,8 @@ class ReferenceFile:
 
 @dataclass(frozen=True)
 class Brought:
-    """What makes an op of a user's function `name`: `tensors` are its inputs, `integers` the bounds of those that hold
-    integers, `params` the arguments that a config sets, `grad_outputs` the floating outputs."""
+    """An op made of a user's function `name`: `tensors` are its inputs, `integers` the bounds of those that hold
+    integers, `params` the arguments that a config sets, `grad_outputs` the floating-point outputs."""
 
     source: ReferenceFile
     name: str
@@ -187,7 +187,7 @@ def where(source: ReferenceFile, name: str) -> str:
 
 @cache
 def op_of(brought: Brought) -> Op:
-    """The op; without `grad_outputs`, one that only serves to read a config."""
+    """The op; without `grad_outputs`, it serves only to read a config."""
     params = params_of(brought)
 
     def infer_shapes(values: Any, given: Mapping[str, Shape]) -> TensorShapes:
@@ -250,7 +250,7 @@ def type_of(argument: inspect.Parameter) -> Any:
 def outputs_of(
     brought: Brought, params: Any, shapes: tuple[tuple[str, Shape], ...]
 ) -> Mapping[str, tuple[Shape, np.dtype[Any]]]:
-    """Shape and dtype of every output, learnt by running the reference; raises CaseError where it fails."""
+    """Shape and dtype of every output, found by running the reference; raises CaseError if it fails."""
     integers = dict_of(brought.integers)
     tensors = {
         name: np.broadcast_to(np.int64(integers[name][0]) if name in integers else SAMPLE, shape)
@@ -287,7 +287,7 @@ def failed(brought: Brought, error: Exception, shapes: tuple[tuple[str, Shape], 
 
 
 def called(brought: Brought, tensors: Mapping[str, Any], params: Any) -> Mapping[str, Any]:
-    """What the function returns, by output name; raises BroughtError for what is no array."""
+    """What the function returns, by output name; raises BroughtError for anything but arrays."""
     function, location = function_of(brought.source, brought.name), where(brought.source, brought.name)
     with limited():
         outputs = function(**tensors, **{name: getattr(params, name) for name in brought.params})

@@ -87,7 +87,7 @@ APPROXIMABLE: Mapping[str, int] = {
     **dict.fromkeys(("arctan", "sinh", "cosh", "reciprocal"), 0),
     **dict.fromkeys(("divide", "true_divide"), 1),
 }
-"""What kernels approximate, and the operand of which it is a function: the others are numbers."""
+"""Functions that kernels approximate, with the operand that is approximated; the other operands are numbers."""
 MOVABLE = ARITHMETIC | UNARY | {"maximum", "minimum"}
 CHAIN = 3
 """An operation is tried after this many of the steps that read its result, and at every later value with a name."""
@@ -95,8 +95,8 @@ REDUCING = PRODUCTS | {"sum", "mean", "max", "min"}
 
 
 def edits_of(program: Program, shapes: Mapping[int, Shape], output: str) -> Iterator[Edit]:
-    """The edits of the steps behind an output, and of all steps of a kind together. What a long program repeats is
-    edited as one step in every turn.
+    """The edits of the steps that an output depends on, and of all steps of a kind together. A step that a long program
+    repeats is edited in every turn at once.
 
     `shapes` are those of the program's values by number (`Trial.shapes`).
     """
@@ -142,8 +142,8 @@ MOST_NAMED = 6
 
 
 def detachments(program: Program, shapes: Mapping[int, Shape], gradient: str) -> Iterator[Edit]:
-    """The edits that let no gradient through a value on the way to an input: wherever it is read, or where one of
-    several steps reads it; in a loop in every turn, or from the second on; through two values with names."""
+    """The edits that let no gradient through a value on the path to an input: wherever it is read, or where one of
+    several steps reads it; in a loop in every turn, or from the second turn on; or through two named values."""
     same = repeats(program)
     table = ProgramValues(program, shapes, same)
     way = between(program, gradient.removeprefix("grad."))
@@ -167,7 +167,7 @@ def detachments(program: Program, shapes: Mapping[int, Shape], gradient: str) ->
 
 
 def between(program: Program, name: str) -> set[int]:
-    """The positions of the steps of the forward pass that depend on an input, and on which an output depends."""
+    """The positions of the steps of the forward pass that depend on an input and that an output depends on."""
     reach = program.reach([output for output in program.outputs if not output.startswith("grad.")])
     reached, positions = {program.inputs[name]}, set[int]()
     for position in sorted(reach):
@@ -180,7 +180,7 @@ def between(program: Program, name: str) -> set[int]:
 def group_edits(
     program: Program, table: ProgramValues, groups: Collection[list[int]], reach: Collection[int]
 ) -> Iterator[Edit]:
-    """The edits of all steps of a kind together, and of those of one place of the source, if any is in `reach`."""
+    """The edits of all steps of a kind together, and of all steps at one line of the source, if any is in `reach`."""
     known, sites = {*map(tuple, groups), *table.same.values()}, by_site(program).values()
     same_site = {position: some for some in sites for position in some}
     kinds: tuple[tuple[Iterable[list[int]], Collection[str]], ...] = (
@@ -194,7 +194,8 @@ def group_edits(
 
 
 def at_all(edit: Edit, positions: Sequence[int], same_site: Mapping[int, Sequence[int]]) -> Edit:
-    """An edit of the first of some positions at all of them, with what each has in the place of another value."""
+    """The edit of the first of some positions, applied to all of them; a value it reads is replaced by each position's
+    own."""
     others: Sequence[int] = ()
     if edit.kind in OTHER and edit.value[0] == "step":
         others = same_site[edit.value[1]]
@@ -204,21 +205,21 @@ def at_all(edit: Edit, positions: Sequence[int], same_site: Mapping[int, Sequenc
 
 
 WHOLESALE = ("rounded", ACCUMULATED, "function", "number", "constant")
-"""What a kernel with loops does otherwise in all steps of a kind, not in those of one place only."""
+"""Edits that a kernel with loops makes in all steps of a kind, not only at one line of the source."""
 
 
 EVERYWHERE = ("kept", "exchanged", "function", "number", "through", "index", "replaced")
-"""What a kernel does otherwise at one place of its source, for each axis or each corner with its own numbers."""
+"""Edits that a kernel makes at one line of its source, for each axis or each corner with its own numbers."""
 
 
 def by_site(program: Program) -> dict[Any, list[int]]:
-    """The positions of the steps of one place of the reference's source, or of their gradients."""
+    """The positions of the steps at each line of the reference's source, or of their gradients."""
     sites = {step.index: step.site for step in program.steps}
     return grouped(program, {p: (s.site, sites.get(s.of, s.of)) for p, s in enumerate(program.steps)})
 
 
 def chains(program: Program, reach: Collection[int]) -> Iterator[tuple[int, ...]]:
-    """The sums of sums, axis by axis, which kernels compute as one."""
+    """Groups of sums of sums, axis by axis, which kernels compute as one."""
     sums = {step.index: p for p, step in enumerate(program.steps) if step.name == "sum" and p in reach}
     before = {p: sums[i] for p in sums.values() for i in program.steps[p].refs if i in sums}
     for last in set(sums.values()) - set(before.values()):
@@ -230,13 +231,14 @@ def chains(program: Program, reach: Collection[int]) -> Iterator[tuple[int, ...]
 
 
 def representatives(reach: Collection[int], same: Repeats) -> list[int]:
-    """The positions that are reached, and one for each step of a loop: in the second turn, which follows one."""
+    """The positions that are reached, but of each step of a loop only one: that of the second turn, which follows
+    another."""
     groups = {same.get(position, (position,)) for position in reach}
     return sorted(next(p for p in (*turns[1:], *turns) if p in reach) for turns in groups)
 
 
 def in_every_turn(edits: Iterable[Edit], position: int, table: ProgramValues) -> Iterator[Edit]:
-    """The edits of a step of a loop in all turns; where they take the value of another one, each takes its own."""
+    """The edits of a loop's step in all turns; if they read another step's value, each turn reads its own."""
     same, turns = table.same, table.turns
     for edit in edits:
         if edit.kind == MOVED:
@@ -257,8 +259,8 @@ def in_every_turn(edits: Iterable[Edit], position: int, table: ProgramValues) ->
 
 
 def carried(table: ProgramValues, position: int, index: int) -> Key | None:
-    """What the first turn of a loop reads in the place of a value that is the last turn's; None if no step of the turn
-    of the step at `position` reads it."""
+    """What the first turn of a loop reads in place of a value of the turn before; None if no step of the turn of
+    `position` reads it."""
     steps, same, turns = table.program.steps, table.same, table.turns
     for reader in (p for p in same if turns[p] == turns[position] and index in steps[p].refs):
         first = next((p for p in same[reader] if turns[p] == 0), None)
@@ -287,7 +289,7 @@ def output_edits(program: Program, output: str, table: ProgramValues) -> Iterato
 
 
 def read_edits(program: Program, table: ProgramValues) -> Iterator[Edit]:
-    """The edits of the inputs and options that are read more than once."""
+    """The edits of the inputs and options that several steps read."""
     keys: dict[Key, int] = {("input", name): index for name, index in program.inputs.items()}
     keys |= {("option", name): index for name, (index, _) in program.options.items()}
     for key, index in keys.items():
@@ -303,7 +305,7 @@ def read_edits(program: Program, table: ProgramValues) -> Iterator[Edit]:
 
 
 def listed_edits(program: Program, table: ProgramValues, positions: Iterable[int]) -> Iterator[Edit]:
-    """The edits of values that a step reads in a list, as a concatenation does, and their reverse order."""
+    """The edits of values that a step reads in a list, as a concatenation does, and the list in reverse order."""
     for position in positions:
         step = program.steps[position]
         for i, operand in enumerate(step.operands):
@@ -362,14 +364,14 @@ def saved_edits(program: Program, table: ProgramValues) -> Iterator[Edit]:
 
 
 def pattern(program: Program, step: Step) -> Any:
-    """Equal for steps that compute the same of different values."""
+    """A key that is equal for steps that compute the same of different values."""
     options = {index: name for name, (index, _) in program.options.items()}
     operands = [options.get(o.index, "value") if isinstance(o, Ref) else repr(o)[:80] for o in step.operands]
     return step.name, tuple(operands), repr(sorted(step.keywords.items())), step.backward
 
 
 class ProgramValues:
-    """The shape of every value of a program, and the other values of that shape."""
+    """The shape of every value of a program, and the values of equal shape."""
 
     def __init__(self, program: Program, shapes: Mapping[int, Shape], same: Repeats) -> None:
         self.program, self.shapes, self.same = program, shapes, same
@@ -386,14 +388,14 @@ class ProgramValues:
         self.keys |= {step.index: ("step", position) for position, step in enumerate(program.steps)}
 
     def is_shared(self, index: int) -> bool:
-        """Whether a value is read more than once; a value that is read once is edited where it is read."""
+        """Whether a value is read more than once; otherwise it is edited where it is read."""
         return self.reads[index] > 1 or index in self.program.outputs.values()
 
     def alike(self, index: int, before: int) -> Iterator[Key]:
-        """The other values of the same shape before the step at `before`: the named ones, those that `index` follows
-        from in a few steps, and what the turns of a loop before and after have in its place.
+        """The other values of the same shape before the step at `before`: the named ones, those that `index` depends on
+        within a few steps, and the corresponding values of the previous and next turn of a loop.
 
-        A loop's values have names in its last turn: those of the same turn count as named, too.
+        A loop's values have names in its last turn; those of the same turn count as named, too.
         """
         shape, near = self.shapes.get(index), self.near(index, DEPTH) | self.neighbours(index)
         turn = self.turns.get(before)
@@ -406,14 +408,14 @@ class ProgramValues:
                 yield key
 
     def neighbours(self, index: int) -> set[int]:
-        """What the turns of a loop before and after compute in the place of a value."""
+        """The corresponding values of the previous and next turn of a loop."""
         position = int(self.keys[index][1]) if index in self.steps else -1
         positions = [p for p in self.same.get(position, ()) if abs(self.turns[p] - self.turns[position]) == 1]
         return {self.program.steps[p].index for p in positions}
 
     def reshapable(self, index: int, position: int) -> Iterator[Key]:
-        """The named values of another shape with as many elements along axes longer than 1, and those of the same shape
-        that are computed after the step at `position`."""
+        """The named values of another shape with equally many elements along axes longer than 1, and those of the same
+        shape that are computed after the step at `position`."""
         shape, backward = self.shapes.get(index, ()), self.program.steps[position].backward
         for other, key in self.keys.items():
             step, theirs = self.steps.get(other), self.shapes.get(other, ())
@@ -423,7 +425,7 @@ class ProgramValues:
                 yield key
 
     def later(self, position: int) -> list[int]:
-        """The positions of the steps that depend on one: those that read it soon, and those with a name."""
+        """The positions of the steps that depend on a step: those within a few reads, and the named ones."""
         reached, chain, positions = {self.program.steps[position].index}, 0, []
         outputs = set(self.program.outputs.values())
         for later in range(position + 1, len(self.program.steps)):
@@ -437,7 +439,7 @@ class ProgramValues:
         return positions
 
     def near(self, index: int, depth: int) -> set[int]:
-        """The values that one follows from in at most `depth` steps."""
+        """The values that a value depends on within `depth` steps."""
         step = self.steps.get(index)
         if step is None or not depth:
             return set()
@@ -460,8 +462,8 @@ COMPARISONS = frozenset(("greater", "greater_equal", "less", "less_equal"))
 
 
 def fits_of(program: Program, output: str) -> Iterator[Edit]:
-    """The edits that change a number of the reference, or multiply a value, each with the current value: an option with
-    which a value is compared may be another number, or a multiple."""
+    """The edits with a number to be fitted, and its current value: a number of the reference, a factor of a value, or
+    an option with which a value is compared."""
     same = repeats(program)
     for position in representatives(program.reach([output]), same)[-MAX_STEPS:]:
         step, positions = program.steps[position], same.get(position, (position,))
@@ -573,7 +575,7 @@ def numbers(program: Program, step: Step, operand: int, table: ProgramValues) ->
 
 
 def rounded_up(number: float) -> list[int]:
-    """A number of elements up to whole blocks, or to a power of 2."""
+    """A number of elements, rounded up to whole blocks or to a power of 2."""
     n = int(number) if np.isfinite(number) else 0
     if n != number or n < 2:
         return []
@@ -581,7 +583,7 @@ def rounded_up(number: float) -> list[int]:
 
 
 def swaps(step: Step) -> Iterator[ChangeOf]:
-    """Two integers of a step, such as a stride and a dilation, exchanged; or one of them twice; or two branches."""
+    """Two integers of a step, such as a stride and a dilation, exchanged, or one of them twice; or two branches."""
     if step.name == "where" and all(isinstance(operand, Ref) for operand in step.operands):
         yield "swapped", 1, 2
     whole = [i for i, operand in enumerate(step.operands) if is_whole(operand)]
@@ -593,7 +595,7 @@ def swaps(step: Step) -> Iterator[ChangeOf]:
 
 
 def in_one_axis(step: Step) -> Iterator[ChangeOf]:
-    """An integer that holds for all axes of a window, as its stride or padding, one more or less in one of them."""
+    """An integer for all axes of a window, such as its stride or padding, one more or less in one of them."""
     n_axes = max((len(o) for o in step.operands if isinstance(o, tuple) and is_whole(o)), default=0)
     for i, operand in enumerate(step.operands):
         if not is_whole(operand) or (isinstance(operand, tuple) and len(operand) != n_axes):
@@ -604,7 +606,7 @@ def in_one_axis(step: Step) -> Iterator[ChangeOf]:
 
 
 def other_ends(step: Step) -> Iterator[ChangeOf]:
-    """A padding with as many elements in all, but more of them at one end, so that windows begin elsewhere."""
+    """A padding of the same total, with more elements at one end, so that windows begin elsewhere."""
     pads = step.operands[1] if step.name == "pad" else ()
     for axis, (before, behind) in enumerate(pads):
         whole = before + behind
@@ -613,7 +615,7 @@ def other_ends(step: Step) -> Iterator[ChangeOf]:
 
 
 def block_means(step: Step, table: ProgramValues) -> Iterator[ChangeOf]:
-    """A value less its mean along an axis, less the mean of each block or half of it."""
+    """A value less its mean along an axis; instead less the mean of each block, or of each half."""
     if step.name != "subtract" or not all(isinstance(operand, Ref) for operand in step.operands):
         return
     shape, mean = (table.shapes[operand.index] for operand in step.operands)
@@ -633,8 +635,7 @@ def is_whole(operand: Any) -> bool:
 
 
 def joints(program: Program, step: Step, operand: int, table: ProgramValues) -> Iterator[ChangeOf]:
-    """An option, another input or an earlier value with a name added to a value, or multiplied with it, or dividing
-    it."""
+    """An option, another input or an earlier named value: added to a value, multiplied with it, or dividing it."""
     index = step.index if operand == RESULT else step.operands[operand].index
     shape = table.shapes.get(index, ())
     if not shape:
@@ -653,7 +654,7 @@ def fits_into(shape: Shape, other: Shape) -> bool:
 
 
 def orders(step: Step, operand: int, table: ProgramValues) -> Iterator[ChangeOf]:
-    """A step and the one before it in the other order."""
+    """A step and the one before it in reverse order."""
     child = table.steps.get(step.operands[operand].index)
     movable = step.name in ARITHMETIC | UNARY
     if child is not None and movable and child.name in CHOOSING | ARITHMETIC - {step.name}:
@@ -678,7 +679,7 @@ def along_axes(operand: int, shape: Sequence[int], *, reduced: bool) -> Iterator
 
 
 def rearranged(step: Step, operand: int, shape: Shape, *, given: bool) -> Iterator[ChangeOf]:
-    """The edits of an input (`given`), or of what is reshaped, whose elements are read elsewhere."""
+    """The edits of an input (`given`), or of a reshaped value, that read elements at other positions."""
     if given:
         yield from shifts(operand, shape)
     if step.name == "getitem":
@@ -689,7 +690,7 @@ def rearranged(step: Step, operand: int, shape: Shape, *, given: bool) -> Iterat
 
 
 def shifts(operand: int, shape: Shape) -> Iterator[ChangeOf]:
-    """The edits of an operand that is read one place off along an axis."""
+    """The edits that read an operand one position further along an axis."""
     for axis, length in enumerate(shape):
         if length > 1:
             kinds = product(("shifted", "shifted in zeros"), (1, -1))
@@ -739,11 +740,8 @@ def is_number(program: Program, operand: Any) -> bool:
 
 
 def sizes(table: ProgramValues, step: Step) -> list[int]:
-    """The numbers of elements along neighbouring axes of a step's operands, and those less one.
-
-    Those of a single axis where the step does not calculate with the number: a padding of that many elements, in each
-    axis, leaves no memory.
-    """
+    """The numbers of elements along adjacent axes of a step's operands, and those less one. Of single axes only, unless
+    the step calculates with the number: a padding of that many elements in each axis would need too much memory."""
     inputs = [table.shapes.get(index, ()) for index in step.refs] + [
         table.shapes[i] for i in table.program.inputs.values()
     ]

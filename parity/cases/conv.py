@@ -278,7 +278,7 @@ TURNS = (("x",), ("y",), ("x", "y"))
 def kernel_variants(
     params: Any, shapes: Mapping[str, Shape], n_out: int, turns: Iterable[tuple[str, ...]]
 ) -> Iterable[Variant]:
-    """A stride or a bias left out, a flipped or a transposed kernel, groups whose channels take turns."""
+    """A stride or a bias left out, a flipped or a transposed kernel, groups with interleaved channels."""
     weight, kernel = shapes["weight"], shapes["weight"][2:]
     if max(each(params.stride, len(kernel))) > 1:
         yield Variant("option-ignored", {"ignored": "stride"}, shown_by="several windows")
@@ -296,7 +296,7 @@ def kernel_variants(
 
 
 def convolution(axes: int, *, transposed: bool = False) -> Op:
-    """The op along so many axes."""
+    """The op with this many axes."""
     kinds = ("sequences", "images", "volumes")
     summary = "the gradient of a convolution for its input" if transposed else "correlate {} with kernels"
     return Op(

@@ -1,4 +1,5 @@
-"""Where two programs part: the smallest expression of a variant that the reference computes otherwise."""
+"""The first divergence of two programs: the smallest expression that a variant and the reference compute
+differently."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from parity.cases.program import Program, Ref, Step
 from parity.cases.repeats import in_all_turns
 
 Contents = Mapping[int, Hashable]
-"""The number of what a value computes, by the value: equal values of two programs have the same."""
+"""A number for the content of each value; values of two programs with the same content share it."""
 
 
 def difference(reference: Program, variant: Program) -> str:
     """`sqrt(var) + eps, where the reference has sqrt(var + eps) (in deviation)`; "" if both compute the same.
 
-    It is the first one behind the first output that differs, in its first turn if the programs have a loop; in a
-    tensor, unless its text is the same in both.
+    It is the first divergence behind the first output that differs, in the first turn of a loop: of a tensor's
+    expression, or of a number's if the tensors' expressions are equal.
     """
     known: dict[Hashable, int] = {}
     ours, theirs = contents(reference, known), contents(variant, known)
@@ -29,16 +30,16 @@ def difference(reference: Program, variant: Program) -> str:
     for name, index in variant.outputs.items():
         other = reference.outputs.get(name)
         if other is not None and ours[other] != theirs[index]:
-            way = list(parted((other, index), (reference, ours), (variant, theirs)))
-            n = sum(one in tensors[0] and two in tensors[1] for one, two in way)
+            path = list(diverging((other, index), (reference, ours), (variant, theirs)))
+            n = sum(one in tensors[0] and two in tensors[1] for one, two in path)
             has = {content: index for index, content in ours.items()}
-            texts = (described(programs, (i, j), has.get(theirs[j])) for i, j in (way[n - 1], *way[n:]))
-            return next(filter(None, texts), f"{named(programs[1], way[n - 1][1])} with other constants")
+            texts = (described(programs, (i, j), has.get(theirs[j])) for i, j in (path[n - 1], *path[n:]))
+            return next(filter(None, texts), f"{named(programs[1], path[n - 1][1])} with other constants")
     return ""
 
 
 def contents(program: Program, known: dict[Hashable, int]) -> dict[int, int]:
-    """What each value of a program computes."""
+    """A number for the content of each value of a program."""
     computed: dict[int, int] = {}
 
     def seen(operand: Any) -> Hashable:
@@ -60,11 +61,11 @@ def contents(program: Program, known: dict[Hashable, int]) -> dict[int, int]:
     return computed
 
 
-def parted(
+def diverging(
     values: tuple[int, int], reference: tuple[Program, Contents], variant: tuple[Program, Contents]
 ) -> Iterator[tuple[int, int]]:
-    """Two values of both programs that differ, and those behind them, to the first whose steps differ themselves, or
-    where several operands differ and the variant has another value of the reference."""
+    """Pairs of different values, from `values` back to the first pair whose steps themselves differ, or of which several
+    operands differ and the variant has another value of the reference."""
     (before, ours), (after, theirs) = reference, variant
     steps, others = ({step.index: step for step in program.steps} for program in (before, after))
     has = set(ours.values())
@@ -80,7 +81,7 @@ def parted(
 
 
 def of_tensors(program: Program) -> set[int]:
-    """The values that follow from a tensor, not from numbers only."""
+    """The values that depend on a tensor, not only on numbers."""
     reached = set(program.inputs.values())
     for step in program.steps:
         if not reached.isdisjoint(step.refs):
@@ -89,19 +90,19 @@ def of_tensors(program: Program) -> set[int]:
 
 
 def is_alike(one: Step, other: Step) -> bool:
-    """Whether two steps do the same with as many values."""
+    """Whether two steps are equal but for the values of their operands."""
     same = one.function is other.function and repr(one.keywords) == repr(other.keywords)
     return same and len(one.refs) == len(other.refs) and plain(one) == plain(other)
 
 
 def plain(step: Step) -> list[str]:
-    """The operands of a step that are no values."""
+    """The operands of a step that are not values."""
     return [repr(operand) for operand in step.operands if not isinstance(operand, (Ref, tuple, list))]
 
 
 def described(programs: tuple[Program, Program], values: tuple[int, int], taken: int | None) -> str:
-    """The expressions of a value in both programs, and the name of the first result that they are in; "" if they are
-    the same. `taken` is the value of the reference that the variant has there, told by its name if it has one."""
+    """The expressions of a value in both programs, and the name of the first result that contains them; "" if they are
+    the same. `taken` is the reference's value that the variant has instead; its name is used if it has one."""
     ours, theirs = (expression(program, index) for program, index in zip(programs, values, strict=True))
     if ours == theirs:
         return ""
@@ -128,7 +129,7 @@ def expression(program: Program, index: int) -> str:
 
 
 def enclosing(program: Program, index: int) -> tuple[str, bool]:
-    """The first named result that a value is in, and whether it is that result."""
+    """The first named result that contains a value, and whether the value is that result."""
     text, reached = Formulas(program), {index}
     for step in program.steps:
         if step.index in reached or not reached.isdisjoint(step.refs):

@@ -225,6 +225,6 @@ class TensorPlan:
 
 
 def generator(seed: int, *names: str) -> np.random.Generator:
-    """A random generator of its own for each sequence of names."""
+    """An independent random generator for each sequence of names."""
     digest = hashlib.sha256("\0".join(names).encode()).digest()
     return np.random.default_rng([seed, *np.frombuffer(digest[:16], dtype=np.uint32).tolist()])

@@ -32,10 +32,11 @@ def as_dtype(values: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def as_stored(values: NDArray[Any], storage: str) -> NDArray[Any]:
-    """`values` rounded to the grid of a storage dtype, in an array of their own dtype; too large ones are infinite."""
+    """`values` rounded to the grid of a storage dtype, in an array of their own dtype; values beyond its range are
+    infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = values.astype(storage).astype(values.dtype)
-    # float8_e4m3fn has no infinity, and ml_dtypes gives NaN for what it cannot hold.
+    # float8_e4m3fn has no infinity; ml_dtypes gives NaN for values beyond its range.
     return np.where(np.isfinite(values) & ~np.isfinite(rounded), np.copysign(np.inf, values), rounded)
 
 

@@ -1,4 +1,4 @@
-"""What edits apply to the values of a step: functions of one value, and sums and products that lose digits."""
+"""Functions that edits apply to the values of a step, and sums and products that lose digits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rounded_to(values: Any, target: str) -> Any:
 
 
 def rounded_floats(values: Any, target: str) -> Any:
-    """An array of floating-point numbers rounded to a lower precision; anything else as it is."""
+    """An array of floating-point numbers rounded to a lower precision; other values unchanged."""
     return rounded_to(values, target) if isinstance(values, np.ndarray) and values.dtype.kind == "f" else values
 
 
@@ -133,7 +133,7 @@ def centred_in_blocks(values: Any, axis: int, block: int, *axes: int) -> Any:
 
 
 def centred_in_halves(values: Any, axis: int, more: int, *axes: int) -> Any:
-    """The same of either half; the first may have one `more` of an odd number."""
+    """The same for either half; the first may have one `more` of an odd number."""
     return centred(values, axis, (0, anp.shape(values)[axis] // 2 + more), axes)
 
 
@@ -147,7 +147,7 @@ def centred(values: Any, axis: int, starts: Sequence[int], axes: Sequence[int]) 
 
 
 def lane_of(values: Any, axis: int, number: float) -> Any:
-    """A number in the place of `values` along an axis, which has length 1."""
+    """A constant instead of `values` along an axis, which gets length 1."""
     shape = anp.shape(values)
     return np.full((*shape[:axis], 1, *shape[axis + 1 :]), number)
 
@@ -226,7 +226,7 @@ class Weights:
 
 
 SHOWN = 4
-"""How many sums are shown."""
+"""How many sums are printed."""
 
 
 def weighted_sums(values: Array, how: Weights) -> Array:
@@ -250,7 +250,7 @@ RUNNING: Mapping[str, Callable[..., Array]] = {
     "matmul": running_matmul,
     "scatter_rows": running_scatter,
 }
-"""Functions that accumulate in a lower precision, by the function that they replace."""
+"""Functions that accumulate in a lower precision, by the function they replace."""
 
 
 THROUGH: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
@@ -304,6 +304,6 @@ NUMBERS: Mapping[str, Callable[[float], float]] = {
     "negative inverse": lambda v: -1 / v if v else v,
     "float32": lambda v: float(np.float32(v)),
 }
-"""Other values of a number of the reference."""
+"""Other values for a number of the reference."""
 for _name, _function in NUMBERS.items():
     _function.__name__ = _name  # the name in formulas

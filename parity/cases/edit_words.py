@@ -1,4 +1,4 @@
-"""An edit in words: the expression of what it changes, in the names of the reference."""
+"""An edit in words: the expression that it changes, in the names of the reference."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def described(program: Program, edit: Edit) -> str:
 
 
 def returned_as(program: Program, edit: Edit) -> str:
-    """What is returned as an output."""
+    """The text of an edit of an output."""
     how, key = edit.value
     if how == COMPUTED:
         changed = returning(program, edit)
@@ -64,7 +64,7 @@ def returned_as(program: Program, edit: Edit) -> str:
 
 
 def step_as(program: Program, edit: Edit) -> str:
-    """What a step computes, and what the reference has."""
+    """The expression of an edited step, and that of the reference."""
     position = edit.value if edit.kind == MOVED else edit.positions[0]
     program = in_all_turns(program)
     changed = spliced(program, delta(program, edit))
@@ -83,7 +83,7 @@ def step_as(program: Program, edit: Edit) -> str:
 
 
 def detached(program: Program, edit: Edit) -> str:
-    """Through which values no gradient flows, and where if only in one of several places."""
+    """The values through which no gradient flows, and the step that reads them if others read them too."""
     turns = " in any turn" if not repeats(program).keys().isdisjoint(edit.positions) else ""
     named = in_all_turns(program)
     text, steps = Formulas(named), [named.steps[position] for position in edit.positions]
@@ -96,14 +96,14 @@ def detached(program: Program, edit: Edit) -> str:
 
 
 def filled_up(program: Program, edit: Edit) -> str:
-    """With what an axis is filled up, and how far."""
+    """How an axis is padded: with which number, and up to which length."""
     key, axis, block, number = edit.value
     whole = f"whole blocks of {block}" if block else "a power of 2"
     return f"over axis {axis} filled up to {whole} with {word_of(program, key)} = {number:g}"
 
 
 def elsewhere(program: Program, text: Formulas, edit: Edit, first: str) -> str:
-    """Where else the same edit applies, by the names of the results; in a loop it is in every turn."""
+    """The named results in which the same edit applies; a loop is edited in every turn."""
     steps = [program.steps[position] for position in edit.positions[1:]]
     names = (text.name_of(s) or named_after(program, text, s) for s in steps)
     others = dict.fromkeys(name for name in names if name not in ("", first))
@@ -111,7 +111,7 @@ def elsewhere(program: Program, text: Formulas, edit: Edit, first: str) -> str:
 
 
 def read_as(program: Program, edit: Edit) -> str:
-    """What replaces a value, and where."""
+    """The text of an edit of a value that is read: its replacement, and where."""
     key, kind, value = edit.value
     name = word_of(program, key)
     words = {kind: lambda: word_of(program, value) for kind in ("replaced", RECOMPUTED)}

@@ -40,8 +40,8 @@ from parity.cases.substitutes import INDEXES, substitute
 class Edit:
     """One change of the steps at `positions`, which all have the function `function`.
 
-    `kind` is a key of `COSTS`; `operand` is the operand that is changed (-1: the result), `value` says how. With
-    `again`, gradients are those of the edited outputs; else they are computed as before, from the changed values.
+    `kind` is a key of `COSTS`; `operand` is the changed operand (-1: the result), `value` its change. With `again`,
+    gradients are those of the edited outputs; else they are computed as before, from the changed values.
     """
 
     positions: tuple[int, ...]
@@ -69,12 +69,12 @@ PER_PART = 0.1
 
 
 def parts(expression: Expression) -> int:
-    """How many functions an expression has."""
+    """The number of functions in an expression."""
     return 0 if expression[0] in (READ, "number") else 1 + sum(map(parts, expression[1:]))
 
 
 RESULT, EVERY, PARTS = -1, -2, -3
-"""The operand numbers for the result of a step, for all operands and the result, and for the terms of a product."""
+"""Operand numbers with a meaning: the result of a step, all operands and the result, and the terms of a product."""
 RETURNED = "returned"
 """The kind of an edit of an output, whose name replaces that of a function: `value` is `instead`, `added` or `after`,
 and the key of the value that is returned instead, or added, or of the state that is read after its update; or
@@ -83,33 +83,33 @@ COMPUTED = "computed"
 Expression = tuple[Any, ...]
 """("read", key), ("number", 0.5), or the name of a function and its operands: ("exp", ("number", 2.0))."""
 READ, SAVED = "read", "saved"
-"""The kinds of edits of a value wherever it is read, or at some positions only, and of an input or option that differs
-between backward and forward pass: `value` is its key, the kind of change and how."""
+"""The kinds of edits of a value wherever it is read, or at some positions, and of an input or option that differs
+between forward and backward pass: `value` is its key, the kind of change and the change."""
 RECOMPUTED = "recomputed"
-"""Another value in the place of an input in what the backward pass computes from it, not where it is read itself."""
+"""In functions of an input, the backward pass uses another value; where it reads the input itself it does not."""
 
 
 def format_of(edit: Edit) -> str:
-    """The format in which an edit makes a step lose digits; "" for an edit of the formula."""
+    """The format in which an edited step loses digits; "" if the edit changes the formula."""
     if edit.kind in LOSSY:
         return str(edit.value)
     return str(edit.value[2]) if edit.kind == READ and edit.value[1] == "rounded" else ""
 
 
 MOVED = "moved"
-"""The kind of an edit of an operation that is done to the result of a later step instead, whose position is `value`."""
+"""The kind of an edit that applies an operation to the result of a later step, whose position is `value`."""
 NORM, BASE = "norm", "base"
 """The kinds of edits of a root of a sum of squares, a norm of another order (`value`), and of exponentials and
 logarithms, all with base 2."""
 DETACHED = "detached"
-"""The kind of an edit that lets no gradient through the result of a step (`RESULT`), or through what it reads."""
+"""The kind of an edit that lets no gradient through a step's result (`RESULT`) or through one of its operands."""
 ACCUMULATED = "accumulated"
 """The kind of an edit whose sums have running totals in a lower precision."""
 STEPWISE = "stepwise"
 """The kind of an edit of all steps (`EVERY`), or of those of the forward pass (`RESULT`), whose results are rounded."""
 LOSSY = ("rounded", ACCUMULATED, STEPWISE)
 OTHER = ("replaced", "reshaped")
-"""The kinds of edits that put another value in the place of an operand."""
+"""The kinds of edits that replace an operand by another value."""
 
 
 COSTS: Mapping[str, float] = {
@@ -156,7 +156,7 @@ FITTED: Mapping[str, tuple[Callable[..., Any], float]] = {
     "floor": (np.maximum, -np.inf),
     "cap": (np.minimum, np.inf),
 }
-"""What is done to a value with a number that must be fitted, and the number that changes nothing."""
+"""The functions that apply a fitted number to a value, and the number that changes nothing."""
 JOINED: Mapping[str, Callable[..., Any]] = {
     "add": np.add,
     "subtract": np.subtract,
@@ -164,7 +164,7 @@ JOINED: Mapping[str, Callable[..., Any]] = {
     "divide": np.true_divide,
     "maximum": np.maximum,
 }
-"""The functions that join an option, another input or another value to a value."""
+"""The functions that combine a value with an option, an input or another value."""
 
 
 # Changing a step.
@@ -178,13 +178,13 @@ class NewValues:
         self._next = program.size
 
     def __call__(self) -> int:
-        """One more."""
+        """A number that no value has yet."""
         self._next += 1
         return self._next - 1
 
 
 def altered(step: Step, edit: Edit, new: NewValues) -> list[Step]:  # noqa: C901 - a table of kinds
-    """The steps that replace an edited one; the last of them has its number."""
+    """The steps that replace the edited one; the last of them keeps its number."""
     i, value = edit.operand, edit.value
     match edit.kind:
         case "kept":
@@ -262,8 +262,8 @@ def is_by_element(step: Step) -> bool:
 
 
 def padded(step: Step, edit: Edit, new: NewValues) -> list[Step]:
-    """A reduction along an axis that is filled up to whole blocks, with a number in the place of a value that its
-    operand follows from element by element."""
+    """A reduction along an axis that is padded to whole blocks. The padding goes into a value that the operand follows
+    from element by element."""
     key, axis, block, number = edit.value
     source, operand = value_of(new.program, key), step.operands[edit.operand]
     lane = Step(new(), lane_of, (Ref(source), axis, number), {}, "", step.backward)
@@ -281,7 +281,7 @@ def padded(step: Step, edit: Edit, new: NewValues) -> list[Step]:
 
 
 THROUGH_SUMS = frozenset(("add", "divide", "true_divide", "multiply", "ravel", "reshape", "concatenate"))
-"""What may lie between the root and the squares of a norm, besides the sum."""
+"""Steps that may lie between the root and the squares of a norm, besides the sum."""
 
 
 def of_squares(program: Program, root: Step) -> list[Step]:
@@ -305,7 +305,7 @@ def of_squares(program: Program, root: Step) -> list[Step]:
 
 
 def other_norm(step: Step, order: str, new: NewValues) -> list[Step]:
-    """The norm of order 1 or inf in the place of a root of a sum of squares."""
+    """The norm of order 1 or inf instead of a root of a sum of squares."""
     chain, renamed = of_squares(new.program, step), dict[int, int]()
     if not chain:
         raise IncompatibleError("it is no root of a sum of squares")
@@ -340,7 +340,7 @@ EXPONENTIAL = frozenset((*BASE_2, "expm1", "log1p"))
 
 
 def reordered(step: Step, edit: Edit, new: NewValues) -> list[Step]:
-    """f(g(a, b), c) as g(f(a, c), b): a step and the one before it in the other order."""
+    """f(g(a, b), c) as g(f(a, c), b): a step and the one before it in reverse order."""
     child = next((s for s in new.program.steps if Ref(s.index) == step.operands[edit.operand]), None)
     if child is None or edit.value >= len(child.operands):
         raise IncompatibleError("there is no such step before it")
@@ -350,7 +350,7 @@ def reordered(step: Step, edit: Edit, new: NewValues) -> list[Step]:
 
 
 def early(program: Program, position: int, key: Key, new: NewValues) -> tuple[list[Step], int]:
-    """The steps that compute a value before the step at `position` if they come later, and the value's number."""
+    """The steps that compute a value before the step at `position`, if they come later, and the value's number."""
     index = value_of(program, key)
     if key[0] != "step" or int(key[1]) < position:
         return [], index
@@ -367,7 +367,7 @@ def early(program: Program, position: int, key: Key, new: NewValues) -> tuple[li
 
 
 def moved_later(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
-    """A step left out, and its operation around the result of a later one."""
+    """A step left out, and its operation applied to the result of a later step."""
     position, later = edit.positions[0], edit.value
     step, around = program.steps[position], program.steps[later]
     kept = step.operands[edit.operand]
@@ -381,7 +381,7 @@ def moved_later(program: Program, edit: Edit, new: NewValues) -> dict[int, list[
 def inserted(
     step: Step, operand: int, new: NewValues, function: Callable[..., Any], further: Sequence[Any] = ()
 ) -> list[Step]:
-    """The step with `function` around one operand, or around its result."""
+    """The step with `function` applied to one operand, or to its result."""
     index = new()
     if operand == RESULT:
         inner = Step(index, step.function, step.operands, step.keywords, "", step.backward, step.site, step.of)
@@ -410,7 +410,7 @@ def first_of(value: Any, *others: Any) -> Any:
 
 
 def like(value: Any, other: Any) -> Any:
-    """The value in the shape of another one of as many elements."""
+    """The value in the shape of another one with equally many elements."""
     return anp.reshape(value, anp.shape(other))
 
 
@@ -467,14 +467,15 @@ def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
 
 
 def in_turn(edit: Edit, turn: int) -> Edit:
-    """The edit of a loop as it is in one turn, which has a value of its own (`each`) in another one's place."""
+    """The edit of a loop for one turn: an `each` value becomes that turn's own."""
     if edit.kind not in OTHER or edit.value[0] != "each":
         return edit
     return replace(edit, positions=(edit.positions[turn],), value=edit.value[1][turn])
 
 
 def read_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
-    """The steps that read a value (at the edit's positions, by default all), reading a changed one instead."""
+    """The steps that read a value (at the edit's positions, by default all of them), reading the changed value
+    instead."""
     key = edit.value[0]
     index, other = value_of(program, key), new()
     steps = program.steps
@@ -487,7 +488,7 @@ def read_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, li
 
 
 def changed_read(program: Program, edit: Edit, other: int) -> Step:
-    """The step that gives value `other`, which replaces the one that the edit names."""
+    """The step that gives value `other`, which replaces the edit's value."""
     key, kind, value = edit.value
     index = value_of(program, key)
     if kind in ("replaced", RECOMPUTED):
@@ -552,11 +553,11 @@ def returning(program: Program, edit: Edit) -> Program:
 
 
 OWN: Mapping[str, Callable[..., Any]] = {"weighted_sums": weighted_sums}
-"""Functions of expressions that NumPy has not."""
+"""Functions of expressions that NumPy lacks."""
 
 
 def computing(program: Program, output: str, expression: Expression) -> Program:
-    """The program with an output that an expression of its values gives."""
+    """The program with an output computed by an expression of its values."""
     new, steps = NewValues(program), list[Step]()
 
     def operand(part: Expression) -> Any:
@@ -577,7 +578,7 @@ def states(program: Program) -> list[str]:
 
 
 def after_update(program: Program, output: str, state: str) -> Program:
-    """The program with an output computed once more from what the others are in the end: one `state`, or all ("")."""
+    """The program with an output computed again from the updated states: from one `state`, or from all ("")."""
     renamed = {program.inputs[n]: program.outputs[n] for n in states(program) if n != output and state in ("", n)}
     new, reach = NewValues(program), program.reach([output])
     again: list[Step] = []
@@ -603,9 +604,7 @@ def edited(
     program: Program, edits: Iterable[Edit], tensors: Tensors, params: Any, differentiable: Sequence[str]
 ) -> Program:
     """The program after all edits in turn; IncompatibleError if one does not fit the result of those before it.
-
-    `tensors` (inputs and gradients of outputs), `params` and `differentiable` are what it was traced for.
-    """
+    `tensors` (inputs and gradients of outputs), `params` and `differentiable` are those of the trace."""
     for edit in edits:
         program = returning(program, edit) if edit.kind == RETURNED else spliced(program, delta(program, edit))
         if edit.again:
@@ -647,7 +646,7 @@ def is_gradient(output: str, differentiable: Sequence[str]) -> bool:
 
 
 def replayed(program: Program, tensors: Mapping[str, Any], params: Any) -> dict[str, Any]:
-    """The steps of a program, repeated on stand-ins."""
+    """Repeats the steps of a program on stand-ins."""
     values: list[Any] = [None] * program.size
     for name, index in program.inputs.items():
         values[index] = tensors.get(name)

@@ -37,13 +37,13 @@ WRITTEN: Mapping[str, tuple[str, int, int]] = {
     "inverse": ("1 / {}", 2, 3),
     "negative inverse": ("-1 / {}", 2, 3),
 }
-"""How functions of one value are written, the precedence of that, and the least of the value in it."""
+"""How functions of one value are written, with the precedence of the text and the least precedence of their operand."""
 UNSEEN = frozenset(("in_dtype_of", "broadcast_to", "first_of", "stopped"))
-"""Steps that change neither numbers nor their order; their operand is shown instead."""
+"""Steps that change neither numbers nor their order; formulas show their operand instead."""
 INVENTED = re.compile(r"\bt\d+\b")
 """The name of a value that has none in the source."""
 MOST_NUMBERS = 3
-"""So many numbers of a constant row are written out."""
+"""The most numbers of a constant row that are written out."""
 LONG = 60
 """A longer expression that is read more than once gets its own line."""
 
@@ -92,7 +92,7 @@ class Formulas:
                 self._names[step.index] = f"t{step.index}"
 
     def name_of(self, step: Step) -> str:
-        """The name of a step's result, "" where it has none."""
+        """The name of a step's result, "" if it has none."""
         return self._names.get(step.index, "")
 
     def value(self, index: int) -> tuple[str, int]:
@@ -146,7 +146,7 @@ def constant(values: NDArray[Any]) -> str:
 
 
 def indexed(index: Any) -> str:
-    """An index as one writes it: `:, 0`, `1:5`."""
+    """An index as in Python: `:, 0`, `1:5`."""
     if isinstance(index, tuple) and index:
         return ", ".join(map(indexed, index))
     if not isinstance(index, slice):
@@ -156,7 +156,7 @@ def indexed(index: Any) -> str:
 
 
 def short(number: float) -> str:
-    """A number in six digits if they are all, else in ten, which tell it from itself in float32."""
+    """A number in six digits if they are exact, else in ten, which identify a float32."""
     return f"{number:g}" if float(f"{number:g}") == number else f"{number:.10g}"
 
 
@@ -177,6 +177,6 @@ def shown(name: str, value: Any) -> bool:
 
 
 def definitions(text: str, named: Mapping[str, str]) -> str:
-    """What the invented names in a text stand for: ` (t14 = sum(x) / 64)`, or nothing."""
+    """The definitions of the invented names in a text: ` (t14 = sum(x) / 64)`, or nothing."""
     names = dict.fromkeys(name for name in INVENTED.findall(text) if name in named)
     return f" ({', '.join(f'{name} = {named[name]}' for name in names)})" if names else ""

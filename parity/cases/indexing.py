@@ -49,7 +49,7 @@ class TopkParams:
 
 
 def grid_indices(index: Array, axis: int) -> tuple[Array, ...]:
-    """The indices of the elements that `index` names along an axis, for NumPy."""
+    """The indices of the elements that `index` selects along an axis, for NumPy."""
     each: list[Array] = list(np.indices(index.shape, sparse=True))
     each[axis] = index
     return tuple(each)

@@ -43,7 +43,7 @@ FORMATS: Mapping[str, Format] = {
 
 
 FEW = 64
-"""Values that are looked at before all are: most tensors are on no coarser grid, and the first ones show it."""
+"""These values are checked first: most tensors are on no coarser grid, and the first values show it."""
 
 
 def rounded(values: NDArray[Any], target: Format) -> NDArray[Any]:
