@@ -64,8 +64,8 @@ def contents(program: Program, known: dict[Hashable, int]) -> dict[int, int]:
 def diverging(
     values: tuple[int, int], reference: tuple[Program, Contents], variant: tuple[Program, Contents]
 ) -> Iterator[tuple[int, int]]:
-    """Pairs of different values, from `values` back to the first pair whose steps themselves differ, or of which several
-    operands differ and the variant has another value of the reference."""
+    """Pairs of different values, from `values` back to the first pair whose steps themselves differ, or of which
+    several operands differ and the variant has another value of the reference."""
     (before, ours), (after, theirs) = reference, variant
     steps, others = ({step.index: step for step in program.steps} for program in (before, after))
     has = set(ours.values())
