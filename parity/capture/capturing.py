@@ -26,14 +26,14 @@ def capture(model: Any, folder: Union[str, Path], *, gradients: bool = False, st
     by the largest layer. Each process of a launcher writes to its own `rankN` of the folder.
 
     Args:
-        model: a model of torch, Paddle or OneFlow.
-        folder: of the dump; an earlier dump in it is replaced.
-        gradients: also those of inputs, outputs and parameters, in the backward passes.
-        steps: only so many calls of the model (None: all).
+        model: a model of one of the frameworks in `FRAMEWORKS`.
+        folder: the dump's; an earlier dump in it is replaced.
+        gradients: also store the gradients of inputs, outputs and parameters.
+        steps: the number of calls of the model to store (None: all).
 
     Raises:
         CaptureError: the folder cannot be used.
-        TypeError: this is no model of a framework that parity knows.
+        TypeError: `model` is no model of these frameworks.
     """
     framework = framework_of(model)
     taken = Capture(folder, gradients=gradients, steps=steps)
@@ -42,9 +42,9 @@ def capture(model: Any, folder: Union[str, Path], *, gradients: bool = False, st
 
 
 class Capture:
-    """A dump that is being made: of one model, or of each that is called.
+    """A recording into a dump: of one model, or of each that is called.
 
-    `is_step`: the latest outermost call is one of the first `steps`, and so are the gradients that follow.
+    `is_step`: the current outermost call is one of the first `steps`, so it and its gradients are stored.
     """
 
     def __init__(self, folder: Union[str, Path], *, gradients: bool = False, steps: Optional[int] = None) -> None:
@@ -58,7 +58,7 @@ class Capture:
         atexit.register(self.close)
 
     def begin(self, framework: Framework, model: Any = None) -> None:
-        """Record a model of a framework, or each outermost one that is called."""
+        """Record a framework's model, or (None) each outermost one that is called."""
         self.stack.callback(framework.attach(self, model))
 
     def sink(self, call: Call, role: str, where: str, array: Any) -> None:
@@ -66,7 +66,7 @@ class Capture:
         self.guarded(lambda: self.dump.record(call, role, where, array))
 
     def store_model(self, framework: Framework, model: Any, prefix: str) -> None:
-        """Store what a model consists of, and its parameters as they are before its first call."""
+        """Store a model's layers, and its parameters and buffers before its first call."""
         self.add_layers(framework, [replace(it, name=joined(prefix, it.name)) for it in framework.layers(model)])
         for name in framework.compiled(model):
             say(f"{joined(prefix, name) or 'the model'} is compiled: values within compiled code are not stored.")
@@ -78,7 +78,7 @@ class Capture:
             self.store(framework, joined(prefix, name), tensor, "buffers")
 
     def add_layers(self, framework: Framework, layers: List[CapturedLayer]) -> None:
-        """Note layers and their framework."""
+        """Add layers and their framework to the index."""
         self.guarded(lambda: self.dump.add_layers(framework.name, framework.version(), layers))
 
     def store(self, framework: Framework, name: str, tensor: Any, group: Optional[str] = None) -> None:
@@ -86,14 +86,14 @@ class Capture:
         self.pass_values(framework, tensor, name, lambda array: self.guarded(lambda: self.dump.add(name, array, group)))
 
     def pass_values(self, framework: Framework, tensor: Any, name: str, function: Callable[[Any], None]) -> None:
-        """Give a tensor's values to `function`; one that has none (on another device, within vmap) is left out."""
+        """Pass a tensor's values to `function`; a tensor without values (on a meta device, in vmap) is left out."""
         try:
             framework.pass_values(tensor, function)
         except Exception as error:  # whatever a framework raises for a tensor without values
             self.dump.index["left_out"][name] = f"{type(error).__name__}: {error}"[:200]
 
     def gradient_sink(self, framework: Framework, name: str) -> Callable[[Any], None]:
-        """What stores the gradients of a parameter."""
+        """A function that stores the gradients of a parameter."""
 
         def store(gradient: Any) -> None:
             if self.open and self.is_step:
@@ -102,7 +102,7 @@ class Capture:
         return store
 
     def guarded(self, write: Callable[[], None]) -> None:
-        """Write; the user's program goes on without a dump if the disk is full."""
+        """Write; if the disk is full, the user's program continues and the dump stays incomplete."""
         if not self.open or os.getpid() != self.process:  # a fork has the file, too
             return
         try:

@@ -1,16 +1,16 @@
-"""A dump: a folder of safetensors files of bounded size, and `index.json`, which says what they are.
+"""A dump: a folder of safetensors files of bounded size, and `index.json`, which describes them.
 
 Names of tensors, for the layer LAYER (its dotted name; left out, with its point, where it is the model itself):
 
     LAYER.callN.input.WHERE         of the Nth call of this layer, from 0; WHERE as in frameworks/calls.py
     LAYER.callN.output.WHERE
-    LAYER.callN.grad.input.WHERE    the gradient that this call alone gives back
+    LAYER.callN.grad.input.WHERE    the gradient from this call alone
     LAYER.callN.grad.output.WHERE
     NAME                            a parameter or a buffer, before the first call of the model
     NAME.grad                       a parameter's gradient in one backward pass
 
-What is computed again (a further backward pass through a parameter or a call, a compiled function that runs again) has
-`.repeat1`, `.repeat2` ... at its end.
+A tensor that is computed again (another backward pass through a parameter or a call, another run of a compiled
+function) has the suffix `.repeat1`, `.repeat2` ...
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DumpWriter:
         self.write_index()
 
     def add_layers(self, framework: str, version: str, layers: List[CapturedLayer]) -> None:
-        """Note what a model consists of, and which framework runs it."""
+        """Add a model's layers, and the framework that runs it."""
         self.index["frameworks"][framework] = version
         self.index["layers"] += [
             {"name": layer.name, "class": layer.kind, "options": dict(layer.options)} for layer in layers
@@ -60,7 +60,7 @@ class DumpWriter:
         self.write_index()
 
     def record(self, call: Call, role: str, where: str, array: Any) -> None:
-        """The sink of a recording."""
+        """Store a tensor of a call: the sink of a recording."""
         known = {"order": call.order, "layer": call.layer, "class": call.kind, "call": call.nth, "depth": call.depth}
         self.calls.setdefault(call.order, known)
         self.add(call.tensor_name(role, where), array)
@@ -84,7 +84,7 @@ class DumpWriter:
             self.index[group].append(name)
 
     def free(self, name: str) -> str:
-        """This name, or one with the number of the repetition if it is taken."""
+        """This name, with the number of the repetition if it is taken."""
         free, number = name, 0
         while free in self.index["tensors"]:
             number += 1
@@ -92,7 +92,7 @@ class DumpWriter:
         return free
 
     def next_shard(self) -> None:
-        """Begin another file, and write the index of those before."""
+        """Begin another file, and write the index of the previous ones."""
         if self.shards:
             self.shards[-1].close()
         self.shards.append(Writer(self.folder / f"tensors-{len(self.shards):05}.safetensors"))
@@ -106,7 +106,7 @@ class DumpWriter:
         partial.replace(self.folder / INDEX)
 
     def close(self, complete: bool = True) -> None:
-        """Write the last of the index."""
+        """Close the last file and write the index."""
         if self.shards:
             self.shards[-1].close()
         self.index["complete"] = complete
@@ -114,7 +114,7 @@ class DumpWriter:
 
 
 def _prepare(folder: Path) -> None:
-    """An empty folder; an earlier dump in it is removed."""
+    """Make the folder, and remove an earlier dump in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         names = [path.name for path in folder.iterdir()]

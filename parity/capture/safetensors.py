@@ -1,10 +1,10 @@
-"""The safetensors format, written tensor by tensor, so that what a killed process has written can be read.
+"""The safetensors format, written tensor by tensor, so that the file of a killed process can be read.
 
 A file is the header's length (8 bytes, little-endian), the header (JSON: name to dtype, shape and offsets), and the
 tensors' bytes without gaps. The format lets spaces follow the JSON, so a writer keeps a header of fixed size and adds
 an entry to it after each tensor's bytes; a file gets its name once its header is whole. Only the last file of a killed
 process can end with bytes of no tensor.
-bfloat16 are bits in uint16; the format has uint16 too, which is written as int32.
+bfloat16 is held as its bits in uint16; actual uint16, which the format has too, is written as int32.
 Source: https://github.com/huggingface/safetensors#format
 """
 
@@ -41,10 +41,10 @@ DTYPES = {
 
 NAMES = {numpy: name for name, numpy in DTYPES.items()}
 LONGEST_HEADER = 100_000_000
-"""As the format's own library has it."""
+"""The limit of the format's own library."""
 
 PARTIAL = ".partial"
-"""The end of a file's name until its header is whole."""
+"""The suffix of a file's name until its header is complete."""
 
 
 class SafetensorsError(ValueError):
@@ -68,7 +68,7 @@ class Writer:
         self._header = len(start)
 
     def add(self, name: str, array: Any) -> bool:
-        """Write one tensor; False if the header has no room for it. uint16 are the bits of bfloat16.
+        """Write one tensor; False if the header has no room for it. uint16 is taken as the bits of bfloat16.
 
         Raises KeyError for a dtype that `DTYPES` lacks.
         """
@@ -96,7 +96,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor of a file: its dtype in NumPy's terms (uint16 for bfloat16) and where its bytes begin."""
+    """A tensor of a file: its NumPy dtype (uint16 for bfloat16), its shape, and the offset of its bytes."""
 
     dtype: str
     shape: Tuple[int, ...]
@@ -132,7 +132,7 @@ def _entry(item: Any, base: int, size: int) -> TensorEntry:
 
 
 def read(path: Path, entry: TensorEntry) -> Any:
-    """A tensor of a file, mapped and not yet read; the bits of a bfloat16 tensor in uint16."""
+    """A tensor of a file, memory-mapped; bfloat16 as its bits in uint16."""
     if 0 in entry.shape:
         return np.zeros(entry.shape, entry.dtype)
     return np.memmap(os.fspath(path), entry.dtype, "r", entry.start, entry.shape)

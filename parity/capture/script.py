@@ -19,7 +19,7 @@ from parity.capture.frameworks import FRAMEWORKS, framework
 
 USAGE = 2
 WATCHED = tuple(name for name in FRAMEWORKS if name != "onnxruntime")
-"""A session of ONNX Runtime has no layers; `parity.capture(session, folder)` runs another."""
+"""Without ONNX Runtime, whose sessions have no layers to watch; `parity.capture(session, folder)` captures one."""
 
 
 def run(script: str, out: str, gradients: bool, steps: Optional[int], inputs: Optional[str]) -> int:
@@ -51,7 +51,7 @@ def run_script(script: str, taken: Capture) -> None:
 
 
 def begin(taken: Capture, name: str) -> None:
-    """Record what a framework runs; the script goes on if that cannot be."""
+    """Record a framework's models; if that fails, the script continues."""
     try:
         taken.begin(framework(name))
     except Exception as error:  # whatever an unknown release raises
@@ -59,7 +59,7 @@ def begin(taken: Capture, name: str) -> None:
 
 
 class ImportHook(MetaPathFinder):
-    """Calls a function with the name of each of some top-level modules, once that has been imported."""
+    """Calls a function with the name of each of some top-level modules, once it has been imported."""
 
     def __init__(self, names: Iterable[str], function: Callable[[str], None]) -> None:
         self.waiting = set(names)

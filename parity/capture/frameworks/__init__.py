@@ -1,4 +1,4 @@
-"""How each framework shows its layers: one file per framework. Nothing here imports one before it is needed."""
+"""The layers of each framework's models: one file per framework, which imports it only when needed."""
 
 from __future__ import annotations
 

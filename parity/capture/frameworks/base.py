@@ -28,7 +28,7 @@ class Framework:
         return str(self.framework.__version__)
 
     def attach(self, capture: Capture, model: Any) -> Callable[[], None]:
-        """Record the calls of a model, or (None) of each outermost one that is called; the result ends this."""
+        """Record the calls of a model, or (None) of each outermost one; returns a function that stops the recording."""
         raise NotImplementedError
 
     def layers(self, model: Any) -> List[CapturedLayer]:
@@ -48,25 +48,25 @@ class Framework:
         raise NotImplementedError
 
     def pass_values(self, tensor: Any, function: Callable[[Any], None]) -> None:
-        """Give a tensor's values to `function`, now or when they are computed."""
+        """Pass a tensor's values to `function`, now or when they are computed."""
         function(self.to_numpy(tensor))
 
     def compiled(self, model: Any) -> List[str]:  # noqa: ARG002 - a framework that compiles otherwise
-        """The names of layers that run compiled, so that nothing within them is seen."""
+        """The names of compiled layers, within which nothing is recorded."""
         return []
 
     def has_history(self, tensor: Any) -> bool:  # noqa: ARG002 - where gradients have no tape
-        """Whether a gradient can go through a tensor, and `watched` can tell it."""
+        """Whether a gradient can flow through a tensor, and `watched` can record it."""
         return False
 
     def watched(self, tensor: Any, function: Callable[[Any], None]) -> Any:
-        """The tensor to go on with, whose gradient is given to `function` in each backward pass."""
+        """The tensor to use from now on; its gradient is passed to `function` in each backward pass."""
         tensor.register_hook(function)
         return tensor
 
 
 class LayeredFramework(Framework):
-    """A framework whose layers are instances of one class, `base`, through whose `__call__` every call goes."""
+    """A framework whose layers are instances of one class, `base`, and are called by its `__call__`."""
 
     base: Any
 
@@ -75,7 +75,7 @@ class LayeredFramework(Framework):
         raise NotImplementedError
 
     def is_tensor(self, value: Any) -> bool:
-        """Whether this is a tensor with values; a symbol of a graph that is being traced is none."""
+        """Whether this is a tensor with values, and no symbol of a graph that is being traced."""
         raise NotImplementedError
 
     def is_tracing(self) -> bool:
@@ -83,7 +83,7 @@ class LayeredFramework(Framework):
         return False
 
     def alias(self, tensor: Any) -> Any:
-        """The same memory as another node of the graph, so that its gradient is that of one use."""
+        """The same memory as a new node of the autograd graph, whose gradient is that of one use."""
         raise NotImplementedError
 
     def layers(self, model: Any) -> List[CapturedLayer]:
@@ -92,7 +92,7 @@ class LayeredFramework(Framework):
         ]
 
     def options(self, layer: Any) -> Dict[str, Any]:
-        """The plain attributes that a layer has beside those of its base class: eps, stride; and `training`."""
+        """A layer's plain attributes, such as eps and stride, without those of its base class except `training`."""
         ignored = set(vars(self.base())) - {"training"}
         given = {name.lstrip("_"): described(value) for name, value in vars(layer).items() if name not in ignored}
         return {name: value for name, value in given.items() if value is not NotImplemented}
@@ -104,7 +104,7 @@ class LayeredFramework(Framework):
 
     @contextmanager
     def recording(self, model: Any, sink: Sink, gradients: bool = False) -> Iterator[None]:
-        """Give the tensors of every call of a layer of `model` to `sink` while the context lasts.
+        """Pass the tensors of every call of a layer of `model` to `sink` within the context.
 
         `gradients`: in backward passes within the context also those of inputs, by that call alone, and of outputs. A
         call within a compiled layer is not seen, nor is one that bypasses `__call__`.

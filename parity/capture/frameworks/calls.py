@@ -1,6 +1,6 @@
-"""The data that all frameworks share: layers, their calls, and what a call computed.
+"""The data that all frameworks share: layers, their calls, and a call's tensors.
 
-A tensor's name within a call says where it is in the arguments or the result: `0` for the first positional argument
+A tensor's name within a call is its path in the arguments or the result: `0` for the first positional argument
 or the only output, `mask` for a keyword argument, `1.hidden` for an item of a nested tuple, list, dict or dataclass.
 Arrays are copies in the tensor's dtype; bfloat16 as its bits in uint16. A dtype that NumPy lacks is float32.
 """
@@ -54,7 +54,7 @@ def joined(prefix: str, name: str) -> str:
 
 
 def described(value: Any) -> Any:
-    """An option as JSON has it: numbers, strings, sequences of them; the name of a function, class or dtype.
+    """An option as JSON: numbers, strings, sequences of them; the name of a function, class or dtype.
 
     NotImplemented for all else.
     """

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class FlaxFramework(LayeredFramework):
-    """Flax's modules. What is being traced is stored by callbacks when it runs, in every run of a compiled function.
+    """Flax's modules. Traced tensors are stored by callbacks, in every run of a compiled function.
 
-    A linen module has no layers but those that its calls show. Gradients are those of inputs and outputs.
+    The layers of a linen module are known only from its calls. Gradients are those of inputs and outputs.
     """
 
     name = "flax"
@@ -64,7 +64,7 @@ class FlaxFramework(LayeredFramework):
         return self.named_variables(model, parameters=False)
 
     def named_variables(self, model: Any, parameters: bool) -> Iterator[Tuple[str, Any]]:
-        """The variables of a module: of nnx but random states, of linen those of the call that it is bound to."""
+        """A module's variables: for nnx without random states, for linen those of the call that it is bound to."""
         if isinstance(model, self.nnx.Module):
             for path, node in self.nnx.iter_graph(model):
                 is_state = isinstance(node, self.nnx.Variable) and not isinstance(node, self.nnx.RngState)
@@ -139,7 +139,7 @@ class LinenRecorder(recorders.ModelRecorder):
             del self.layers[id(module)]
 
     def describe(self, name: str, module: Any) -> None:
-        """Note a layer, and the variables of a whole model."""
+        """Add a layer, and store the variables of a whole model."""
         self.stored[name] = type(module).__name__
         layer = CapturedLayer(name, type(module).__name__, self.framework.options(module))
         self.capture.add_layers(self.framework, [layer])

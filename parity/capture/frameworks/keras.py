@@ -11,11 +11,11 @@ from parity.capture.frameworks.base import LayeredFramework
 
 
 class KerasFramework(LayeredFramework):
-    """Keras where it runs eagerly; of `fit` and `predict` that is `compile(run_eagerly=True)`.
+    """Keras in eager execution; `fit` and `predict` need `compile(run_eagerly=True)`.
 
-    A layer's name is that of the layers around it and its own; of one that was given none, the attribute in which it is
-    kept, or its number in a Sequential. A variable's is that of its layer and its own. Gradients of inputs and outputs
-    are those of a tf.GradientTape, or of torch.
+    A layer's name is its own after those of the layers around it. A layer without a given name has that of the
+    attribute that holds it, or its number in a Sequential. A variable's name follows its layer's. Gradients of inputs
+    and outputs are those of a tf.GradientTape, or of torch.
     """
 
     name = "keras"
@@ -107,7 +107,7 @@ def children(layer: Any) -> Iterator[Tuple[str, Any]]:
 
 
 def attributes(layer: Any) -> Iterator[Tuple[str, Any]]:
-    """What is in a layer's attributes, and in lists and dicts that are public ones: `norm`, `blocks.0`."""
+    """The values of a layer's attributes, and the items of lists and dicts in public ones: `norm`, `blocks.0`."""
     for name, value in vars(layer).items():
         yield name.lstrip("_"), value
         if not name.startswith("_"):
@@ -115,7 +115,7 @@ def attributes(layer: Any) -> Iterator[Tuple[str, Any]]:
 
 
 def items(path: str, value: Any) -> Iterator[Tuple[str, Any]]:
-    """What is in nested lists and dicts, with its place."""
+    """The items of nested lists and dicts, with their paths."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
     for key, item in pairs:
         yield f"{path}.{key}", item
@@ -123,6 +123,6 @@ def items(path: str, value: Any) -> Iterator[Tuple[str, Any]]:
 
 
 def is_automatic(layer: Any) -> bool:
-    """Whether Keras made a layer's name: that of its class in lower case, numbered."""
+    """Whether Keras generated a layer's name: its class in lower case, numbered."""
     words = re.sub(r"\W+|_", "", re.sub(r"_\d+$", "", layer.name))
     return words == type(layer).__name__.lower().replace("_", "")

@@ -10,7 +10,7 @@ from parity.capture.frameworks.base import LayeredFramework
 
 
 class MindsporeFramework(LayeredFramework):
-    """MindSpore in PyNative mode. In graph mode, and within `jit`, cells are compiled, and not seen."""
+    """MindSpore in PyNative mode. In graph mode, and within `jit`, cells are compiled and cannot be recorded."""
 
     name = "mindspore"
 

@@ -12,7 +12,7 @@ from parity.capture.frameworks.torch import TorchStyleFramework
 
 
 class OneflowFramework(TorchStyleFramework):
-    """OneFlow in eager mode. In an nn.Graph nothing is seen: its calls compute nothing."""
+    """OneFlow in eager mode. Within an nn.Graph nothing is recorded: its calls only trace."""
 
     name = "oneflow"
 

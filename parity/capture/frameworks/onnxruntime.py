@@ -1,7 +1,7 @@
-"""ONNX Runtime: the graph runs with every value as an output, so nothing that it computes is fused away.
+"""ONNX Runtime: the graph runs with every value as an output, so that no value is lost by fusion.
 
 A layer is a node, or a scope: a layer of the model that torch.onnx exported, known from the names of nodes
-(`/encoder/layers.0/norm/Add`) or from their metadata. A scope with one value that leaves it has that as its output.
+(`/encoder/layers.0/norm/Add`) or from their metadata. If a single value leaves a scope, that is its output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCOPES = "pkg.torch.onnx.name_scopes"
 """Where torch.onnx.export(dynamo=True) keeps the names of the layers around a node, and of the node."""
 
 BYTES_AT_ONCE = 256 << 20
-"""About how much of the values one run returns."""
+"""The approximate size of the values that one run returns."""
 
 
 class OnnxruntimeFramework(Framework):
@@ -103,7 +103,7 @@ class RecordedGraph:
         return list(layers.values())
 
     def layers_returning(self) -> Dict[str, List[Tuple[str, str, str]]]:
-        """Each value to the layers that return it: (name, kind, where)."""
+        """The layers that return each value: (name, kind, where)."""
         layers_by_value: Dict[str, List[Tuple[str, str, str]]] = {value: [] for value in self.values}
         for scope, value in leaving(self.nodes.values(), self.outputs):
             layers_by_value[value].append((scope, "Scope", "0"))
@@ -117,7 +117,7 @@ class RecordedGraph:
         return layers_by_value
 
     def record(self, feed: Mapping[str, Any], nth: int, sink: Callable[[Call, str, str, Any], None]) -> None:
-        """Compute and give all values for one feed, in the order of the nodes."""
+        """Compute all values for one feed, and pass them to `sink` in the order of the nodes."""
         order = nth * (1 + sum(map(len, self.layers_by_value.values())))
         model = Call("", "Graph", order, 0, nth)
         for name, array in feed.items():
@@ -140,7 +140,7 @@ class RecordedGraph:
 
 
 def names_of(nodes: Iterable[Any]) -> Iterator[str]:
-    """A name for each node, dotted; one without a name has its op and its number."""
+    """A dotted name for each node; without a name, its op and number."""
     taken: Set[str] = set()
     for number, node in enumerate(nodes):
         scopes = scopes_of(node)
@@ -167,7 +167,7 @@ def scopes_of(node: Any) -> List[str]:
 
 
 def leaving(nodes: Iterable[Any], outputs: List[str]) -> Iterator[Tuple[str, str]]:
-    """Each scope with the value that leaves it, if that is one."""
+    """Each scope that a single value leaves, with that value."""
     made: Dict[str, List[str]] = {}
     left: Dict[str, Dict[str, None]] = {}
     for node in nodes:
@@ -186,7 +186,7 @@ def leaving(nodes: Iterable[Any], outputs: List[str]) -> Iterator[Tuple[str, str
 
 
 def plain(attribute: Any) -> Any:
-    """An attribute of a node; of a tensor or a graph only its kind."""
+    """A node's attribute; a tensor or a graph only as its kind."""
     value = {1: attribute.f, 2: attribute.i, 6: list(attribute.floats), 7: list(attribute.ints)}.get(attribute.type)
     if attribute.type == 3:
         return attribute.s.decode(errors="replace")

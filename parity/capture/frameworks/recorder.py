@@ -1,4 +1,4 @@
-"""Every call of a layer, seen where it goes through its base class's `__call__`."""
+"""Records every call of a layer, by patching the `__call__` of its base class."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from parity.capture.frameworks.base import LayeredFramework
 
 RECORDERS: Dict[Any, List["Recorder"]] = {}
-"""A class whose `__call__` is patched to the recorders at work."""
+"""The active recorders by the class whose `__call__` is patched."""
 
 
 class Recorder:
-    """Gives the tensors of each call of known layers to a sink.
+    """Passes the tensors of each call of known layers to a sink.
 
     `layers` maps the id of a layer to its name and to itself, so that no other object gets this id.
     """
@@ -57,14 +57,14 @@ class Recorder:
         return visit(result, self.framework.is_tensor, functools.partial(self.returned, call))
 
     def returned(self, call: Call, name: str, tensor: Any) -> Any:
-        """Give an output to the sink, and return the tensor to go on with."""
+        """Pass an output to the sink, and return the tensor to use from now on."""
         self.pass_values(call, "output", name or "0", tensor)
         if self.gradients and self.framework.has_history(tensor):
             return self.watched(call, "grad.output", name or "0", tensor)
         return tensor
 
     def begun(self, layer: Any, arguments: Arguments) -> Call:
-        """The next call, of this layer."""
+        """Begin a call of this layer."""
         name, _ = self.layers[id(layer)]
         nth = self.counts.get(name, 0)
         call = Call(name, type(layer).__name__, self.order, self.depth, nth, arguments)
@@ -84,20 +84,20 @@ class Recorder:
     def aliases(self, call: Call, inputs: Mapping[str, Any], inplace: bool) -> Dict[str, Any]:
         """Aliases of the inputs that gradients flow to: one for each tensor, however often it is an argument.
 
-        A gradient has the name of its tensor's first place. A layer that works in place gets the tensor itself, whose
-        gradient is that of this use; an alias would lose it.
+        A gradient has the name of its tensor's first argument. A layer that works in place gets the tensor itself,
+        whose gradient is that of this use; an alias would lose it.
         """
         aliases: Dict[int, Any] = {}
         for name, tensor in inputs.items():
             if id(tensor) in aliases or not self.framework.has_history(tensor):
                 continue
             alias = tensor if inplace else self.framework.alias(tensor)
-            if self.framework.has_history(alias):  # not where gradients are off
+            if self.framework.has_history(alias):  # False under no_grad
                 aliases[id(tensor)] = self.watched(call, "grad.input", name, alias)
         return {name: aliases[id(tensor)] for name, tensor in inputs.items() if id(tensor) in aliases}
 
     def watched(self, call: Call, role: str, name: str, tensor: Any) -> Any:
-        """The tensor to go on with, whose gradient goes to the sink in each backward pass."""
+        """The tensor to use from now on, whose gradient goes to the sink in each backward pass."""
 
         def gradient(values: Any) -> None:
             if self.active:
@@ -106,7 +106,7 @@ class Recorder:
         return self.framework.watched(tensor, gradient)
 
     def pass_values(self, call: Call, role: str, name: str, tensor: Any) -> None:
-        """Give a tensor's values to the sink."""
+        """Pass a tensor's values to the sink."""
         self.framework.pass_values(tensor, functools.partial(self.sink, call, role, name))
 
 
@@ -122,12 +122,12 @@ class ModelRecorder(Recorder):
             self.add(model, "")
 
     def add(self, model: Any, prefix: str) -> None:
-        """Know the layers of a model; one that is known already keeps its name."""
+        """Add the layers of a model; known ones keep their name."""
         for name, layer in self.framework.named_layers(model):
             self.layers.setdefault(id(layer), (joined(prefix, name), layer))
 
     def call(self, layer: Any, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Record an outermost call unless it is one too many."""
+        """Record an outermost call unless there were `steps` already."""
         if self.depth or not self.active or not self.is_known(layer, (args, kwargs)):
             return super().call(layer, run, *args, **kwargs)
         name, _ = self.layers[id(layer)]
@@ -161,7 +161,7 @@ class ModelRecorder(Recorder):
         return id(layer) in self.layers
 
     def meet(self, layer: Any, has_parameters: bool) -> None:
-        """Know another model; layers without parameters, such as losses, have one name for each class."""
+        """Add another model; layers without parameters, such as losses, share one name per class."""
         kind = type(layer).__name__
         number = has_parameters * sum(other == kind for other in self.stored.values())
         prefix = f"{kind}{number + 1}" if number else kind
@@ -172,7 +172,7 @@ class ModelRecorder(Recorder):
 
 
 def start(recorder: Recorder, base: Any) -> None:
-    """Let a recorder see all calls that go through `base.__call__`, inside those that do already."""
+    """Let a recorder see all calls of `base.__call__`, within the recorders that already do."""
     if base not in RECORDERS:
         RECORDERS[base] = []
         _patch(base, recorder.framework, RECORDERS[base])
@@ -180,12 +180,12 @@ def start(recorder: Recorder, base: Any) -> None:
 
 
 def stop(recorder: Recorder, base: Any) -> None:
-    """End what `start` began; the last one takes the patch away."""
+    """Stop a recorder; the last one removes the patch."""
     recorder.active = False
     recorders = RECORDERS[base]
     recorders.remove(recorder)
     original = getattr(base.__call__, "parity_original", None)
-    if not recorders and original is not None:  # somebody else's patch on top keeps ours, which does nothing then
+    if not recorders and original is not None:  # a foreign patch on top keeps ours, which then does nothing
         base.__call__ = original
         del RECORDERS[base]
 

@@ -1,4 +1,4 @@
-"""Tensors in nested arguments and results, by where they are: `0`, `mask`, `1.hidden`."""
+"""Tensors in nested arguments and results, by path: `0`, `mask`, `1.hidden`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Placeholder:
 
 
 def visit(value: Any, is_tensor: Callable[[Any], bool], function: Callable[[str, Any], Any], path: str = "") -> Any:
-    """`value` with function(name, tensor) in place of each tensor; what has no other tensors then is not copied.
+    """`value` with function(path, tensor) in place of each tensor; unchanged containers are not copied.
 
-    It goes through tuples, lists, dicts and dataclasses, and leaves all other objects as they are.
+    It visits tuples, lists, dicts and dataclasses, and keeps all other objects.
     """
     if is_tensor(value):
         return function(path, value)

@@ -1,4 +1,4 @@
-"""One port's ways to decode, each compared with the full pass over each prompt: where they part, and what begins it."""
+"""One port's ways to decode, each compared with the full pass over each prompt: where they diverge, and why."""
 
 from __future__ import annotations
 
@@ -30,13 +30,16 @@ from parity.outcome import Outcome
 from parity.reporting.text.words import few, number
 
 MOST_SEEN = 6
-"""Tokens of a prompt that are changed to see whether another one depends on them."""
+"""The number of tokens of a prompt that are changed to test whether another one depends on them."""
 
 
 @dataclass
 class Origin:
-    """What begins a difference: the owners of boundaries that are off in step, the first of them with its token;
-    `layer` is the one whose code that is, None of a framework's layer."""
+    """The origin of a difference: the first tensor that is wrong in step (`what`), and its token.
+
+    `locations` are the layers, or the code of layers, that compute wrong tensors, the first one of all first.
+    `boundaries` are these tensors. `layer` is the one whose code is the origin; None for a framework's layer.
+    """
 
     locations: Sequence[str]
     what: str
@@ -48,7 +51,10 @@ class Origin:
 
 @dataclass
 class Divergence:
-    """A way that is off: its first and last token, what begins it, and why. `left`: the error ratio without that."""
+    """A way that differs: its first and last wrong token, the origin and the cause.
+
+    `left` is the error ratio that remains once the origin is fixed.
+    """
 
     way: str
     prompt: int
@@ -63,8 +69,8 @@ class Divergence:
 
 @dataclass
 class Prompt:
-    """A way on one prompt: the error ratio of each token, its KL divergence from the full pass, and whether the most
-    likely next token is another one."""
+    """A way on one prompt: the error ratio of each token, its KL divergence from the full pass, and the tokens whose
+    greedy choice is another one (`changed`)."""
 
     ratios: TokenRatios
     kl: dict[int, float]
@@ -74,9 +80,12 @@ class Prompt:
 
 @dataclass
 class Decoding:
-    """A port and its prompts. `state`: the weights; `base`: the baseline's, of another port, and `partners`
-    the layers there. `ran`: the ways' prompts,
-    `against` what they are compared with if it is not `full`; `failed` and `notes` say why there are none."""
+    """A port and its prompts, in all ways to decode.
+
+    `state` has the weights. `base` is the baseline, if this port is another, and `partners` maps its layers to the
+    baseline's. `ran` has the results of each way by prompt, `against` what they are compared with if that is not
+    `full`. `failed` and `notes` say why a way has no results.
+    """
 
     case: CasePlan
     dtype: str
@@ -117,13 +126,13 @@ class Decoding:
         return list(self.port.layers)
 
     def bench(self, which: int, plain: Recorded, **how: Any) -> ReferenceRuns:
-        """The full pass over a prompt: as it is, perturbed, and in a wider dtype, which is taken for the truth."""
+        """The full pass over a prompt: plain, perturbed, and in a wider dtype, which is taken as exact."""
         runs = [self.alone(which, seed=seed, **how).tapes[0] for seed in range(1, RUNS + 1)]
         wide = TRUTH.get(self.dtype)
         return ReferenceRuns(plain, self.alone(which, dtype=wide, **how).tapes[0] if wide else plain, runs, self.dtype)
 
     def judged(self) -> None:
-        """Run all ways, and look for what begins each difference. Raises ModelError."""
+        """Run all ways, and find the origin of each difference. Raises ModelError."""
         self.say(f"runs {self.port.name} without a cache")
         self.passes = [self.alone(i) for i in range(len(self.prompts))]
         self.full = [self.bench(i, run.tapes[0]) for i, run in enumerate(self.passes)]
@@ -147,7 +156,7 @@ class Decoding:
                     self.failed[name] = str(error)
 
     def _impossible(self, name: str, way: DecodeWay) -> str:
-        """Why a way cannot be tried, or would not be what it is called; empty if it can."""
+        """Why a way cannot be tried, or would be the same as another one; "" if it can."""
         missing = [need for need in way.needs if need not in self.passes[0].takes]
         lengths = {len(tokens) for tokens in self.prompts}
         if missing:
@@ -159,13 +168,13 @@ class Decoding:
         return "the shortest prompt has one token" if name == "left-step" and min(lengths) == 1 else ""
 
     def _shaken(self, which: int) -> ReferenceRuns:
-        """The full pass in float32, with all that crosses a layer's boundary moved by an ulp of bfloat16."""
+        """The full pass in float32, with the tensors at layers' boundaries perturbed by an ulp of bfloat16."""
         plain = self.alone(which, dtype="float32").tapes[0]
         runs = [self.alone(which, dtype="float32", seed=s, shaken="bfloat16").tapes[0] for s in range(1, RUNS + 1)]
         return ReferenceRuns(plain, plain, runs, "float32")
 
     def _across(self, name: str, benches: Sequence[ReferenceRuns], other: str) -> None:
-        """Compare the full passes with others."""
+        """Compare the full passes with those of another port or dtype."""
         measured = [
             self._prompt(run, i, bench) for i, (run, bench) in enumerate(zip(self.passes, benches, strict=True))
         ]
@@ -188,7 +197,7 @@ class Decoding:
                 divergence.origin = self._origin_across(self.base, which)
 
     def _origin_across(self, base: Decoding, which: int) -> Origin | None:
-        """What is off in one pass, with the baseline's values at the layers' boundaries."""
+        """The origin of a difference in one pass, with the baseline's values at the layers' boundaries."""
         theirs, mine = base.full[which].plain, self.passes[which].tapes[0]
         partners = steps.fitting(self.port, self.partners, theirs, mine, None)
         keys = steps.aligned(theirs, mine, partners, {})
@@ -196,7 +205,7 @@ class Decoding:
         return self._origin(run, which, base.step[which], partners, keys)
 
     def _way(self, name: str) -> None:
-        """Run a way; where it is off, look for what begins it."""
+        """Run a way; where it differs, find the origin."""
         calls = calls_of(name, self.prompts, self.spec.chunk, self.spec.pad)
         run = self.run(calls)
         measured = [self._prompt(run, i) for i in range(len(self.prompts))]
@@ -209,11 +218,11 @@ class Decoding:
             token, last = wrong[which][0], wrong[which][-1]
             divergence = Divergence(name, which, token, last, [f"{name}.{i}" for i in wrong])
             self.divergences.append(divergence)
-            self.say(f"looks for what begins it in {self.port.name}, {WAYS[name].words}")
+            self.say(f"searches the origin of the difference in {self.port.name}, {WAYS[name].words}")
             self._explain(divergence, calls, run)
 
     def _prompt(self, run: DecodeResult, which: int, bench: ReferenceRuns | None = None) -> Prompt | None:
-        """How far a prompt is from its full pass, or another one."""
+        """A prompt's result, compared with its full pass, or with another one."""
         length, bench = len(self.prompts[which]), bench or self.full[which]
         pairs = log_probabilities(run, bench, which, length)
         if not pairs:
@@ -225,7 +234,7 @@ class Decoding:
         both = tuple(np.stack(rows) for rows in zip(*pairs.values(), strict=True))
         return Prompt(ratios, kl, changed, (both[0], both[1]))
 
-    # What begins a difference
+    # Origins of differences
 
     @cached_property
     def step(self) -> list[ReferenceRuns]:
@@ -233,7 +242,7 @@ class Decoding:
         return [self.bench(i, one.plain, partner={i: one.plain}) for i, one in enumerate(self.full)]
 
     def _explain(self, divergence: Divergence, calls: Sequence[DecodeCall], run: DecodeResult) -> None:
-        """The boundaries that are off in step, what the token depends on, and whether mending the former is enough."""
+        """Find the origin and the cause of a divergence, and whether fixing the origin is enough."""
         plain = {i: one.plain for i, one in enumerate(self.full)}
         upto = only(calls, divergence.prompt, divergence.last)
         in_step = self.run(upto, layers=self.layers, partner=plain)
@@ -266,8 +275,10 @@ class Decoding:
         partners: Mapping[str, str],
         keys: Mapping[str, str] | None = None,
     ) -> Origin | None:
-        """What is off in step: from the first token on that is, in the order of the run. `keys`: the names that the
-        bench has for the run's tensors, if they are others."""
+        """The origin of a difference in step: the first tensor that is wrong at the first wrong token.
+
+        `keys` maps the run's tensors to the bench's names, if they differ.
+        """
         wrong: dict[Boundary, TokenRatios] = {}
         for name in dict.fromkeys(name for tape in run.tapes for name in tape):
             at, theirs = Boundary.of(name), name if keys is None else keys.get(name, "")
@@ -276,7 +287,7 @@ class Decoding:
                 wrong |= {at: ratios} if ratios.wrong_tokens else {}
         if not wrong:
             return None
-        # What is handed on as a cache is off because of what reads it, if that is off.
+        # A wrong tensor that is only cached follows from the wrong tensors that are read, if there are any.
         wrong = {at: ratios for at, ratios in wrong.items() if at.role == "in" or not at.index} or wrong
         first = min(wrong, key=lambda at: wrong[at].wrong_tokens[0])
         owners = dict.fromkeys(steps.owner(self.port, at, partners) for at in wrong)
@@ -295,7 +306,7 @@ class Decoding:
     def _parted(
         self, origin: Origin, which: int, calls: Sequence[DecodeCall], why: tuple[str, str] | None
     ) -> tuple[str, str] | None:
-        """What the code that begins a difference computes otherwise than in one pass, behind what is known."""
+        """The cause, extended by what the code at the origin computes differently than in one pass."""
         layer = origin.layer
         behind = [k for k, call in enumerate(calls) if tokens_after(call, which, origin.token)]
         if layer is None or not behind:
@@ -319,7 +330,7 @@ class Decoding:
         return ("layer-code" if said.endswith(NO_PART) else "decode-cache" if is_cache else "decode-code"), said
 
     def _part(self, layer: str, which: int, calls: Sequence[DecodeCall]) -> PassComparison:
-        """What a layer's code calls in the last of some calls, and in one pass: in a wider dtype, if that can be."""
+        """The calls of a layer's code in the last of some calls, and in one pass, in a wider dtype if it runs there."""
         rows, length = {row.prompt for call in calls for row in call.rows}, full(self.prompts, which)
 
         def heard(dtype: str, near: float) -> PassComparison:
@@ -341,8 +352,8 @@ class Decoding:
         return token_ratios(self.full[which], run, LOGPROBS, which, len(self.prompts[which])).largest
 
     def _sees(self, divergence: Divergence, every: Sequence[DecodeCall]) -> tuple[str, str] | None:
-        """What a token's log-probabilities depend on and should not, or the reverse: tokens are changed, and it is
-        looked whether they do."""
+        """Whether a token depends on tokens that it must not see, or not on those that it must: tokens are changed one
+        after the other."""
         which, token = divergence.prompt, divergence.token
         calls = only(every, which, token)
         before = self._row(calls, which, token)
@@ -414,7 +425,7 @@ class Decoding:
         )  # fmt: skip
 
     def diagnoses(self) -> Iterator[Diagnosis]:
-        """One for each way that is off, and for healthy ways nothing."""
+        """One for each way that differs."""
         for one in self.divergences:
             measured = [prompt for prompt in self.ran[one.way] if prompt is not None]
             kl = [value for prompt in measured for value in prompt.kl.values()]
@@ -437,7 +448,7 @@ class Decoding:
 
 
 def cached(tape: Recorded) -> dict[str, Any]:
-    """The cached tensors of a run, by what they are: what a layer returned, if one did."""
+    """The cached tensors of a run, named after the layer's output that they equal, if any."""
     tensors = {}
     for name in (name for name in tape if name.startswith("cache.")):
         value = tape.load(name)
@@ -458,7 +469,7 @@ def cached(tape: Recorded) -> dict[str, Any]:
 
 
 def only(calls: Sequence[DecodeCall], which: int, token: int) -> list[DecodeCall]:
-    """The calls that a token of a prompt takes, up to that token."""
+    """The calls of a prompt up to a token."""
     mine = [call for call in calls if any(row.prompt == which for row in call.rows)]
     last = next(k for k, call in enumerate(mine) if has(call, which, token))
     return mine[: last + 1]
@@ -475,12 +486,12 @@ def has(call: DecodeCall, which: int, token: int) -> bool:
 
 
 def tokens_after(call: DecodeCall, which: int, token: int) -> bool:
-    """Whether a token of a prompt, or one behind it, is in a call."""
+    """Whether a token of a prompt, or a later one, is in a call."""
     return any(row.prompt == which and row.count and token < row.start + row.count for row in call.rows)
 
 
 def changed(call: DecodeCall, prompts: Collection[int], tokens: Collection[int] | None, vocabulary: int) -> DecodeCall:
-    """The call with other tokens: these of some prompts, or all."""
+    """The call with other ids for these tokens of some prompts, or for all tokens."""
     rows = [list(row) for row in call.tokens]
     for i, row in enumerate(call.rows):
         for j in range(row.count) if row.prompt in prompts else ():
@@ -490,7 +501,7 @@ def changed(call: DecodeCall, prompts: Collection[int], tokens: Collection[int] 
 
 
 def padded(call: DecodeCall, vocabulary: int) -> DecodeCall:
-    """The call with another id at padded places."""
+    """The call with another id for padding."""
     rows = [[(token + 1) % vocabulary for token in tokens] for tokens in call.tokens]
     for i, row in enumerate(call.rows):
         rows[i][row.offset : row.offset + row.count] = call.tokens[i][row.offset : row.offset + row.count]
@@ -498,7 +509,7 @@ def padded(call: DecodeCall, vocabulary: int) -> DecodeCall:
 
 
 def chosen(token: int) -> list[int]:
-    """Tokens before a token, and itself: all, or some at both ends."""
+    """The tokens up to a token: all, or some at both ends."""
     every = list(range(token + 1))
     return every if len(every) <= MOST_SEEN else [*every[: MOST_SEEN // 2], *every[-MOST_SEEN // 2 :]]
 
@@ -509,7 +520,7 @@ def tokens_of(numbers: Sequence[int]) -> str:
 
 
 def position(origin: Origin) -> tuple[str, str] | None:
-    """Whole numbers that differ: positions, or tokens."""
+    """The cause of an origin that is an integer: a position, or a token id."""
     values = origin.ratios.values
     if values is None or values[0].dtype.kind not in "iu" or values[0].size != 1:
         return None
@@ -518,7 +529,7 @@ def position(origin: Origin) -> tuple[str, str] | None:
 
 
 def kept(caches: Sequence[Sequence[Any]], dtype: str) -> tuple[str, str] | None:
-    """A cache whose numbers all fit into a narrower dtype."""
+    """The cause if all numbers of the cache fit into a narrower dtype."""
     if dtype == "bfloat16" or not any(len(cache) for cache in caches):
         return None
     formats = {tensor["narrow"] for cache in caches for tensor in cache}
@@ -528,7 +539,7 @@ def kept(caches: Sequence[Sequence[Any]], dtype: str) -> tuple[str, str] | None:
 
 
 def differs(origin: Origin) -> str:
-    """What is known of a difference without a cause."""
+    """What is known about a difference without a cause."""
     said = f"given the full pass's values before it, {origin.what} for token {origin.token} differs"
     if origin.ratios.values is None or origin.ratios.values[0].dtype.kind != "f":
         return said

@@ -1,6 +1,6 @@
-"""A call of a layer's code beside that of one pass: the first value that is no part of what one pass computes.
+"""Compares a call of a layer's code with one pass: the first value of the call that one pass does not have.
 
-Every value of a call should be a part of one pass's: its new tokens along one axis, all up to them along another.
+Every value of a call should be a part of one pass's: its new tokens along one axis, all tokens so far along another.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ FORMATS: Mapping[str, Callable[[Array], Array]] = {
 LEVELS = 127
 """The largest multiple of a step in 8 bits."""
 ROUNDED = 0.05
-"""The largest error of 8 bits, as a part of the values."""
+"""The largest relative error of values in 8 bits."""
 MULTIPLE = 1e-5
 WHOLE_WITHIN = 1e-4
 
 
 @dataclass(frozen=True)
 class View:
-    """Where the real tokens of a row are in a call: `new` and `every` are the columns of the new tokens, and of all up
-    to them; `width` the columns in all. In one pass the new ones come from token `start` on."""
+    """The columns of a row's real tokens in a call: `new` are those of new tokens, `every` those of all tokens so far.
+
+    `width` is the number of columns, `start` the first new token's index in one pass.
+    """
 
     row: int
     n_rows: int
@@ -44,7 +46,7 @@ class View:
 
     @classmethod
     def of(cls, call: DecodeCall, prompt: int) -> View:
-        """That of a prompt's row."""
+        """The view of a prompt's row."""
         i, row = next((i, row) for i, row in enumerate(call.rows) if row.prompt == prompt)
         n, mask = len(call.tokens[0]), call.mask[i]
         new = range(row.offset, row.offset + row.count)
@@ -52,12 +54,12 @@ class View:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the lengths of axes tell what is along them."""
+        """Whether the length of an axis determines what it runs over."""
         lengths = [self.n, self.width, self.width - self.n, self.n_rows]
         return self.width == self.n or len({n for n in lengths if n > 1}) == len([n for n in lengths if n > 1]) > 1
 
     def index_pairs(self, length: int, full: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """The indices along an axis of a call that may belong to those of one pass."""
+        """The indices along an axis of a call, with those of one pass that they may correspond to."""
         stop, past = self.start + len(self.new), [j for j in self.every if j < self.width - self.n]
         if length == full:
             yield range(length), range(full)
@@ -71,7 +73,7 @@ class View:
             yield [self.row], [0]
 
     def pairs(self, value: Array, full: Array) -> Iterator[tuple[Array, Array]]:
-        """A call's value and one pass's where they may be the same numbers."""
+        """The parts of a call's value and of one pass's that may be equal."""
         if value.ndim != full.ndim or value.ndim > MOST_AXES:
             return
         each = [list(self.index_pairs(a, b)) for a, b in zip(value.shape, full.shape, strict=True)]
@@ -83,13 +85,13 @@ class View:
 NO_PART = "matches no value of one pass"
 MOST_AXES = 6
 SHORT = 40
-"""A value is told by an expression of so many characters, else by its name."""
+"""A value is shown as an expression of at most so many characters, else by its name."""
 MOVES = frozenset(("transpose", "reshape"))
 
 
 @dataclass(frozen=True)
 class PassComparison:
-    """The code of a layer in a call, and in one pass. `others` are the caches of one pass, by what they are called."""
+    """The code of a layer in a call, and in one pass (`whole`). `others` are one pass's cached tensors, by name."""
 
     call: Trail
     whole: Trail
@@ -104,7 +106,7 @@ class PassComparison:
 
     @cached_property
     def twins(self) -> dict[str, str]:
-        """One pass's values by those of the call that are parts of them."""
+        """The call's values that are parts of one pass's, with the latter."""
         twins = {}
         whole = [(mark, self.whole.values[mark]) for mark in (*self.whole.inputs, *self.whole.by_mark)]
         for mark in (*self.call.inputs, *self.call.by_mark):
@@ -117,8 +119,10 @@ class PassComparison:
         return any(same_in_order(a, b, self.near) for a, b in self.view.pairs(value, full))
 
     def first(self, boundaries: Sequence[str]) -> str | None:
-        """The first value that is no part of what one pass computes, though what it follows from is; of those that lead
-        to some boundaries, if the call has them."""
+        """The first value that one pass does not have, although it has all its operands.
+
+        If the call has some of the `boundaries`, only values that these depend on count.
+        """
         ends = [self.call.outputs[name] for name in boundaries if name in self.call.outputs]
         needed = {mark for end in ends for mark in self.call.behind(end)}
         for mark in (*self.call.inputs, *self.call.by_mark):
@@ -130,7 +134,7 @@ class PassComparison:
 
     @np.errstate(all="ignore")
     def difference(self, boundaries: Sequence[str]) -> tuple[str, bool] | None:
-        """In words, with whether it is what the cache holds."""
+        """The first difference as a text, and whether it is in the cache."""
         mark = self.first(boundaries)
         if mark is None:
             return None
@@ -148,14 +152,14 @@ class PassComparison:
         said = self._joint(value) or self._of_cache(value, self.known)
         return f"{text} {said or NO_PART}", bool(said)
 
-    # What it is instead
+    # Explanations
 
     def _text(self, step: CallStep) -> str:
         """A step's expression with the names of values."""
         return joined(step, lambda mark: self.call.worded(mark, SHORT))
 
     def _beside(self, step: CallStep) -> str:
-        """The same step of one pass, if that is another expression."""
+        """The corresponding step of one pass, if its expression differs."""
         reads = [self.twins.get(mark) for mark in step.reads]
         for other in self.whole.steps:
             if other.kind == step.kind and (other.reads == reads or (step.labelled and other.name == step.name)):
@@ -164,7 +168,7 @@ class PassComparison:
         return ""
 
     def _joint(self, value: Array) -> str:
-        """That tokens of the cache are joined with new ones of something else."""
+        """A text if cached tokens are joined with new tokens of another value."""
         past = self.view.width - self.view.n
         for axis in [axis for axis, length in enumerate(value.shape) if past and length == self.view.width]:
             old, new = np.split(value, [past], axis)
@@ -176,20 +180,20 @@ class PassComparison:
         return ""
 
     def _meant(self, fresh: Sequence[Array]) -> str:
-        """What a cache should be that is joined with new tokens of some values."""
+        """The name of what a cache should be that is joined with new tokens of these values."""
         names = (name for name, other in self.others.items() for full in fresh if same(other, full, self.near))
         name = next(names, "")
         return f", not {name}" if name else ""
 
     def _of_cache(self, value: Array, known: Sequence[Array]) -> str:
-        """What a cached tensor is, beside one pass's values that it may be meant to be part of."""
+        """What a cached tensor is, compared with one pass's values that it should be a part of."""
         pairs = [pair for full in known for pair in self.view.pairs(value, full)]
         said = next(filter(None, (relation(*pair) for pair in pairs)), "")
         names = (f"is {name}" for name, other in self.others.items() if self._is_part(value, other))
         return said or next(names, "")
 
     def _shorter(self, value: Array) -> str:
-        """That some of the tokens are left out."""
+        """A text if some of the tokens are missing."""
         for total, mark in product((len(self.view.every), self.view.start), self.whole.by_mark):
             full = self.whole.values[mark]
             if value.ndim != full.ndim or not value.ndim or len(value) not in (len(full), self.view.n_rows):
@@ -207,7 +211,7 @@ class PassComparison:
 
 
 def relation(mine: Array, full: Array) -> str:
-    """What a part of one pass's values has become."""
+    """How a value differs from the part of one pass's that it should equal; "" if that is not known."""
     if mine.shape != full.shape or mine.dtype.kind != "f" or not mine.size or not np.any(full):
         return ""
     if same_in_order(mine, full):
@@ -225,7 +229,7 @@ def relation(mine: Array, full: Array) -> str:
 
 
 def is_grid(values: Array) -> bool:
-    """Whether all are multiples of a step, as few as 8 bits have."""
+    """Whether all values are multiples of a step, at most as many as 8 bits have."""
     sizes = np.unique(np.abs(values))
     step = float(np.min(np.diff(sizes), initial=np.inf, where=np.diff(sizes) > NEAR * sizes[-1]))
     if not 0 < step < np.inf:
@@ -238,7 +242,7 @@ def is_grid(values: Array) -> bool:
 
 
 def rearranged(mine: Array, full: Array) -> str:
-    """That tokens have another order, are empty, or are turned."""
+    """A text if tokens have another order, are 0, or are rotated."""
     for axis in range(mine.ndim):
         a, b = np.moveaxis(mine, axis, 0), np.moveaxis(full, axis, 0)
         if len(a) < 2:
@@ -252,7 +256,7 @@ def rearranged(mine: Array, full: Array) -> str:
     for axis in range(max(0, mine.ndim - 2), mine.ndim):
         sizes = [np.sqrt(np.sum(values**2, axis)) for values in (mine, full)]
         if mine.shape[axis] > 1 and same_in_order(*sizes):
-            return "is turned: its vectors have the right length and another direction, as with other rotary positions"
+            return "is rotated: its vectors have the right length and another direction, as with other rotary positions"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""A backend's model that decodes, as the host asks about it."""
+"""The host's view of a model that decodes, which lives in a worker."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from parity.models.worker.tape import Recorded
 
 @dataclass(frozen=True)
 class DecodeResult:
-    """A run of some calls: their tapes, and of each the cached tensors' shapes and the narrower format that holds them.
-    `takes` is what the user's function may be given, `words` the names of each layer's arguments, a tensor each;
-    `heard` what one layer's code calls."""
+    """The result of some calls: a tape for each, and the shapes of cached tensors with the narrower format that holds
+    them.
+
+    `takes` are the optional arguments of the user's function, `words` the names of each layer's tensor arguments;
+    `heard` are the calls of one layer's code.
+    """
 
     calls: Sequence[DecodeCall]
     tapes: Sequence[Recorded]
@@ -29,7 +32,7 @@ class DecodeResult:
     heard: Sequence[Mapping[str, Any]] = ()
 
     def trail(self, k: int) -> Trail:
-        """What the layer that was listened to calls in call `k`."""
+        """The recorded calls of a layer's code in call `k`."""
         stored = Recorded(f"{self.tapes[k].folder}-calls")
         return Trail.of(self.heard[k], {name: stored.load(name) for name in stored})
 
@@ -63,10 +66,10 @@ class Decoder(RemotePort):
     ) -> DecodeResult:
         """Run some calls with the boundaries of `layers` on the tapes.
 
-        With `partner`, the full pass of each prompt, its values take the place of the calls' (only of the tensors in
-        `replace`, if given); `keys` are the names that it has for tensors, if they are others. `seed` perturbs weights,
-        and what takes a place, by an ulp; with `shaken`, all at the boundaries by an ulp of that dtype. The
-        code of the layer `listen` tells what it calls, and the caches are on the tapes. Raises ModelError.
+        `partner` is the full pass of each prompt, whose values replace those of the calls (only of the tensors in
+        `replace`, if given); `keys` maps tensors to its names, if they differ. `seed` perturbs the weights and the
+        replacements by an ulp; with `shaken`, all tensors at the boundaries by an ulp of that dtype. With the layer
+        `listen`, the calls of its code are recorded, and the caches are on the tapes, too. Raises ModelError.
         """
         record = self.folder / f"run-{next(self._numbers)}"
         reply = self._ask(

@@ -25,7 +25,7 @@ from parity.outcome import CellOutcome, Outcome
 
 
 class DecodeRun:
-    """A model that decodes in one dtype, by each backend on its own; `folder` holds its files."""
+    """Runs and judges a model that decodes, in one dtype and each backend on its own; `folder` has its files."""
 
     def __init__(
         self, plan: Plan, case: CasePlan, dtype: str, workers: Workers, folder: Path, notify: Callable[..., None]
@@ -36,7 +36,7 @@ class DecodeRun:
         self.base = next(port for port in self.ports if port.name == plan.baseline)
 
     def judged(self) -> Iterator[JudgedCase]:
-        """Build, run and judge; an interrupt gives the ports that were judged, and is raised again."""
+        """Build, run and judge. An interrupt yields the ports judged so far, and is raised again."""
         comparisons: list[Comparison] = []
         diagnoses: list[Diagnosis] = []
         outcomes: list[CellOutcome] = []
@@ -68,13 +68,13 @@ class DecodeRun:
             raise interrupted
 
     def _decoding(self, port: Decoder, base: Decoding | None) -> Decoding:
-        """A port with its model and prompts, and the baseline's weights. Raises ModelError and MappingError."""
+        """A port with its model and prompts, and the baseline's weights. Raises ModelError or MappingError."""
         self._say(f"builds {port.name}")
         port.build(None)
         if port is self.base:
             return Decoding(self.case, self.dtype, port, port.prompts(), port.state, None, {}, self._say)
         if base is None or not base.full:
-            raise ModelError("the baseline failed, which gives the prompts and the weights")
+            raise ModelError("the baseline failed, whose prompts and weights it needs")
         moves, notes = mapped(self.base, port, self.case.params.mapping)
         for note in notes:
             self._say(f"{port.name}: {note}")

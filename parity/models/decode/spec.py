@@ -1,4 +1,4 @@
-"""What a case of `kind: decode` is."""
+"""The parameters of a case of `kind: decode`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ KEYS = ("build", "forward", "prompts", "chunk", "pad", "ways")
 
 @dataclass(frozen=True)
 class DecodeSpec(ModelSpec):
-    """`forward(model, tokens, cache, mask, positions)` returns logits [b, n, vocabulary], or these and a cache; it has
-    those of the last three that it needs. `prompts` is a function of the baseline's file that returns lists of token
-    ids. `chunk`: tokens of a call in chunks. `pad`: the id at padded places. `ways`: names of `WAYS`, empty for all.
-    Weights are moved by `mapping`.
+    """The names of functions, and how they are used.
+
+    `forward(model, tokens, cache, mask, positions)` returns logits [b, n, vocabulary], or these and a cache; the last
+    three arguments are optional. `prompts` is a function of the baseline's file that returns lists of token ids.
+    `chunk` is the number of tokens per call in chunks, `pad` the id of padding. `ways` are names of `WAYS`, empty for
+    all. `mapping` maps the parameters.
     """
 
     forward: str = "decode"

@@ -1,4 +1,4 @@
-"""How far each token of a way is from the full pass, in units of what rounding does to that token."""
+"""The distance of each token of a way from the full pass, in units of the token's rounding error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOGPROBS = "logprobs"
 
 @dataclass(frozen=True)
 class TokenSlice:
-    """Some tokens of a tensor, from `start` on, in the layout of the full pass's."""
+    """Some tokens of a tensor, from `start` on, in the full pass's layout."""
 
     axis: int
     start: int
@@ -26,14 +26,14 @@ class TokenSlice:
 
 @dataclass
 class TokenRatios:
-    """The error ratio of a tensor by token. `values`: where it is off first, of the way and of the full pass."""
+    """The error ratios of a tensor by token. `values` are those of the first wrong token, in the way and full pass."""
 
     ratios: dict[int, float] = field(default_factory=dict)
     values: tuple[Array, Array] | None = None
 
     @property
     def wrong_tokens(self) -> list[int]:
-        """The tokens that are more than rounding."""
+        """The tokens that exceed the error bound."""
         return sorted(token for token, ratio in self.ratios.items() if not ratio < ERROR_BOUND)
 
     @property
@@ -43,7 +43,7 @@ class TokenRatios:
 
 
 def pieces(run: DecodeResult, name: str, full: tuple[int, ...], prompt: int, length: int) -> Iterator[TokenSlice]:
-    """The parts that a run has of a prompt's tensor, whose shape is `full` in the pass over all `length` tokens."""
+    """A run's parts of a prompt's tensor, whose shape is `full` in the pass over all `length` tokens."""
     for call, tape in zip(run.calls, run.tapes, strict=True):
         for i, row in enumerate(call.rows):
             if row.prompt != prompt or not row.count or name not in tape:
@@ -57,8 +57,10 @@ def pieces(run: DecodeResult, name: str, full: tuple[int, ...], prompt: int, len
 def token_ratios(
     bench: ReferenceRuns, run: DecodeResult, name: str, prompt: int, length: int, theirs: str = ""
 ) -> TokenRatios:
-    """The error ratio of each token of a tensor, which has the name `theirs` in the run if it is another there; empty
-    if the run has no such tensor of this form."""
+    """The error ratio of each token of a tensor; `theirs` is its name in the run, if that differs.
+
+    Empty if the run has no such tensor of this form.
+    """
     result, measured = TokenRatios(), None
     for piece in pieces(run, theirs or name, bench.plain.shape(name), prompt, length):
         exact, envelope = measured = measured or bench.envelope(name)
@@ -82,7 +84,7 @@ def token_ratio(mine: Array, exact: Array, index: tuple[slice, ...], envelope: E
     axes = tuple(i for i, n in enumerate(envelope.errors.shape) if n > 1 and i != axis)
     allowed = size(envelope.errors[index])
     factor = envelope.inflation.get(axes)
-    # Where runs vary too much for a factor, a token may use what the others have.
+    # Where runs vary too much for a factor, a token may use the envelope of all.
     rms, most = (
         (max(allowed.rms, envelope.rms), max(allowed.max, envelope.max))
         if factor is None
@@ -92,7 +94,7 @@ def token_ratio(mine: Array, exact: Array, index: tuple[slice, ...], envelope: E
 
 
 def over(error: float, allowed: float) -> float:
-    """A ratio; errors too small for a normal number are none."""
+    """An error ratio; errors below the smallest normal number count as 0."""
     return 0.0 if error <= SMALLEST else error / allowed if allowed else float("inf")
 
 

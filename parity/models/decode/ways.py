@@ -1,4 +1,4 @@
-"""The ways in which tokens go through a model, as calls of the user's function."""
+"""The ways to run tokens through a model, as calls of the user's function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tokens = Sequence[int]
 
 @dataclass(frozen=True)
 class CallRow:
-    """The real tokens of a row of a call: `count` of `prompt` from its token `start` on, from column `offset` on."""
+    """The real tokens of a call's row: `count` tokens of `prompt`, from its token `start` on, at column `offset`."""
 
     prompt: int
     start: int
@@ -32,13 +32,13 @@ class DecodeCall:
     fresh: bool
 
     def message(self) -> dict[str, Any]:
-        """As a worker gets it."""
+        """The call in a request to a worker."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class DecodeWay:
-    """A way: what it is called in a sentence, and which arguments of the user's function it needs."""
+    """A way to decode: its name in a sentence, and the arguments of the user's function that it needs."""
 
     words: str
     needs: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ ACROSS: Mapping[str, DecodeWay] = {
     "port": DecodeWay("in one pass with the baseline's weights"),
     "dtype": DecodeWay("in one pass in bfloat16"),
 }
-"""Comparisons of a full pass with another one: the baseline's, and that in float32."""
+"""Comparisons of a full pass with the baseline's, and with that in float32."""
 WORDS: Mapping[str, str] = {name: way.words for name, way in {**WAYS, **ACROSS}.items()}
 FULL = "the full pass"
 
