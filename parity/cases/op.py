@@ -90,10 +90,8 @@ class Variant:
 
 @dataclass(frozen=True)
 class Fit:
-    """A number whose value may differ in a kernel, at most `most`.
-
-    `target` is a param or an option of the reference.
-    """
+    """A number whose value may differ in a kernel, at most `most`. `target` is a param or an option of the
+    reference."""
 
     id: str
     target: str
@@ -128,12 +126,12 @@ class Statistics:
 
 
 def no_remarks(_op: Any, _params: Any, _tensors: Mapping[str, Any]) -> tuple[str, ...]:
-    """An op without blind spots of its own."""
+    """No blind spots: the default of an op."""
     return ()
 
 
 def no_variants(_params: Any, _shapes: Mapping[str, Shape]) -> tuple[Variant, ...]:
-    """An op without hypotheses of its own."""
+    """No variants: the default of an op."""
     return ()
 
 

@@ -52,16 +52,16 @@ RENAMED: Mapping[str, Mapping[str, Renamed]] = {
         "interpolation": ("mode", same),
     },
 }
-"""Attributes that PyTorch calls otherwise, and what PyTorch's value is. Source: the classes' documentation; BatchNorm's
-momentum is the weight of the old statistics in Paddle and Keras."""
+"""Attributes with another name in PyTorch, and the conversion to PyTorch's value. Source: the classes' documentation;
+BatchNorm's momentum is the weight of the old statistics in Paddle and Keras."""
 INTERNAL = frozenset(("name", "inplace", "in_place", "device", "data_format", "sparse", "is_distributed", "op_type"))
 """Attributes that do not change what a layer computes."""
 
 
 def in_words_of_pytorch(framework: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a layer of class `kind`; lists of one number, repeated, are that number.
+    """The options of a layer of class `kind`, by PyTorch's names; lists of one repeated number become that number.
 
-    Raises TypeError, ValueError or KeyError for options that are none of the framework's.
+    Raises TypeError, ValueError or KeyError for options that the framework does not have.
     """
     names, renamed = RENAMED.get(framework, {}), {}
     for attribute, value in options.items():
@@ -77,8 +77,8 @@ def in_words_of_pytorch(framework: str, kind: str, options: Mapping[str, Any]) -
 
 
 def of_keras(options: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """What PyTorch tells otherwise than by one attribute: padding in numbers where that is possible, groups of a norm,
-    the axis of a softmax."""
+    """Keras's options that PyTorch expresses differently: padding in numbers where possible, groups of a norm, the axis
+    of a softmax."""
     renamed: dict[str, Any] = {}
     kernel, stride, dilation = (options.get(name, 1) for name in ("kernel_size", "stride", "dilation"))
     if options.get("padding") == "valid":
@@ -102,7 +102,7 @@ def single(value: Any) -> Any:
 
 
 def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The options of both that have different values; equal up to the rounding of a number."""
+    """The options of both that have different values; numbers are equal up to rounding."""
     shared = [name for name in ours if name in theirs]
     return {name: (ours[name], theirs[name]) for name in shared if not alike(ours[name], theirs[name])}
 

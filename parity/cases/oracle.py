@@ -64,8 +64,8 @@ def rounded_otherwise(rng: np.random.Generator) -> Functions:
 
 
 def composed_in(dtype: str) -> Functions:
-    """What a graph of kernels keeps in a narrow dtype: products of matrices, which overflow nowhere here, since that
-    excuses nobody, and outputs that the backward pass reads."""
+    """The values that a graph of kernels keeps in a narrow dtype: outputs that the backward pass reads, and products of
+    matrices, which do not overflow here, since that would excuse a wrong backend."""
 
     def product(a: Any, b: Any) -> Any:
         exact = MATMUL(a, b)

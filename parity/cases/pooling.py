@@ -196,7 +196,7 @@ def narrow_variants(count: int | NDArray[np.float64]) -> Iterable[Variant]:
 
 
 def pool_variants(params: Any, n: int) -> Iterable[Variant]:
-    """Padding at other places, a stride ignored."""
+    """Padding at other positions, a stride ignored."""
     for less in (-1, 1) if max(each(params.padding, n)) > 0 else ():
         yield Variant("padding-offset", {"less": less}, shown_by="a border that is not 0")
     if max(each(stride_of(params), n)) > 1:

@@ -210,7 +210,8 @@ def patches(
 
 @primitive
 def from_patches(windows: Array, lengths: tuple[int, ...], stride: Sizes, padding: Sizes, dilation: Sizes) -> Array:
-    """The sums [N, C, *lengths] of the elements of `windows` [N, *size, C, *kernel] at every place of `patches`."""
+    """The sums [N, C, *lengths] of the elements of `windows` [N, *size, C, *kernel], each added at its position in
+    `patches`."""
     n = len(lengths)
     strides, starts, dilations = each(stride, n), each(padding, n), each(dilation, n)
     size, kernel = windows.shape[1 : 1 + n], windows.shape[2 + n :]

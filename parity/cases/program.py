@@ -34,7 +34,8 @@ Tensors = Mapping[str, Array]
 
 
 class TraceError(TypeError):
-    """A reference does something that cannot be recorded as a step: it branches on data, or leaves NumPy."""
+    """A reference does something that cannot be recorded as a step: it branches on data, or calls something other than
+    NumPy."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,12 @@ class Ref:
 
 @dataclass(frozen=True, init=False)
 class Step:
-    """One call: `function(*operands, **keywords)`, whose result is value `index`.
+    """One call: `function(*operands, **keywords)`, whose result is value `index`. Operands are `Ref`, constants, or
+    sequences of them.
 
-    Operands are `Ref`, constants, or sequences of them. `label` is the name of the result in the reference's source, ""
-    if it has none; `backward`: the step belongs to the gradients. `site` is equal for calls from one place of the
-    source, such as a loop; of a gradient it follows the number `of` the value whose gradient it comes from (-1: none).
+    `label` is the name of the result in the reference's source, "" if it has none; `backward`: the step belongs to the
+    gradients. `site` is equal for calls from one line of the source, as in a loop; in the backward pass it follows the
+    number `of` the value whose gradient it comes from (-1: none).
     """
 
     index: int
@@ -102,7 +104,7 @@ class Program:
 
     `inputs` are the values of tensors (`x`, and `grad.y` for the gradient of an output), `options` those of the op's
     numbers, with the number itself; `outputs` are the results by tensor name (`y`, `grad.x`). `branches`: the reference
-    asked whether something holds for its options, so that other numbers may give other steps.
+    branched on an option, so other numbers may give other steps.
     """
 
     inputs: Mapping[str, int]
@@ -180,7 +182,7 @@ class Program:
         return replace(self, steps=tuple(changed if s.index == changed.index else s for s in self.steps))
 
     def reach(self, outputs: Collection[str]) -> set[int]:
-        """The positions of the steps behind these outputs."""
+        """The positions of the steps that these outputs depend on."""
         wanted = {self.outputs[name] for name in outputs}
         reached = set()
         for position in range(len(self.steps) - 1, -1, -1):
@@ -191,7 +193,7 @@ class Program:
         return reached
 
     def needed(self, outputs: Collection[str] | None = None) -> Program:
-        """The program with only the steps behind these outputs (by default all)."""
+        """The program with only the steps that these outputs (by default all) depend on."""
         kept = {n: i for n, i in self.outputs.items() if outputs is None or n in outputs}
         reached = self.reach(kept)
         return replace(self, steps=tuple(s for p, s in enumerate(self.steps) if p in reached), outputs=kept)
@@ -324,7 +326,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         raise TraceError("a reference must not turn an option or a tensor into a float")
 
     def view(self, _kind: Any) -> Any:
-        """As an array, which it is."""
+        """This stand-in: it already is an array."""
         return self
 
     def reshape(self, *shape: Any) -> Any:
@@ -370,7 +372,7 @@ METHODS = (
     np.sum, np.mean, np.min, np.prod, np.var, np.std, np.any, np.all, np.argmax, np.argmin, np.cumsum, np.clip,
     np.transpose, np.squeeze, np.swapaxes, np.ravel, np.repeat, np.dot,
 )  # fmt: skip
-"""What a user's reference may write as `x.sum(axis)`, besides what `Traced` defines."""
+"""Methods that a user's reference may call, such as `x.sum(axis)`, besides those that `Traced` defines."""
 for _function in METHODS:
     setattr(Traced, _function.__name__, method(_function))
 

@@ -1,4 +1,5 @@
-"""The steps of a recurrence that a program unrolls: what one place of the reference's source computes in every turn."""
+"""The steps of a recurrence that a program unrolls: those that come from one line of the reference's source, once a
+turn."""
 
 from __future__ import annotations
 
@@ -11,15 +12,16 @@ from parity.cases.program import Program
 
 LEAST_TURNS = 3
 Repeats = Mapping[int, tuple[int, ...]]
-"""The positions of all steps of a loop that compute the same, by the position of each."""
+"""For the position of each step of a loop, the positions of the same step in all turns."""
 
 
 def repeats(program: Program) -> Repeats:
-    """The steps that a program repeats, if a turn mostly follows from the one before: other loops, as over the tensors
-    of a list or the corners of a cell, may be wrong in one turn only.
+    """The steps that a program repeats, if most turns depend on the turn before: other loops, as over the tensors of a
+    list or the corners of a cell, may be wrong in one turn only.
 
-    A place that is called several times in a turn, as for each gate of a layer, is as many steps: the number of turns
-    is how often most places are called. A step of the backward pass belongs to the one whose gradient it comes from.
+    A line that is called several times in a turn, as for each gate of a layer, counts as several steps: the number of
+    turns is how often most lines are called. A step of the backward pass belongs to the step whose gradient it comes
+    from.
     """
     forward = grouped(program, {p: s.site for p, s in enumerate(program.steps) if not s.backward})
     counts = Counter(len(positions) for positions in forward.values() if len(positions) >= LEAST_TURNS)
@@ -51,8 +53,8 @@ def grouped(program: Program, keys: Mapping[int, Any]) -> dict[Any, list[int]]:
 
 
 def in_turns(groups: Mapping[Any, list[int]], turns: int, least: int = LEAST_TURNS) -> dict[int, tuple[int, ...]]:
-    """The groups, in as many parts as a turn has of them, by position; parts in fewer than the `least` turns are none.
-    A gradient is not carried back beyond the first turn, which has fewer steps."""
+    """The groups, split into as many parts as a turn has calls, by position; parts with fewer than `least` turns are
+    left out. A gradient is not carried back beyond the first turn, which has fewer steps."""
     parts = []
     for positions in groups.values():
         each = len(positions) // turns if len(positions) % turns == 0 else 1

@@ -85,7 +85,7 @@ Tap = tuple[Any, Any]
 
 
 def nearest_taps(position: Any, n: int, rounding: Callable[[Any], Any] = anp.floor) -> list[Tap]:
-    """The one of n elements that a rounding gives."""
+    """The one of n elements that a rounding selects."""
     return [(whole(rounding(position), n), None)]
 
 
@@ -275,7 +275,7 @@ def interpolate_variants(params: InterpolateParams, shapes: Mapping[str, Shape])
 
 
 def nearest_variants(own: str, lengths: Shape, size: Shape) -> Iterable[Variant]:
-    """The transforms and roundings that take other elements than `own` and than one another."""
+    """The transforms and roundings that select other elements than `own` and than each other."""
 
     def elements(transform: str, rounding: str) -> str:
         pairs = zip(lengths, size, strict=True)

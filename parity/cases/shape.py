@@ -1,4 +1,4 @@
-"""Elements at other places: pad, pixel_shuffle, flip, roll."""
+"""Ops that rearrange elements: pad, pixel_shuffle, flip, roll."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def moved(x: Any, index: NDArray[Any], axis: int) -> Any:
 
 
 def pairs_of(pad: Sequence[int], ndim: int, first: bool = False) -> list[tuple[int, int]]:
-    """What is added before and after each axis; pairs are those of the last axes in reverse, or of the `first`."""
+    """The widths before and after each axis; pairs are those of the last axes in reverse, or of the `first`."""
     pairs = list(zip(pad[::2], pad[1::2], strict=True))
     rest = [(0, 0)] * (ndim - len(pairs))
     return [*pairs, *rest] if first else [*rest, *pairs[::-1]]
@@ -193,7 +193,7 @@ def dims_shapes(params: FlipParams | RollParams, given: Mapping[str, Shape]) -> 
 
 
 def other_dims(params: FlipParams | RollParams, x: Shape) -> Iterator[Variant]:
-    """One other axis instead of one; no axis of an axis more or less."""
+    """Another axis instead of one of them."""
     axes = tuple(axis_of(dim, x) for dim in params.dims)
     for i in range(len(axes)):
         for other in sorted(set(range(len(x))) - set(axes)):

@@ -1,6 +1,5 @@
-"""What kernels do instead of a step of a reference: scatters that overwrite, indices that mean something else, running
-sums that lose what earlier blocks carried.
-"""
+"""Substitutes that kernels compute instead of a step of a reference: scatters that overwrite, misread indices, running
+sums that lose the total of earlier blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ Index = NDArray[np.int64]
 
 
 def interleaved(index: Array) -> Array:
-    """0 1 0 1 for 0 0 1 1, and the reverse; IncompatibleError where the elements are not equally frequent."""
+    """0 1 0 1 for 0 0 1 1, and the reverse; IncompatibleError unless all elements are equally frequent."""
     counts = np.unique(index, return_counts=True)[1]
     if index.ndim != 1 or not counts.size or counts.min() != counts.max() or counts[0] in (1, index.size):
         raise IncompatibleError("the index has no groups")
@@ -33,7 +32,7 @@ def interleaved(index: Array) -> Array:
 
 
 def relative(index: Array) -> Array:
-    """The index from the first one of its row; IncompatibleError for a single row."""
+    """The index relative to the first of its row; IncompatibleError for a single row."""
     if index.ndim < 2:
         raise IncompatibleError("the index has one row")
     return np.asarray(index - index[..., :1])
@@ -45,7 +44,7 @@ def backwards(index: Array) -> Array:
 
 
 def as_stored(index: Array, name: str) -> Array:
-    """The index after it was rounded to a floating-point format."""
+    """The index rounded to a floating-point format."""
     return np.asarray(np.rint(rounded(index.astype(np.float64), FORMATS[name])), index.dtype)
 
 
@@ -56,7 +55,7 @@ INDEXES: Mapping[str, tuple[Callable[..., Array], tuple[Any, ...]]] = {
     "bfloat16": (as_stored, ("bfloat16",)),
     "float16": (as_stored, ("float16",)),
 }
-"""What is done to an index, with further operands."""
+"""Changes of an index, with their further operands."""
 INDEXED: Mapping[str, int] = {"rows_of": 1, "scatter_rows": 1, "gathered": 1, "scattered": 2, "entries": 1}
 """The operand that is an index, by function."""
 
@@ -120,8 +119,8 @@ def placed_patches(
 
 
 def cumsum_in_blocks(values: Any, axis: int, carried: str, block: int, first: str = "") -> Any:
-    """The running sums along an axis in blocks; to each the total of the `last` block alone is carried, or `none`. The
-    `first` block may be the one that is `shorter`: those of an axis that was reversed."""
+    """The running sums along an axis in blocks; each block starts from the total of the `last` block alone, or from
+    `none`. The `first` block may be the `shorter` one, as for a reversed axis."""
     rows = anp.moveaxis(values, axis, 0)
     short = rows.shape[0] % block if first else 0
     bounds = [0, *range(short or block, rows.shape[0], block), rows.shape[0]]
@@ -136,12 +135,12 @@ BLOCKS = (128, 64, 32, 16, 8, 4)
 
 
 def viewed_as_swapaxes(values: Any, one: int, other: int) -> Any:
-    """The elements in their old order in memory, with the shape that they had with two axes exchanged."""
+    """The elements in unchanged memory order, in the shape with two axes exchanged."""
     return anp.reshape(values, np.swapaxes(np.empty(anp.shape(values)), one, other).shape)
 
 
 def viewed_as_transpose(values: Any, axes: Any = None) -> Any:
-    """The elements in their old order in memory, with the shape that they had with their axes in another order."""
+    """The elements in unchanged memory order, in the shape with the axes reordered."""
     return anp.reshape(values, np.transpose(np.empty(anp.shape(values)), axes).shape)
 
 

@@ -15,10 +15,10 @@ from parity.cases.program import Array, Program, Ref, Step, Tensors, call, fille
 
 
 class Trial:
-    """The values of every step for one set of tensors, from which those of edited programs follow quickly.
+    """The values of every step for one set of tensors; those of edited programs are computed from them.
 
-    `work` counts the steps that were computed. Overflows are as loud as the caller's `np.errstate` says: to enter one
-    for each of thousands of edits takes longer than many an edit.
+    `work` counts the computed steps. Overflows warn as the caller's `np.errstate` says: entering one for each of
+    thousands of edits takes longer than many an edit.
     """
 
     def __init__(self, program: Program, tensors: Tensors) -> None:
@@ -72,7 +72,7 @@ class Trial:
 
     @property
     def costs(self) -> Mapping[str, int]:
-        """The number of steps behind every output."""
+        """The number of steps that every output depends on."""
         return {name: len(needed) for name, needed in self._needed.items()}
 
     def output(self, edit: Edit, name: str) -> Array | None:
@@ -108,7 +108,7 @@ class Trial:
         return self.base[edit.function] + value if how == "added" else value
 
     def _following(self, changed: tuple[int, ...], name: str) -> Sequence[int]:
-        """The changed positions and those that depend on them, behind an output or ("") all of them."""
+        """The changed positions and those that depend on them, of the steps behind an output, or ("") of all."""
         key = changed, name
         if key not in self._followers:
             needed = self._needed.get(name, range(len(self.program.steps)))
@@ -160,7 +160,7 @@ def broadcast_together(one: Shape, other: Shape) -> bool:
 
 
 def same(values: Any, others: Any) -> bool:
-    """Whether two values have the same numbers; NaN equals NaN. Mostly the first number already tells that not."""
+    """Whether two values have the same numbers; NaN equals NaN."""
     values, others = np.asarray(values), np.asarray(others)
     if values.shape != others.shape:
         return False

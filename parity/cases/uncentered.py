@@ -124,7 +124,7 @@ def rms_shapes(params: RmsNormParams, given: Mapping[str, Shape]) -> TensorShape
 
 
 def rms_variants(params: RmsNormParams, shapes: Mapping[str, Shape]) -> Iterator[Variant]:
-    """Another place or value of eps, a mean subtracted, a sum, another weight, other axes, a missing gradient."""
+    """Another placement or value of eps, a mean subtracted, a sum, another weight, other axes, a missing gradient."""
     rank = len(shapes["x"])
     right = last_axes(rank, len(params.axis_lengths))
     yield Variant("mean-vs-sum", {"summed": True}, shown_by="more than one element in a mean")

@@ -232,7 +232,7 @@ def clipped_kl(x: Any, target: Any, given: Given) -> Any:
 
 @dataclass(frozen=True)
 class Other:
-    """A formula that a kernel may have instead: the diagnosis, and what shows it."""
+    """A formula that a kernel may use instead: the diagnosis, and the input that shows it."""
 
     id: str
     formula: Formula
@@ -243,7 +243,7 @@ class Other:
 @dataclass(frozen=True)
 class ValueLoss:
     """A loss of every element: its formula, the slope d loss / d x as kernels compute it (or the formula with gradients
-    by the chain rule), and what is mistaken for it."""
+    by the chain rule), and the formulas it is confused with."""
 
     summary: str
     formula: Formula
@@ -351,7 +351,7 @@ TABLE: Mapping[str, ValueLoss] = {
 
 
 def loss_variants(row: ValueLoss, params: Any, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """What is mistaken for the loss, another divisor, targets paired with every x, no weights."""
+    """Formulas that are confused with the loss, another divisor, targets paired with every x, no weights."""
     for key, other in row.others.items():
         yield Variant(other.id, {"form": key}, unstable=other.unstable, shown_by=other.shown_by)
     if prod(shapes["x"]) > 1:
@@ -448,7 +448,7 @@ DENOMINATORS: Mapping[str, Callable[[Any, Any, int, Any], Any]] = {
         anp.sqrt(total(x * x, (dim,)) + eps) * anp.sqrt(total(other * other, (dim,)) + eps)
     ),
 }
-"""Where eps is: under each norm (for gradients too, or in values only), under their product, or added."""
+"""The placement of eps: under each norm (for gradients too, or in values only), under their product, or added."""
 
 
 def cosine_similarity(
@@ -481,7 +481,7 @@ def cosine_shapes(params: CosineSimilarityParams, given: Mapping[str, Shape]) ->
 
 
 def cosine_variants(params: CosineSimilarityParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """Another place of eps, another axis, norms without gradients."""
+    """Another placement of eps, another axis, norms without gradients."""
     for placement in DENOMINATORS:
         if placement:
             yield Variant(
