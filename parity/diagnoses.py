@@ -1,4 +1,4 @@
-"""The ids of the diagnoses: what configs name and the judge gives; the paragraphs are in `judge/catalogue.py`."""
+"""The ids of the diagnoses, for configs and the judge; their texts are in `judge/catalogue/`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ FAILING: Mapping[str, frozenset[str]] = {
 FAIL_ON = tuple(FAILING)
 """The levels of `--fail-on`, the strictest first."""
 DEFAULT_FAIL_ON = "degraded"
-"""Findings fail; a difference that is `rounding` is a warning."""
+"""Findings fail; a difference by rounding is a warning."""
 
 
 def exit_code(comparisons: Iterable[Comparison], *, fail_on: str = DEFAULT_FAIL_ON, known_fails: bool = False) -> int:
@@ -41,7 +41,7 @@ def exit_code(comparisons: Iterable[Comparison], *, fail_on: str = DEFAULT_FAIL_
 
 
 def code_of(seen: Collection[tuple[str, bool]], *, fail_on: str = DEFAULT_FAIL_ON, known_fails: bool = False) -> int:
-    """The same for the verdicts that occur, each with whether it is accepted."""
+    """The exit code for the verdicts that occur, each with whether it is accepted."""
     if known_fails or any(verdict in FAILING[fail_on] and not accepted for verdict, accepted in seen):
         return MISMATCH
     if (NOT_COMPARED, False) in seen or all(verdict == NOT_COMPARED for verdict, _ in seen):

@@ -1,4 +1,4 @@
-"""Problems that keep every run of a plan from passing, found without running: for `parity validate`."""
+"""Finds problems that keep every run of a plan from passing, without running it, for `parity validate`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
 
 
 def ops_problem(spec: BackendSpec, wanted: Sequence[str]) -> Iterator[str]:
-    """Why an `ops:` file defines none of the wanted ops, if so."""
+    """Why an `ops:` file defines none of the wanted ops; nothing if it defines one."""
     assert spec.ops is not None  # noqa: S101 - for the type checker
     try:
         names = defined_names(spec.ops)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Judgement(Enum):
-    """An enum without a truth value: `if outcome` would treat a crash as a success."""
+    """An enum without a truth value, since `if outcome` would treat a crash as a success."""
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} has no truth value; compare it with a member")
@@ -30,7 +30,7 @@ class Outcome(Judgement):
 
 @dataclass(frozen=True)
 class Output:
-    """One output as a backend returned it; `values` are float32 for bfloat16, None for what else NumPy lacks."""
+    """One output of a backend; `values` are float32 for bfloat16, and None for other dtypes that NumPy lacks."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -41,8 +41,8 @@ class Output:
 class CellOutcome:
     """The outcome of one cell; `outputs` is empty unless the outcome is ok. `seconds` is the op's own time.
 
-    `lacking` maps each tensor that the backend cannot provide to the reason. `again`: what other calls returned, if not
-    the same. `changed`: inputs that the op has changed in place, with their new values.
+    `lacking` maps each tensor that the backend cannot provide to the reason. `again` has outputs that another call
+    returned differently, `changed` the new values of inputs that the op has changed in place.
     """
 
     case: str
@@ -57,12 +57,12 @@ class CellOutcome:
     changed: Mapping[str, Output] = field(default_factory=dict)
 
     def copied(self) -> CellOutcome:
-        """The outcome with arrays of its own."""
+        """The outcome with copied arrays."""
         return replace(self, outputs=copied(self.outputs), again=copied(self.again), changed=copied(self.changed))
 
 
 def copied(outputs: Mapping[str, Output]) -> dict[str, Output]:
-    """The outputs with arrays of their own."""
+    """The outputs with copied arrays."""
     return {name: replace(o, values=None if o.values is None else o.values.copy()) for name, o in outputs.items()}
 
 

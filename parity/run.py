@@ -1,4 +1,4 @@
-"""One run from plan through engine and judge to a written run directory."""
+"""One run: from the plan through engine and judge to a written run directory."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CHECKPOINT_SHARE = 20.0
 
 
 Source = Callable[[Plan, EngineOptions, Path, Collection[str]], Iterator[Event]]
-"""Runs the cases of ops, except the finished ones, like `engine.execute`."""
+"""Runs the op cases, except the finished ones, like `engine.execute`."""
 
 
 class Observer(Protocol):
@@ -116,7 +116,7 @@ class RunState:
 
     @property
     def is_large(self) -> bool:
-        """Whether its rows are too many for results.json."""
+        """Whether it has too many rows for results.json."""
         cells = sum(len(case.dtypes) * (len(case.backends) or len(self.plan.backends)) for case in self.plan.cases)
         return cells >= LARGE
 
@@ -129,7 +129,7 @@ class RunState:
         self.backends.update(finished.backends)
 
     def take(self, judged: JudgedCase) -> Sequence[Comparison]:
-        """A case that a client has run and judged; its comparisons, as `take_judged` gives them."""
+        """Record a case that a client has run and judged; returns its comparisons, the accepted ones marked."""
         self.take_outcomes(judged.outcomes)
         self.trainings += judged.rows
         self.store.add(judged.rows)
@@ -144,13 +144,13 @@ class RunState:
     def take_judged(
         self, case: CasePlan, comparisons: Sequence[Comparison], diagnoses: Sequence[Diagnosis]
     ) -> Sequence[Comparison]:
-        """Record a case: its comparisons, with the accepted ones marked. A finding may stop the run."""
-        # Together: a resumed run takes a case with comparisons for one that was diagnosed.
+        """Record a case; returns its comparisons, the accepted ones marked. A finding may stop the run."""
+        # In one transaction, since a resumed run assumes that a case with comparisons was diagnosed.
         self.store.add([*map(record.comparison_row, comparisons), *diagnoses])
         return self.accepted(case, comparisons, diagnoses)
 
     def take_shard(self, shard: ShardFinished) -> Sequence[Comparison]:
-        """Record cases that were run and judged elsewhere; the comparisons of those in which something differs."""
+        """Record cases that were run and judged elsewhere; returns the comparisons of those that fail."""
         for row in shard.backends:
             self.take_backend(row)
         for name, content in shard.tensors.items():
@@ -175,7 +175,7 @@ class RunState:
         if earlier is not None and earlier.version != row.version:
             raise ResumeError(f"{row.name} was {row.framework} {earlier.version} and is now {row.version}")
         self.backends[row.name] = row
-        # The members of a training's ensemble are none of the plan's backends.
+        # Members of a training's ensemble are not backends of the plan.
         spec = next((spec for spec in self.plan.backends if spec.name == row.name), None)
         if spec is None or spec.ops is None:
             return
@@ -209,7 +209,7 @@ class RunState:
         return {case.id: number for number, shard in enumerate(shards(self.plan)) for _, case in shard}
 
     def memory_of(self, case: CasePlan) -> Memory:
-        """What explained earlier cases of the shard: one on another machine knows no more."""
+        """What explained earlier cases of the same shard; others may have run on another machine."""
         return self.memories.setdefault(self.shard_of[case.id], Memory())
 
     @property
@@ -219,7 +219,7 @@ class RunState:
         return all((case.id, dtype) in answered for case in self.plan.cases for dtype in case.dtypes)
 
     def settle(self, *, interrupted: bool) -> None:
-        """Write to the store what is known of the run as a whole."""
+        """Write the rows about the run as a whole to the store."""
         run = record.run_row(self.plan, self.run_dir.name, self.started.isoformat(), self.command, self.options)
         seconds = {"seconds": time.monotonic() - self.clock, "judge_seconds": self.judging_s}
         seconds = {name: round(s, 3) for name, s in seconds.items()}
@@ -236,7 +236,7 @@ class RunState:
             self.write(interrupted=True)
 
     def write(self, *, interrupted: bool = False) -> Results:
-        """Write the results, and return what reports show of them. Only a small run has a results.json."""
+        """Write the results; returns those that reports show. Only a small run has a results.json."""
         self.settle(interrupted=interrupted)
         results = self.store.shown()
         if not self.is_large:
@@ -284,10 +284,10 @@ def run_and_show(
 
 
 def n_left(plan: Plan, finished: Finished) -> tuple[int, int]:
-    """Number of unfinished cases of ops, and of unfinished dtypes of clients' cases."""
+    """Number of unfinished op cases, and of unfinished dtypes of clients' cases."""
     ops = [case for case in plan.cases if case.op not in CLIENTS]
-    theirs = {(case.id, dtype) for case in plan.cases if case.op in CLIENTS for dtype in case.dtypes}
-    return sum(not finished.holds(case) for case in ops), len(theirs - finished.cells)
+    clients_cells = {(case.id, dtype) for case in plan.cases if case.op in CLIENTS for dtype in case.dtypes}
+    return sum(not finished.holds(case) for case in ops), len(clients_cells - finished.cells)
 
 
 def show(results: Results, *, verbosity: int = 0) -> None:
@@ -392,7 +392,7 @@ def run(
 
 
 def run_clients(state: RunState, observer: Observer) -> Iterator[None]:
-    """Run the cases that are not ops and record them; yields after each."""
+    """Run the clients' cases and record them; yields after each."""
 
     def observe(event: Event) -> None:
         observer.on_event(event, take_in(state, event))

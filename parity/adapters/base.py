@@ -16,11 +16,11 @@ from parity.adapters import load_object
 from parity.adapters.strides import is_whole
 
 PARTS: Mapping[str, Sequence[str]] = {"multi_head_attention": ("linear", "scaled_dot_product_attention")}
-"""Composed ops, and the ops that they call; a user's function of such a name takes part."""
+"""Composed ops and the ops that they call, which a user's functions may replace."""
 
 
 def parts_of(op: str) -> Sequence[str]:
-    """The ops that an op is made of: itself, where it is not composed."""
+    """The ops that an op calls; just itself if it is not composed."""
     return PARTS.get(op, (op,))
 
 
@@ -46,7 +46,7 @@ class Job:
     dtype: str = ""
 
 
-class Unsupported(Exception):  # noqa: N818 - an outcome, not a fault
+class Unsupported(Exception):  # noqa: N818 - an outcome, not an error
     """The framework cannot do this; the message says why."""
 
 
@@ -60,13 +60,13 @@ class Adapter:
     """Whether it computes gradients."""
 
     dtypes: ClassVar[Sequence[str] | None] = ("float16", "float32", "float64")
-    """The dtypes that it computes in; None for all, bfloat16 too, which `leaf` and `to_numpy` must know."""
+    """The dtypes that it computes in; None means all, including bfloat16, which `leaf` and `to_numpy` must support."""
 
     strided: ClassVar[bool] = False
-    """Whether its tensors have strides, so that there are `strided_leaf` and `shared`."""
+    """Whether its tensors have strides; then it has `strided_leaf` and `shared`."""
 
     needs_backward: ClassVar[bool] = False
-    """Whether a user's op must bring its `<op>_backward`, for want of an autograd."""
+    """Whether a user's op needs a `<op>_backward`, because there is no autograd."""
 
     trainers: ClassVar[Mapping[str, str]] = {}
     """Mode to the path of the class that trains in it: `module:Class`."""
@@ -87,29 +87,29 @@ class Adapter:
         return {}
 
     def settings(self) -> Any:
-        """What a user's op may change in the framework for all that come after it; `restore` takes it."""
+        """The framework's settings that a user's op might change, for `restore`."""
         return None
 
     def restore(self, settings: Any) -> None:
-        """Put these settings back."""
+        """Restore these settings."""
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
-        """A tensor of the framework with the values of `array`, a NumPy array that is not used elsewhere.
+        """A tensor of the framework with the values of `array`, a NumPy array that nothing else uses.
 
         An array of uint16 holds the bits of a bfloat16 tensor.
         """
         raise NotImplementedError
 
     def strided_leaf(self, array: Any, requires_grad: bool) -> Any:
-        """A leaf with the strides and the offset of a view that `strides.placed` has made."""
+        """A leaf with the strides and the offset of a view that `strides.placed` made."""
         return self.leaf(array, requires_grad)
 
     def stored(self, tensor: Any, storage: str) -> Any:  # noqa: ARG002 - a framework without these dtypes
-        """The tensor in a dtype of `parity.cases.dtypes.STORAGES`, whose values it has."""
+        """The tensor in a dtype of `parity.cases.dtypes.STORAGES`, which can hold its values."""
         raise Unsupported(f"{type(self).__name__} has no tensors in {storage}")
 
     def shared(self, tensor: Any, requires_grad: bool) -> Any:
-        """Another leaf in the memory of a tensor."""
+        """Another leaf that shares a tensor's memory."""
         raise NotImplementedError
 
     def to_numpy(self, tensor: Any) -> Any:
@@ -142,7 +142,7 @@ class Adapter:
         return outputs
 
     def all_leaves(self, job: Job) -> dict[str, Any]:
-        """The job's inputs as leaves; two names of one array share its memory."""
+        """The job's inputs as leaves; two names of the same array share memory."""
         leaves: dict[str, Any] = {}
         for name, value in job.inputs.items():
             twin = next((other for other in leaves if job.inputs[other] is value), None)
@@ -153,7 +153,7 @@ class Adapter:
         return leaves
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as this adapter's mode runs it; eagerly that is the function itself."""
+        """The function as this adapter's mode runs it; in eager mode, the function itself."""
         return function
 
     @classmethod
@@ -177,7 +177,7 @@ class Adapter:
         return functools.partial(function, dtype=job.dtype)
 
     def adopt(self, own: Callable[[str], Callable[..., Any] | None]) -> None:
-        """Let the user's functions, `own(name)`, take part in composed ops."""
+        """Use the user's functions, `own(name)`, in composed ops."""
         for name in {part for parts in PARTS.values() for part in parts}:
             vars(self).pop(name, None)
             function = own(name)
@@ -191,13 +191,13 @@ class Adapter:
         return load_object(self.trainers[self.mode])(self, job)
 
     def leaves(self, value: Any, requires_grad: bool) -> Any:
-        """The leaf of an array, or those of a list of arrays."""
+        """The leaf of an array, or the leaves of a list of arrays."""
         if isinstance(value, list):
             return [self.leaves(item, requires_grad) for item in value]
         return self.leaf(value, requires_grad) if is_whole(value) else self.strided_leaf(value, requires_grad)
 
     def lacks_kernel(self, error: BaseException) -> bool:
-        """Whether `error` means that the framework has no kernel for this, or that a release lacks the function."""
+        """Whether `error` means that the framework has no kernel for this, or that this release lacks the function."""
         if isinstance(error, AttributeError) and re.match(r"module '[\w.]+' has no attribute ", str(error)):
             return True
         return any(re.search(pattern, str(error)) for pattern in self.no_kernel)
@@ -208,14 +208,14 @@ class Adapter:
 
 
 def with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options or params of a message, with tuples for lists."""
+    """The options or params of a message, with lists as tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
 def named_outputs(result: Any) -> dict[str, Any]:
-    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+    """An op's result by output name: a mapping as it is, a single tensor as `y`.
 
-    Raises TypeError for what is neither.
+    Raises TypeError for anything else.
     """
     if not isinstance(result, Mapping):
         if shape_of(result) is None:
@@ -233,7 +233,7 @@ def named_outputs(result: Any) -> dict[str, Any]:
 
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor of any framework; None for what is no tensor."""
+    """The shape of a tensor of any framework; None if it is not a tensor."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
     return tuple(int(n) for n in value.shape)

@@ -1,4 +1,4 @@
-"""Functions that most frameworks have under the same name; an adapter overrides those of its framework that differ."""
+"""Functions with the same name in most frameworks; an adapter overrides those that differ in its framework."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class FunctionsAdapter(Adapter):
 
 
 class NumpyStyleAdapter(FunctionsAdapter):
-    """What NumPy has too, under its names."""
+    """Functions under NumPy's names."""
 
     def outer(self, x: Any, other: Any) -> Any:
         return self.math.outer(x, other)

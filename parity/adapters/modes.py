@@ -1,4 +1,4 @@
-"""Shared by modes of execution: ops that cannot be traced into a graph, and autocasts."""
+"""The parts that modes of execution share: a check for ops that cannot be traced, and autocasts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parity.adapters.torch_style import FunctionalAdapter
 
 
 def check_traceable(job: Job, tracer: str) -> None:
-    """Raise Unsupported for an op that `tracer` cannot make a graph of by itself: one that takes gradients."""
+    """Raise Unsupported for an op that `tracer` cannot trace alone: one that takes gradients."""
     if "grad" in job.inputs or "grads" in job.inputs:
         message = f"{tracer} traces a function of tensors, and {job.op} is a step that changes parameters in place"
         raise Unsupported(message)
@@ -40,7 +40,7 @@ class AutocastMode(FunctionalAdapter):
         return super().trainer(job)
 
     def check_effect(self) -> None:
-        """Raise Unsupported where a product of matrices stays as it is."""
+        """Raise Unsupported if the autocast does not change a matrix product."""
         ones = self.framework.ones([2, 2])
         with self.autocast():
             dtype = self.framework.matmul(ones, ones).dtype

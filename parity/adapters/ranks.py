@@ -1,4 +1,4 @@
-"""Adapters of one of several ranks. RANK, WORLD_SIZE and the like are in the environment before they are made."""
+"""Adapters of one of several ranks. RANK, WORLD_SIZE and so on are in the environment before they are created."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parity.adapters.torch.adapter import TorchAdapter
 
 
 class Ranked(Adapter):
-    """Several ranks are for trainings."""
+    """One of several ranks, which only train."""
 
     def run(self, job: Job) -> dict[str, Any]:
         raise Unsupported(f"{job.op} is one op in one process; ranks are for trainings")

@@ -1,4 +1,4 @@
-"""Params in PyTorch's terms, for frameworks that take theirs per axis, or do without some."""
+"""Converts PyTorch's params for frameworks that take them per axis, or lack some."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from parity.adapters.base import Adapter, Unsupported
 
 
 def require(held: bool, lacking: str) -> None:
-    """Raise Unsupported with what the framework is lacking, unless `held`."""
+    """Raise Unsupported with the message `lacking`, unless `held`."""
     if not held:
         raise Unsupported(lacking)
 
@@ -25,7 +25,7 @@ def pads(padding: Any, n: int) -> list[tuple[int, int]]:
 
 
 def conv_pads(padding: Any, kernel: Sequence[int], dilation: Any) -> list[tuple[int, int]]:
-    """`pads` of a convolution without stride where the padding is "same" or "valid": an odd one is behind."""
+    """`pads` of a convolution without stride, also for "same" (an odd element goes after) and "valid"."""
     n = len(kernel)
     if padding == "valid":
         return pads(0, n)

@@ -1,4 +1,4 @@
-"""Arrays that lie in a larger buffer, or in another order than their axes, on their way to a framework."""
+"""Arrays that are views of a larger buffer, or have permuted strides, for a framework."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Storage(NamedTuple):
 
 
 def placed(values: Any, placement: Dict[str, Any]) -> Any:
-    """A view with these values of a buffer that holds NaN elsewhere (zeros, for integers)."""
+    """These values as a view of a buffer, which holds NaN elsewhere (zeros for integers)."""
     filling = {"f": np.nan, "u": QUIET_NAN}.get(values.dtype.kind, 0)
     flat = np.full(placement["size"], filling, values.dtype)
     n_bytes = values.itemsize
@@ -29,12 +29,12 @@ def placed(values: Any, placement: Dict[str, Any]) -> Any:
 
 
 def is_whole(array: Any) -> bool:
-    """Whether an array is contiguous, and no part of a larger one."""
+    """Whether an array is contiguous and not part of a larger one."""
     return bool(array.flags.c_contiguous and (getattr(array.base, "size", array.size) == array.size))
 
 
 def storage_of(array: Any) -> Storage:
-    """Where a view that `placed` has made lies."""
+    """The storage of a view that `placed` made."""
     flat = array.reshape(-1) if array.base is None else array.base
     offset = (array.__array_interface__["data"][0] - flat.__array_interface__["data"][0]) // array.itemsize
     return Storage(flat, tuple(stride // array.itemsize for stride in array.strides), offset)

@@ -1,4 +1,4 @@
-"""What PyTorch and the frameworks that copy its interface, in part or in whole, have in common."""
+"""The base of PyTorch's adapter and those of frameworks with its interface, or parts of it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ OPTIMIZERS = {
     "adagrad": "Adagrad",
     "lamb": "LAMB",
 }
-"""Optimizer to the class in `optim`, which need not have all of them."""
+"""Optimizer to its class in `optim`, which may lack some."""
 
 STATES = ("momentum_buffer", "exp_avg", "exp_avg_sq", "square_avg", "grad_avg", "sum")
-"""What optimizers keep for a parameter."""
+"""The states that optimizers keep for a parameter."""
 
 
 class TapeAdapter(Adapter):
-    """Tensors that know how they came about, and gradients through `framework.autograd`."""
+    """Tensors with an autograd history, and gradients by `framework.autograd`."""
 
     framework: Any
     dtypes = None
@@ -49,7 +49,7 @@ class TapeAdapter(Adapter):
         return [leaf.grad for leaf in leaves]
 
     def has_history(self, tensor: Any) -> Any:
-        """Whether a gradient can go through a tensor."""
+        """Whether a tensor can be differentiated."""
         return tensor.requires_grad
 
 
@@ -77,7 +77,7 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
         return self.framework.nn.functional.normalize(x, p, dim, eps)
 
     def evonorm_s0(self, x: Any, num_groups: int, eps: float, weight: Any, bias: Any, v: Any) -> Any:
-        # No framework has it: its users write it from primitives, as timm's EvoNorm2dS0 does.
+        # No framework has it; users write it with primitives, as in timm's EvoNorm2dS0.
         def per_channel(values: Any) -> Any:
             return values.reshape((1, -1) + (1,) * (len(x.shape) - 2))
 
@@ -305,7 +305,7 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
         return x.transpose(1, 2)
 
     def rotary_embedding(self, x: Any, base: float, interleaved: bool) -> Any:
-        # No framework has a function for it on a CPU: models write these lines (transformers, GPT-J).
+        # No framework has a function for it on a CPU; models write these lines (transformers, GPT-J).
         (length, d), stack = x.shape[-2:], self.framework.stack
         frequencies = base ** (self.numbers(0, d, 2, x) / -d)
         angles = self.numbers(0, length, 1, x).reshape((-1, 1)) * frequencies
@@ -331,7 +331,7 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
         return self.of_rows(self.framework.nn.functional.nll_loss, x, target, weight=weight, **options)
 
     def of_rows(self, function: Any, x: Any, target: Any, **options: Any) -> Any:
-        """A loss of x [rows, C] and target [rows], in the shape of `target` where it is not reduced."""
+        """A loss of x [rows, C] and target [rows]; without reduction it has the shape of `target`."""
         losses = function(x.reshape((-1, x.shape[-1])), target.reshape((-1,)), **options)
         return losses.reshape(target.shape) if losses.shape else losses
 
@@ -364,7 +364,7 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
         return self.framework.nn.functional.cosine_similarity(x, other, dim, eps)
 
     def updated(self, op: str, param: Any, grad: Any, step: int = 2, **given: Any) -> Any:
-        """One step of an optimizer from the states among what is `given`; RMSprop does not count its steps."""
+        """One step of an optimizer from the states in `given`; RMSprop does not count its steps."""
         raise NotImplementedError
 
     def sgd(self, **given: Any) -> Any:
@@ -383,7 +383,7 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
         return self.updated("adagrad", **given)
 
     def parameters_with(self, grads: Sequence[Any]) -> list[Any]:
-        """Parameters that have these gradients."""
+        """Parameters with these gradients."""
         parameters = [self.leaf(self.to_numpy(grad) * 0, True) for grad in grads]
         for parameter, grad in zip(parameters, grads):
             parameter.grad = grad
@@ -391,7 +391,7 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
 
 
 class TorchStyleAdapter(FunctionalAdapter):
-    """Clips and optimizers through `framework.nn.utils` and `framework.optim` as well."""
+    """Also clips and optimizers, by `framework.nn.utils` and `framework.optim`."""
 
     def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
         parameters = self.parameters_with(grads)
@@ -408,7 +408,7 @@ class TorchStyleAdapter(FunctionalAdapter):
         return {"grads": [p.grad for p in parameters]}
 
     def stepped(self, kind: str, param: Any, grad: Any, state: Any, step: int, **options: Any) -> Any:
-        """One step of the optimizer `kind` from a state; the parameter and the state after that."""
+        """One step of the optimizer `kind` from a state; returns the new parameter and state."""
         raise NotImplementedError
 
     def updated(self, op: str, param: Any, grad: Any, step: int = 2, **given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""For frameworks that differentiate functions, instead of keeping a tape."""
+"""The base of adapters for frameworks that differentiate functions instead of recording a tape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parity.adapters.base import Adapter, named_outputs
 
 
 class TransformAdapter(Adapter):
-    """The latest call is kept in `latest`, so that `gradients` can differentiate it."""
+    """Keeps the latest call in `latest`, which `gradients` differentiates."""
 
     latest: SimpleNamespace
 
@@ -19,7 +19,7 @@ class TransformAdapter(Adapter):
         raise NotImplementedError
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function in its stage."""
+        """The staged function, whose calls are kept."""
         staged = self.staged(function)
 
         def call(**given: Any) -> Any:
@@ -30,7 +30,7 @@ class TransformAdapter(Adapter):
         return call
 
     def staged(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as it is in eager mode."""
+        """The function as the mode runs it; in eager mode, the function itself."""
         return function
 
     def gradients(self, outputs: Sequence[Any], grad_outputs: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:

@@ -1,6 +1,6 @@
-"""Runs the cases of ops on Dask: a shard is a task, and every Dask worker keeps the backends' processes warm.
+"""Runs the op cases on Dask: a shard is a task, and every Dask worker keeps the backends' processes warm.
 
-The host splits the plan, records what comes back and runs the trainings; the judge works where the cases run.
+The host splits the plan, records the replies and runs the clients' cases; op cases are judged where they run.
 """
 
 from parity.cluster.connection import Cluster, ClusterError, connected

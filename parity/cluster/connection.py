@@ -1,4 +1,4 @@
-"""The Dask cluster: processes of this machine, or a scheduler that the user has started."""
+"""Connects to a Dask cluster: processes of this machine, or a scheduler that the user has started."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ MAX_LOCAL = 256
 CONNECT_S = 10.0
 RECONNECT_S = 60.0
 WORKER_S = 60.0
-"""How long a scheduler, a restarted scheduler, and the first worker are waited for."""
+"""How long to wait for a scheduler, for a restarted scheduler, and for the first worker."""
 POLL_S = 0.2
 START = "start one with `dask scheduler`, and workers with `dask worker ADDRESS --nthreads 1`"
 
 
 class ClusterError(Exception):
-    """The cluster cannot be used, or is lost; the message says what to do."""
+    """The cluster cannot be used or is lost; the message says what to do."""
 
 
 class Cluster:
-    """A client of a Dask cluster, which can be connected again."""
+    """A client of a Dask cluster that can reconnect."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         match = ADDRESS.fullmatch(address)
         if match is None or int(match["local"] or 1) > MAX_LOCAL:
             raise ClusterError(
-                f"{address!r} is no cluster; write local:N (N processes of this machine, 1 to {MAX_LOCAL}) or "
+                f"{address!r} is not a cluster; write local:N (N processes of this machine, 1 to {MAX_LOCAL}) or "
                 "tcp://HOST:PORT, the address of a Dask scheduler"
             )
         self._n_local = int(match["local"] or 0)
@@ -58,14 +58,14 @@ class Cluster:
         """Connect, and wait for the first worker; raises ClusterError."""
         self.close()
         try:
-            # Its imports take a third of a second.
+            # Importing it takes a third of a second.
             from distributed import Client
         except ImportError as error:
             raise ClusterError(f"--cluster needs Dask ({error}): pip install 'parity[cluster]'") from error
         quiet()
         stack = contextlib.ExitStack()
         try:
-            with warnings.catch_warnings(action="ignore"):  # other versions there: what matters is checked
+            with warnings.catch_warnings(action="ignore"):  # about other versions; `versions` checks those that matter
                 target = stack.enter_context(local_cluster(self._n_local)) if self.is_local else self.address
                 self.client = Client(target, timeout=wait_s or CONNECT_S, set_as_default=False)
                 stack.callback(closed, self.client)
@@ -79,17 +79,17 @@ class Cluster:
         self._open = stack
 
     def await_worker(self) -> None:
-        """Wait for the first worker; raises OSError if none comes, or the scheduler is gone."""
+        """Wait for the first worker; raises OSError if none comes or the scheduler is gone."""
         with contextlib.suppress(TimeoutError):
             self.client.wait_for_workers(1, timeout=WORKER_S)
         if not self.workers():
             raise OSError(f"no worker has come within {WORKER_S:.0f} s")
 
     def reconnect(self) -> None:
-        """Connect again to a scheduler that has gone away; raises ClusterError after a minute."""
+        """Reconnect to a scheduler that was lost; raises ClusterError after a minute."""
         end = time.monotonic() + RECONNECT_S
         time.sleep(POLL_S)
-        # The client itself tries first, and closes if it does not succeed.
+        # The client itself tries first, and closes if it fails.
         while str(self.client.status) == "connecting":
             time.sleep(POLL_S)
         if self.is_connected:
@@ -105,11 +105,11 @@ class Cluster:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the scheduler answers, as far as is known."""
+        """Whether the scheduler is connected, as far as is known."""
         return str(self.client.status) == "running"
 
     def run(self, plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[str]) -> Iterator[Event]:
-        """Run the cases of ops, except the finished ones, like `engine.execute`; raises ClusterError."""
+        """Run the op cases, except the finished ones, like `engine.execute`; raises ClusterError."""
         from parity.cluster.source import events
 
         return events(self, plan, options, run_dir, done)
@@ -127,32 +127,32 @@ class Cluster:
 
 
 def closed(client: Client) -> None:
-    """Close a client, whose scheduler may be gone."""
+    """Close a client whose scheduler may be gone."""
     with contextlib.suppress(Exception):
         client.close(timeout=5)
 
 
 @contextlib.contextmanager
 def local_cluster(n_workers: int) -> Iterator[Any]:
-    """Dask workers of this machine; a nanny replaces one that is killed."""
+    """Dask workers on this machine; a nanny replaces one that is killed."""
     import dask
     from distributed import LocalCluster
 
     from parity.engine.buffers import Scratch
 
     settings = {
-        # Framework's processes inherit them; Dask's own would change how NumPy allocates and sums.
+        # Frameworks' processes inherit these; Dask's defaults would change how NumPy allocates and sums.
         "distributed.nanny.pre-spawn-environ": {"OPENBLAS_NUM_THREADS": "1"},
-        # A worker that ends takes one shard with it, not the next one too.
+        # A lost worker costs one shard, not the next one too.
         "distributed.scheduler.worker-saturation": 1.0,
-        # Shards have no dependencies, and nobody has more than one of them.
+        # Shards have no dependencies, and no worker has more than one.
         "distributed.scheduler.work-stealing": False,
         "distributed.scheduler.active-memory-manager.start": False,
-        # What Dask shows on its dashboard costs a tenth of a worker's time.
+        # Data for Dask's dashboard would cost a tenth of a worker's time.
         "distributed.worker.profile.enabled": False,
         "distributed.admin.tick.interval": "1s",
         "distributed.admin.system-monitor.interval": "10s",
-        # The scheduler, which runs in this process, remembers so many of its messages, with the shards in them.
+        # The scheduler, which runs in this process, keeps so many of its messages, with the shards in them.
         "distributed.admin.low-level-log-length": 10,
     }
     scratch = Scratch(Path(tempfile.gettempdir()))
@@ -160,7 +160,7 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
     stack.callback(scratch.remove)
     with stack:
         stack.enter_context(dask.config.set(settings))
-        # A cluster that is interrupted half-way cannot be closed.
+        # A cluster whose start was interrupted cannot be closed.
         with uninterrupted():
             cluster = stack.enter_context(
                 LocalCluster(
@@ -169,7 +169,7 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
                     processes=True,
                     dashboard_address=None,
                     host="127.0.0.1",
-                    # Tensors live in the backends' processes, whose memory the engine bounds.
+                    # Tensors are in the backends' processes, whose memory the engine bounds.
                     memory_limit=0,
                     local_directory=str(scratch.folder),
                     silence_logs=logging.CRITICAL,
@@ -180,10 +180,10 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let signals that end a run wait until the end of the context.
+    """Delay signals that end a run until the end of the context.
 
-    Threads that start in it, and processes that these start at any time, never get Ctrl-C: a terminal sends it to all
-    processes of a command, and those of Dask would print where they were. They end with the host.
+    Threads that start in it, and all processes that they start, never get Ctrl-C: a terminal sends it to all processes
+    of a command, and those of Dask would print tracebacks. They end with the host.
     """
     resource_tracker.ensure_running()  # it would unblock Ctrl-C in the thread that needs it first
     came: list[int] = []
@@ -204,14 +204,14 @@ def uninterrupted() -> Iterator[None]:
 
 
 def quiet() -> None:
-    """Let Dask say nothing by itself: what a user should know is in the progress or an error."""
+    """Silence Dask's logs: the progress and errors have what a user should know."""
     for name in ("distributed", "tornado", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Cluster]:
-    """The cluster within the context; raises ClusterError if the address is none, or nothing answers there."""
+    """The cluster within the context; raises ClusterError if the address is invalid or nothing answers there."""
     cluster = Cluster(address)
     cluster.connect()
     try:

@@ -1,4 +1,4 @@
-"""What travels: the run once to every worker, the cases of a shard with its task, and its rows and tensors back."""
+"""The messages: a run's order to every worker, a shard's cases to one, and its rows and tensors back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from parity.reporting.results.results import escaped
 from parity.reporting.results.rows import BackendRow, ComparisonRow, OutcomeRow
 
 MAX_FILE_BYTES = 64 << 20
-"""Larger files of a case with a finding stay behind; those of a shard together at most four times as much."""
+"""Larger files of a case with a finding are not sent; all files of a shard may have four times this size."""
 MAX_DEPTH = 5
 """tensors/CASE/DTYPE/BACKEND/TENSOR.npy"""
 PART = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9_.=+-]*")
@@ -35,13 +35,13 @@ Files = Mapping[Path, bytes]
 
 
 def versions() -> Versions:
-    """What the host and all workers must have in common, since rows depend on it."""
+    """The versions that must be the same on the host and all workers, since rows depend on them."""
     return {"parity": __version__, "numpy": np.__version__}
 
 
 @dataclass(frozen=True)
 class Order:
-    """A run, as each worker gets it once: the plan with one case of each op on each set of backends."""
+    """A run, sent once to each worker: the plan, with only one case per op and set of backends."""
 
     name: str
     plan: Plan
@@ -51,7 +51,7 @@ class Order:
 
 
 def order_of(name: str, plan: Plan, options: EngineOptions, *, with_files: bool) -> Order:
-    """The order for a plan; `with_files`: the workers may not have the user's files."""
+    """The order for a plan; `with_files` if the workers may lack the user's files."""
     few = {(case.op, case.backends): portable(case) for case in plan.cases}
     files = contents(spec.ops for spec in plan.backends) if with_files else {}
     return Order(name, replace(plan, cases=tuple(few.values()), known=(), asked=None), options, versions(), files)
@@ -78,12 +78,12 @@ def contents(paths: Iterable[Path | None]) -> dict[Path, bytes]:
 
 
 def portable(case: CasePlan) -> CasePlan:
-    """The case as it travels: the class of a user's op's params is made where it is needed."""
+    """The case to send: a user's op's params as a dict, since their class is created on each machine."""
     return case if case.brought is None else replace(case, params=dict(vars(case.params)))
 
 
 def restored(case: CasePlan, files: Files, folder: Path) -> CasePlan:
-    """The case as it was, with its files where this machine has them."""
+    """The original case, with the paths of its files on this machine."""
     if case.brought is not None:
         case = replace(case, params=case.definition.params(**case.params))
     if not any(isinstance(tensor.draw, File) for tensor in case.tensors):
@@ -96,12 +96,12 @@ def restored(case: CasePlan, files: Files, folder: Path) -> CasePlan:
 
 
 def backend_here(spec: BackendSpec, files: Files, folder: Path) -> BackendSpec:
-    """The backend with its user's file where this machine has it."""
+    """The backend, with the path of the user's file on this machine."""
     return spec if spec.ops is None else replace(spec, ops=placed(spec.ops, files, folder))
 
 
 def placed(path: Path, files: Files, folder: Path) -> Path:
-    """A file of the host on this machine: at the same path, as on a shared disk, else written to `folder`."""
+    """The path on this machine of a host's file: the same path, as on a shared disk, else a copy in `folder`."""
     content = files.get(path)
     if content is None or (path.is_file() and path.read_bytes() == content):
         return path
@@ -112,7 +112,7 @@ def placed(path: Path, files: Files, folder: Path) -> Path:
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker returns for a shard. `tensors` are files by name; `folders` those of the cases that have some."""
+    """A worker's reply to a shard. `tensors` are files by name; `folders` has the folder of each case with tensors."""
 
     worker: str
     host: str = msgspec.field(default_factory=socket.gethostname)
@@ -128,19 +128,19 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encoded(reply: Reply) -> bytes:
-    """The reply as MessagePack, which has NaN and bytes."""
+    """The reply as MessagePack, which can hold NaN and bytes."""
     try:
         return msgspec.msgpack.encode(reply)
     except UnicodeEncodeError:  # lone surrogates
         return msgspec.msgpack.encode(escaped(msgspec.to_builtins(reply, builtin_types=(bytes,))))
 
 
-class Strange(ValueError):  # noqa: N818 - it is one
-    """A reply that no worker of parity gives; the message says in what."""
+class Strange(ValueError):  # noqa: N818 - describes the reply
+    """The reply cannot come from a worker of parity; the message says why."""
 
 
 def decoded(data: bytes, plan: Plan, shard: Shard) -> Reply:
-    """The reply to a shard of a plan; raises Strange for one that is none, or whose rows or files are not its own."""
+    """The reply to a shard of a plan; raises Strange if it is invalid or has rows or files of other cases."""
     try:
         reply = msgspec.msgpack.decode(data, type=Reply)
     except (msgspec.MsgspecError, TypeError) as error:
@@ -168,13 +168,13 @@ def decoded(data: bytes, plan: Plan, shard: Shard) -> Reply:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative path, as a worker writes it, stays where it is put."""
+    """Whether a relative path from a worker stays within its folder."""
     return all(map(PART.fullmatch, PurePosixPath(name).parts))
 
 
 @dataclass
 class ShardRows:
-    """Takes the rows of a shard where a run has its store."""
+    """Collects the rows of a shard, in place of a run's store."""
 
     by_type: dict[type, list[Any]] = field(default_factory=dict)
 
@@ -188,14 +188,14 @@ class ShardRows:
         return self.by_type.get(kind, [])
 
     def change(self, statement: str, *values: Any) -> None:
-        """Nothing: a case's own row is the host's."""
+        """Nothing: the host writes the cases' rows."""
 
     def flush_if_due(self) -> None:
-        """Nothing."""
+        """Nothing to flush."""
 
 
 def tensors_of(run_dir: Path, folders: Iterable[str]) -> tuple[dict[str, bytes], Iterator[str]]:
-    """The files below these folders by name, and the names of those that are too large to travel."""
+    """The files below these folders by name, and the names of those that are too large to send."""
     contents: dict[str, bytes] = {}
     left, too_large = 4 * MAX_FILE_BYTES, []
     for path in sorted(path for folder in folders for path in (run_dir / folder).rglob("*.npy")):

@@ -1,4 +1,4 @@
-"""Hands out the shards of a plan, and turns replies into events: each case exactly once, whatever is lost meanwhile."""
+"""Hands out the shards of a plan and turns replies into events: each case exactly once, whatever is lost."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from parity.reporting.text.words import plural
 
 POLL_S = 1.0
 AHEAD = 2
-"""Tasks per worker that are handed out: while one is computed, the next is there."""
+"""Tasks per worker that are handed out, so that the next one is there while one is computed."""
 NO_WORKER_S = 600.0
-"""A cluster without a worker for so long is lost: a restarted job of a queue may take its time."""
+"""A cluster without a worker for so long is lost; a restarted batch job may take a while."""
 LOST = (CancelledError, TimeoutError, OSError)
-"""What a call raises if the scheduler is gone."""
+"""The errors that a call raises if the scheduler is gone."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A shard, or what is left of one. `avoid`: the hosts that lack a backend of it."""
+    """A shard, or a remaining part of one. `avoid` are hosts that lack one of its backends."""
 
     cases: Shard
     avoid: frozenset[str] = frozenset()
@@ -76,15 +76,15 @@ class _Run:
     waiting: deque[Part]
     name: str = field(default_factory=lambda: f"parity-{uuid.uuid4().hex}")
     running: dict[str, tuple[Part, Any, set[str]]] = field(default_factory=dict)
-    """The parts that are handed out, with their futures and the workers that may run them (empty: all)."""
+    """The parts that are handed out, by key, with their futures and the workers that may run them (empty: all)."""
     finished: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     numbers: Iterator[int] = field(default_factory=count)
     n_done: int = 0
     seen: dict[str, tuple[BackendRow, str]] = field(default_factory=dict)
-    """Each backend's row, and the host that it is from."""
+    """Each backend's row, and the host that it came from."""
     broken: set[str] = field(default_factory=set)
     nowhere: set[str] = field(default_factory=set)
-    """Hosts that lack a backend that others have, and backends that a second host lacks, too."""
+    """Hosts that lack a backend that others have, and backends that a second host lacks too."""
     workers: dict[str, dict[str, Any]] = field(default_factory=dict)
     looked_at: float = -POLL_S
     alive_at: float = field(default_factory=time.monotonic)
@@ -101,7 +101,7 @@ class _Run:
                 yield from self.recover()
 
     def register(self) -> None:
-        """Tell all workers, also those that come later, about the run."""
+        """Send the run's order to all workers, including later ones."""
         order = order_of(self.name, self.plan, self.options, with_files=not self.cluster.is_local)
         try:
             self.cluster.client.register_plugin(BackendsPlugin(order), name=self.name)
@@ -111,7 +111,7 @@ class _Run:
             raise unlike_the_host(error) from error
 
     def look(self) -> Iterator[Event]:
-        """See who is there, at most once a second; raises ClusterError if nobody has been for long."""
+        """List the workers, at most once a second; raises ClusterError if there have been none for long."""
         if time.monotonic() < self.looked_at + POLL_S:
             return
         n_before, self.workers = len(self.workers), self.cluster.workers()
@@ -130,7 +130,7 @@ class _Run:
             raise ClusterError(f"{self.cluster.address}: no worker for {NO_WORKER_S / 60:.0f} minutes")
 
     def hand_out(self) -> None:
-        """Submit as many parts as the workers need not to wait."""
+        """Submit as many parts as keep the workers busy."""
         while self.waiting and len(self.running) < AHEAD * max(1, len(self.workers)):
             part = self.waiting[0]
             fit = {address for address in self.workers if get_address_host(address) not in self.broken | part.avoid}
@@ -150,7 +150,7 @@ class _Run:
             future.add_done_callback(self.finished.put)
 
     def wait(self) -> Iterator[Event]:
-        """Wait a moment for a reply, and process what has come."""
+        """Wait a moment for a reply, and process it."""
         with contextlib.suppress(queue.Empty):
             future = self.finished.get(timeout=POLL_S)
             if future.key in self.running:
@@ -161,7 +161,7 @@ class _Run:
         yield Idle()
 
     def take(self, future: Any) -> Iterator[Event]:
-        """Process what has become of a task."""
+        """Process a finished or failed task."""
         if future.status == "error":
             error = future.exception()
             part, _, _ = self.running.pop(future.key)
@@ -184,14 +184,14 @@ class _Run:
         yield self.done(part, **{name: getattr(reply, name) for name in names})
 
     def done(self, part: Part, **rows: Any) -> ShardFinished:
-        """The event of a part."""
+        """The event for a finished part."""
         self.n_done += 1
         n_left = len(self.waiting) + len(self.running)
         progress = f"{self.n_done} of {self.n_done + n_left} shards, {plural(len(self.workers), 'Dask worker')}"
         return ShardFinished(len(part.cases), progress=progress, **rows)
 
     def failed(self, part: Part, error: BaseException | None) -> Iterator[Event]:
-        """A part that its worker did not survive, or could not compute: one case at a time, then without them."""
+        """A part failed: retry its cases one by one; a single case gets an outcome that says how it failed."""
         if isinstance(error, Unequal | ModuleNotFoundError):
             raise unlike_the_host(error) from error
         if len(part.cases) > 1:
@@ -206,7 +206,7 @@ class _Run:
         yield self.done(part, **lost_case(self.plan, case, outcome, message))
 
     def check(self, reply: Reply) -> None:
-        """Raise ClusterError if another host has another release of a framework."""
+        """Raise ClusterError if two hosts have different releases of a framework."""
         for row in reply.backends:
             known, host = self.seen.setdefault(row.name, (row, reply.host))
             if (known.version, known.library) != (row.version, row.library):
@@ -217,7 +217,7 @@ class _Run:
                 )
 
     def tries_elsewhere(self, part: Part, reply: Reply) -> bool:
-        """Whether a part goes to another host, once, since this one lacks a backend that others may have."""
+        """Whether to retry a part once on another host, because this one lacks a backend that others may have."""
         lacking = {row.backend for row in reply.outcomes if row.outcome == Outcome.UNAVAILABLE.value}
         here = get_address_host(reply.worker)
         if part.avoid:
@@ -233,13 +233,13 @@ class _Run:
         return True
 
     def keep_log(self, reply: Reply) -> None:
-        """Append what the workers' backends have printed to the run's log."""
+        """Append the output of the workers' backends to the run's log."""
         if reply.log:
             with contextlib.suppress(OSError), self.log.open("ab") as log:
                 log.write(f"[parity] on {reply.host}, {reply.worker}\n".encode() + reply.log)
 
     def recover(self) -> Iterator[Event]:
-        """Connect again, and hand out again what has no reply; raises ClusterError."""
+        """Reconnect, and queue all parts without a reply again; raises ClusterError."""
         yield Announced(f"cluster {self.cluster.address}: the scheduler is gone; connecting again")
         self.waiting.extendleft(reversed([part for part, _, _ in self.running.values()]))
         self.running.clear()
@@ -248,22 +248,22 @@ class _Run:
         self.register()
 
     def end(self) -> None:
-        """Take back what is not computed, and let the workers end their backends."""
+        """Cancel what is not computed, and let the workers end their backends."""
         futures, self.running = [future for _, future, _ in self.running.values()], {}
         if self.cluster.is_connected:
-            # At the end of a run that failed they may be gone, and must not hide why.
+            # At the end of a failed run they may be gone; such an error must not hide the first one.
             with contextlib.suppress(Exception):
                 self.cluster.client.cancel(futures)
                 self.cluster.client.unregister_worker_plugin(self.name)
 
 
 def unlike_the_host(error: BaseException) -> ClusterError:
-    """The error for a scheduler or a worker that lacks parity, or has another release."""
+    """The error for a scheduler or worker without parity, or with another release."""
     return ClusterError(f"{error}; give the scheduler and all workers the host's environment")
 
 
 def resources_of(plan: Plan, cases: Shard, workers: Collection[Any]) -> dict[str, float]:
-    """What a worker must have for these cases: `framework:NAME` and `GPU`, where some worker states it at all.
+    """The Dask resources for these cases: `framework:NAME` and `GPU`, as far as any worker states them.
 
     Raises ClusterError if no worker has all of it.
     """
@@ -280,7 +280,7 @@ def resources_of(plan: Plan, cases: Shard, workers: Collection[Any]) -> dict[str
 
 
 def lost_case(plan: Plan, case: CasePlan, outcome: Outcome, message: str) -> dict[str, Any]:
-    """The rows of a case that could not be computed: nothing of it is compared."""
+    """The rows of a case that could not be computed; all its comparisons are not-compared."""
     own = plan.of(case)
     oracle = {name: np.zeros(()) for name in compared_in(case)}
     outcomes, comparisons = [], []

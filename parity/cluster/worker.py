@@ -1,4 +1,4 @@
-"""The part in a Dask worker: it keeps the backends' processes over the shards of a run, runs a shard and judges it.
+"""Runs and judges shards in a Dask worker, which keeps the backends' processes warm over the shards of a run.
 
 The backends' processes are the Dask worker's children: Dask is not imported in them, and they end with it.
 """
@@ -31,18 +31,18 @@ from parity.reporting.results.rows import BackendRow, ComparisonRow, OutcomeRow
 from parity.run import RunState, follow
 
 IDLE_S = 120.0
-"""A worker without a shard for so long ends its backends: the host may have died without a word."""
+"""A worker without a shard for so long ends its backends, since the host may have died."""
 MAX_LOG_BYTES = 256 << 10
 MOST_IN_MEMORY = 64 << 20
-"""Up to this size, a shard's inputs are in shared memory: on a disk, making and removing two files takes as long as a
-small cell."""
+"""Inputs of a shard up to this size are in shared memory: on a disk, creating and removing two files takes as long as
+a small cell."""
 
 
-class Unequal(Exception):  # noqa: N818 - it says what is wrong
-    """This worker is not made like the host; the message says in what."""
+class Unequal(Exception):  # noqa: N818 - describes the worker
+    """This worker has other versions than the host; the message says which."""
 
 
-class Dismissed(Exception):  # noqa: N818 - no error of the shard's
+class Dismissed(Exception):  # noqa: N818 - not an error of the shard
     """The run has ended."""
 
 
@@ -60,7 +60,7 @@ class BackendsPlugin(WorkerPlugin):  # type: ignore[misc]
         self._order = order
 
     def setup(self, worker: Any) -> None:
-        """Called by Dask when the worker knows of the run."""
+        """Called by Dask when the worker learns of the run."""
         self._address, self._home = str(worker.address), Path(worker.local_directory)
         self._lock = threading.Lock()
         self._pool: _WarmPool | None = None
@@ -69,26 +69,26 @@ class BackendsPlugin(WorkerPlugin):  # type: ignore[misc]
         atexit.register(self._end)
 
     async def teardown(self, worker: Any) -> None:  # noqa: ARG002 - Dask's signature
-        """Called by Dask when the run, or the worker, ends."""
+        """Called by Dask when the run or the worker ends."""
         await asyncio.to_thread(self._end)
         atexit.unregister(self._end)
 
     def _end(self) -> None:
-        """End the backends, also in the middle of a shard."""
+        """End the backends, even within a shard."""
         self._ended.set()
         self._timer.cancel()
         if self._pool is not None:
             self._pool.close()
 
     def _dismiss(self) -> None:
-        """End the backends between two shards."""
+        """End the backends, between two shards."""
         with self._lock:
             if self._pool is not None:
                 self._pool.close()
                 self._pool = None
 
     def run(self, work: Work) -> Reply:
-        """Run a shard; raises Unequal, and whatever parity itself fails with."""
+        """Run a shard; raises Unequal, or any error of parity itself."""
         for part, version in versions().items():
             if self._order.versions[part] != version:
                 raise Unequal(f"{part} is {version} on the worker {self._address}, {self._order.versions[part]} here")
@@ -99,7 +99,7 @@ class BackendsPlugin(WorkerPlugin):  # type: ignore[misc]
             try:
                 return self._pool.run(work, self._address, self._ended)
             except BaseException:
-                # What is still under way would be taken for an answer to the next shard.
+                # Pending results would be mistaken for results of the next shard.
                 self._pool.close()
                 self._pool = None
                 raise
@@ -110,7 +110,7 @@ class BackendsPlugin(WorkerPlugin):  # type: ignore[misc]
 
 
 class _WarmPool:
-    """A pool with a folder of its own."""
+    """A pool of backends with its own folder."""
 
     def __init__(self, order: Order, home: Path) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="parity-", dir=home))
@@ -141,7 +141,7 @@ class _WarmPool:
         self, plan: Plan, cases: Sequence[tuple[int, CasePlan]], run_dir: Path, ended: threading.Event
     ) -> tuple[ShardRows, RunState]:
         rows = ShardRows()
-        # It has what a run does to its store while it takes cases.
+        # It has the methods of a store that recording cases needs.
         state = RunState(plan, run_dir, (), self._options, store=rows)  # type: ignore[arg-type]
         events = Dispatcher(plan, cases, self._pool, run_dir / "tensors").events()
         for _ in follow(state, until(ended, events), Nobody()):
@@ -152,7 +152,7 @@ class _WarmPool:
     def _reply(self, rows: ShardRows, state: RunState, folders: dict[str, str], address: str) -> Reply:
         tensors, too_large = tensors_of(state.run_dir, folders.values())
         with contextlib.suppress(OSError), self._log.open("ab") as log:
-            log.writelines(f"[parity] {name} is too large to travel\n".encode() for name in too_large)
+            log.writelines(f"[parity] {name} is too large to send\n".encode() for name in too_large)
         return Reply(
             worker=address,
             backends=list(self._backends.values()),
@@ -167,7 +167,7 @@ class _WarmPool:
         )
 
     def _taken_log(self) -> bytes:
-        """What was logged since the last shard."""
+        """The log since the last shard."""
         try:
             text = self._log.read_bytes()[-MAX_LOG_BYTES:]
             self._log.write_bytes(b"")
@@ -187,7 +187,7 @@ def input_bytes(work: Work) -> int:
 
 
 def until(ended: threading.Event, events: Iterator[Event]) -> Iterator[Event]:
-    """The events; raises Dismissed as soon as the run has ended, since then no backend answers any more."""
+    """The events; raises Dismissed as soon as the run has ended, when backends no longer answer."""
     for event in events:
         if ended.is_set():
             raise Dismissed("the run has ended")

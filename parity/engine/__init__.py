@@ -1,4 +1,4 @@
-"""Runs a plan: draws inputs once, keeps warm workers per backend, handles timeouts and crashes."""
+"""Runs a plan: draws inputs once, keeps each backend's workers warm, handles timeouts and crashes."""
 
 from parity.engine.engine import (
     CasePrepared,

@@ -1,4 +1,4 @@
-"""Asks one backend for an extra cell during a run, and waits for the answer."""
+"""Asks one backend for an extra cell during a run and waits for the answer."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from parity.engine.supervision import BackendRunner, run_request
 from parity.outcome import Arrays, CellOutcome, Outcome
 
 MAX_QUESTIONS = 400
-"""Per case and backend, over all dtypes. Reducing a case takes 1 to 52 questions; observing its behaviours takes 18 to
-26, for the case and for the reduced one."""
+"""Limit per case and backend, over all dtypes. Reducing a case takes 1 to 52 questions; observing its behaviours takes
+18 to 26, for the case and again for the reduced one."""
 MAX_SECONDS = 20.0
-"""Per case and backend, in the op's own time, so that the questions do not depend on the machine's load."""
+"""Limit per case and backend on the op's own time, so that the questions do not depend on the machine's load."""
 MAX_LOST = 3
-"""A backend gets no more questions in a shard after its worker has crashed or hung at this many."""
+"""After so many questions at which its worker crashed or hung, a backend gets no more questions in the shard."""
 POLL_S = 0.2
 
 
@@ -62,9 +62,10 @@ class Asking:
 class CaseQuestions:
     """Asks about one case, until a budget is spent or a worker is lost.
 
-    Called with a backend, a case (not necessarily the user's), a dtype and all inputs by name (`grad.y` for upstream
-    gradients), it returns the outputs by name, copied, in that dtype. An output without values or with a wrong shape is
-    left out. Inputs that the op has modified are included as `input.<name>`. None if the backend gives no answer.
+    Called with a backend, a case (not necessarily the user's), a dtype and all inputs by name (a grad_output is
+    `grad.y`), it returns copies of the outputs by name, in that dtype, or None if the backend gives no answer. An
+    output without values or with a wrong shape is left out. Inputs that the op has modified are included as
+    `input.<name>`.
     """
 
     def __init__(self, asking: Asking) -> None:

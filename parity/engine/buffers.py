@@ -15,18 +15,18 @@ import numpy as np
 
 from parity.outcome import Output
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is created in it
 MIN_FREE_BYTES = 1 << 30
 PREFIX = "parity-scratch-"
 LOCK = "lock"
 
 
 class SharedBuffers:
-    """A worker's shared buffers: files that are reused when their cell has been judged.
+    """A worker's shared buffers: files that are reused once their cell has been judged.
 
-    There are at most `most`: each costs a descriptor in both processes, and a backend that is far ahead of the others
-    has to wait. It waits for earlier cells only, so the earliest one is never blocked. `left` is the number of free
-    buffers. Not thread-safe: the caller holds a lock.
+    There are at most `most`, since each takes a file descriptor in both processes; a backend that is far ahead of the
+    others has to wait. It waits only for earlier cells, so the earliest one is never blocked. `left` is the number of
+    free buffers. Not thread-safe: the caller holds a lock.
     """
 
     def __init__(self, folder: Path, name: str, most: int) -> None:
@@ -82,9 +82,9 @@ class SharedBuffers:
 
 
 class Scratch:
-    """A folder for shared buffers: in shared memory if there is room, else in the temporary directory; or in `home`.
+    """A folder for shared buffers: in `home`, else in shared memory if there is room, else in the temporary directory.
 
-    Its lock is held while it is in use. Folders whose lock is free belong to killed runs.
+    Its lock is held while it is in use. Folders whose lock is free are left over from killed runs.
     """
 
     def __init__(self, home: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Named tensors in a folder that is written completely or not at all: checkpoints for `--resume`."""
+"""Stores named tensors in a folder, completely or not at all: checkpoints for `--resume`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INDEX = "index.json"
 
 
 class BundleError(Exception):
-    """A folder that is missing or was not written by `write`."""
+    """The folder is missing or was not written by `write`."""
 
 
 @dataclass(frozen=True)

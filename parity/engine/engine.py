@@ -42,12 +42,12 @@ LEAVE_S = 10.0
 SHORT_S = 1.0
 MIN_BUFFERS = 4
 MAX_BUFFERS = 256
-"""Over all workers: each buffer is an open file, and 1,024 is a common limit."""
+"""Limit over all workers: each buffer is an open file, and 1,024 is a common limit."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run is resumed; the numbers of remaining cases of ops, and of models (per dtype)."""
+    """A run is resumed, with so many remaining op cases and (per dtype) client cases."""
 
     n_cases: int
     n_models: int
@@ -55,7 +55,7 @@ class Resumed:
 
 @dataclass(frozen=True)
 class WorkBegun:
-    """The backends are starting; `running()` returns what they are computing, and is thread-safe."""
+    """The backends are starting; `running()`, which is thread-safe, returns the cells being computed."""
 
     running: Callable[[], list[Running]]
 
@@ -80,7 +80,7 @@ class CellFinished:
 
 @dataclass(frozen=True)
 class Judging:
-    """A case is completely computed; it is now compared and diagnosed, which may take long."""
+    """All cells of a case are computed; it is now compared and diagnosed, which may take long."""
 
     case: str
 
@@ -107,7 +107,7 @@ class TrainingAdvanced:
 
 @dataclass(frozen=True)
 class ModelFinished:
-    """A case of a model has been run and judged in one dtype."""
+    """A client's case has been run and judged in one dtype."""
 
     case: str
     dtype: str
@@ -115,7 +115,7 @@ class ModelFinished:
 
 @dataclass(frozen=True)
 class ShardFinished:
-    """Some cases were run and judged elsewhere: rows of results.json, and the backends that computed them.
+    """Cases were run and judged elsewhere: rows of results.json, and the backends that computed them.
 
     `folders` are those of the cases that have files, `tensors` the files by name, relative to the run directory, `lost`
     the files that could not be written. `progress` is the state of the run, in words.
@@ -219,7 +219,7 @@ class RunnerPool:
             runner.stop()
         self.finish(SHORT_S)
         if any(runner.alive for runner in self._runners):
-            # Only an installer of an environment can delay a runner.
+            # Only an installer of an environment can still delay a runner.
             kill_children()
             self.finish()
         kill_strays(cookie for runner in self._runners for cookie in runner.cookies)
@@ -268,7 +268,7 @@ class Dispatcher:
             yield CasePrepared(prepared, CaseQuestions(self._asking[case.id]))
 
     def _hand_out(self, cell: CellRequest) -> None:
-        """Queue a cell for its backends, or answer for all of them if its inputs are unusable."""
+        """Queue a cell for its backends; if its inputs are unusable, all of them get an error instead."""
         if not cell.prepared.problem:
             self._pool.put(cell)
             return

@@ -19,9 +19,9 @@ from parity.config.plan import CasePlan
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case with its inputs: arrays whose values all its dtypes have, and the `.npy` files that hold them.
+    """A case with its inputs: arrays with values that all its dtypes can hold, and the `.npy` files with them.
 
-    `problem` is why no backend can use them, if so; `lost` is why they are not in the run's folder, if so.
+    `problem` says why no backend can use them, if so; `lost` says why they are not in the run's folder, if so.
     """
 
     case: CasePlan
@@ -33,7 +33,7 @@ class Prepared:
 
 
 def prepare(case: CasePlan, index: int, seed: int, tensors: Path, spare: Path) -> Prepared:
-    """Draw and store all tensors of `case` under `tensors`, the run's folder for them, or else under `spare`."""
+    """Draw all tensors of `case` and store them under `tensors`, the run's folder, or if that fails under `spare`."""
     name = folder_name(index, case)
     arrays = {plan.name: plan.sample(seed, case.id, *case.dtypes) for plan in case.tensors}
     overflown = [plan for plan in case.tensors if overflows(plan, arrays[plan.name])]
@@ -54,7 +54,7 @@ def prepare(case: CasePlan, index: int, seed: int, tensors: Path, spare: Path) -
 
 
 def folder_name(index: int, case: CasePlan) -> str:
-    """The name of the folder of a case's tensors, from its place in the plan."""
+    """The folder name of a case's tensors; `index` is the case's position in the plan."""
     return f"{index:04d}-{slug(case.id)}"
 
 

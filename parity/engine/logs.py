@@ -1,4 +1,4 @@
-"""The output of workers: read at once and kept in part, so that endless output fills neither pipe nor disk."""
+"""Reads the output of workers at once and keeps a part, so that endless output fills neither pipe nor disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOISE = re.compile(
     r"|^[IW]\d{4,8} \d\d:\d\d:\d\d.*\n?|^WARNING: .*before (?:absl::)?InitializeLog.*\n?"  # glog, absl
     r"|^\d{4}-\d\d-\d\d [\d:.]+: [IW] .*\n?"  # TensorFlow
 )
-"""What frameworks print that is no error."""
+"""Output of frameworks that is not an error."""
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 

@@ -1,4 +1,4 @@
-"""The host's end of a worker: spawn it, send requests, and end it with all its child processes."""
+"""The host's end of a worker: spawns it, sends requests, and ends it with all its descendants."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Message = dict[str, Any]
 
 
 class WorkerError(Exception):
-    """The worker gave no reply; `outcome` is crash or timeout, and the message says how it ended."""
+    """The worker did not reply; `outcome` is crash or timeout, and the message says how it ended."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -39,8 +39,8 @@ class WorkerError(Exception):
 class WorkerProcess:
     """One worker in its interpreter, in a process group of its own.
 
-    Its descendants inherit a cookie in their environment, so that even those that left the group and the session
-    are found at the end.
+    Its descendants inherit a cookie in their environment, by which even those that left the group and the session are
+    found at the end.
     """
 
     def __init__(self, python: Path, environment: Mapping[str, str], log: RunLog) -> None:

@@ -1,4 +1,4 @@
-"""Splits a plan's cases of ops into shards: the tasks of a cluster, and how far a diagnosis remembers earlier ones."""
+"""Splits a plan's op cases into shards: the tasks of a cluster, within which diagnoses remember earlier cases."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from parity.clients import CLIENTS
 from parity.config.plan import CasePlan, Plan
 
 SHARD_CELLS = 256
-"""A case with all its dtypes and backends goes to one shard, which is full from so many cells on. Small enough that a
-lost one costs seconds, large enough that its task (about 10 ms) does not count."""
+"""A shard is full once it has so many cells; a case with all its dtypes and backends is in one shard. Losing one costs
+seconds, and the overhead of its task (about 10 ms) is negligible."""
 
 Shard = tuple[tuple[int, CasePlan], ...]
-"""Cases, each with its place in the plan."""
+"""Cases, each with its position in the plan."""
 
 
 def shards(plan: Plan) -> Iterator[Shard]:
-    """The cases of ops in the order of the plan, on which alone the shards depend."""
+    """The op cases in the order of the plan; the shards depend on the plan alone."""
     shard: list[tuple[int, CasePlan]] = []
     n_cells = 0
     for index, case in enumerate(plan.cases):

@@ -1,4 +1,4 @@
-"""Starts a worker: find its interpreter, spawn and greet the process, load the user's ops."""
+"""Starts a worker: finds its interpreter, spawns and greets the process, loads the user's ops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START_TIMEOUT_S = 300.0
 
 
 class BackendError(Exception):
-    """This backend cannot run anything; `outcome` is unavailable or error."""
+    """The backend cannot run anything; `outcome` is unavailable or error."""
 
     def __init__(self, message: str, outcome: Outcome = Outcome.UNAVAILABLE) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class BackendError(Exception):
 class BackendInfo:
     """A backend as detected; unknown fields are empty strings.
 
-    `library` are the versions that the user's file reports, `dtypes` those that it supports (None: all).
+    `library` has the versions that the user's file reports, `dtypes` the dtypes that it supports (None: all).
     """
 
     spec: BackendSpec
@@ -43,7 +43,7 @@ class BackendInfo:
     dtypes: tuple[str, ...] | None = None
 
     def able(self, reply: Message) -> BackendInfo:
-        """The info with the capabilities that the worker reports (by default: everything)."""
+        """The info with the capabilities that the worker reports; the default is everything."""
         dtypes = reply.get("dtypes")
         return replace(
             self,
@@ -72,12 +72,12 @@ def resolve(spec: BackendSpec, *, provision: bool, announce: Callable[[str], Non
 
 
 def spawn(interpreter: environments.Interpreter, threads: int, log: RunLog) -> WorkerProcess:
-    """A worker process that waits for its first request."""
+    """A new worker process, which waits for its first request."""
     return WorkerProcess(interpreter.python, environments.worker_environment(interpreter, threads), log)
 
 
 def greet(worker: WorkerProcess, spec: BackendSpec, interpreter: environments.Interpreter, threads: int) -> BackendInfo:
-    """Let the worker import its framework; if it cannot, ends the worker and raises BackendError."""
+    """Let the worker import its framework; if that fails, end the worker and raise BackendError."""
     try:
         reply = worker.request(hello(spec, threads), START_TIMEOUT_S)
     except WorkerError as error:
@@ -88,9 +88,9 @@ def greet(worker: WorkerProcess, spec: BackendSpec, interpreter: environments.In
 
 
 def load_ops(worker: WorkerProcess, info: BackendInfo, wanted: Sequence[str], timeout_s: float) -> BackendInfo:
-    """Let the worker load the user's file, if any; returns the backend with what the file reports.
+    """Let the worker load the user's file, if any; returns the backend's info with what the file reports.
 
-    If it cannot be loaded, ends the worker and raises BackendError.
+    If the file cannot be loaded, ends the worker and raises BackendError.
     """
     spec = info.spec
     if spec.ops is None:

@@ -1,6 +1,6 @@
-"""Runs one backend: a thread that finds its interpreter, keeps a warm worker and sends it one cell after another.
+"""Runs one backend: a thread that finds its interpreter, keeps a worker warm and sends it one cell after another.
 
-A worker that dies costs its cell; another one is started for the next.
+A worker that dies costs its cell; a new one is started for the next cell.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from parity.engine.starting import BackendError, BackendInfo, greet, load_ops, r
 from parity.outcome import CellOutcome, Outcome, Output
 
 MAX_SMALL = 1 << 20
-"""Results of up to this many elements are always accepted, whatever shape was expected."""
+"""Results of up to so many elements are always accepted, whatever shape was expected."""
 MAX_FAILED_STARTS = 2
 
 Running = tuple[str, str, str]
-"""A case, a dtype and the backend that is computing it."""
+"""A case, a dtype and the backend that computes it."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class BackendLost:
 
 @dataclass(frozen=True)
 class Announced:
-    """The progress of something that takes long."""
+    """A line about the progress of long work."""
 
     message: str
 
@@ -110,7 +110,7 @@ class BackendRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop at once: kill the worker; remaining cells are not computed."""
+        """Stop at once by killing the worker; remaining cells are not computed."""
         with self._cells.changed:
             self._stopped.set()
             self._cells.changed.notify_all()
@@ -278,15 +278,15 @@ class BackendRunner:
 
 
 AGAIN, CHANGED = "again.", "input."
-"""What a reply puts before the results of other calls, and before inputs that have changed."""
+"""Prefixes in a reply of the results of other calls, and of inputs that have changed."""
 REPEATED = 1 << 16
-"""Up to so many elements a case is called twice. Larger ones share their kernels' loops with smaller ones."""
+"""A case of up to so many elements is called twice; larger ones run the same loops of a kernel as smaller ones."""
 STRESS_CALLS = 11
-"""A kernel that is wrong in one call of ten is caught."""
+"""Enough calls to catch a kernel that is wrong in one call of ten."""
 
 
 def marked(returned: Mapping[str, Output], mark: str) -> dict[str, Output]:
-    """The tensors with this mark, by name."""
+    """The tensors with this prefix, by name."""
     return {name.removeprefix(mark): output for name, output in returned.items() if name.startswith(mark)}
 
 
@@ -329,7 +329,7 @@ def run_request(cell: CellRequest, buffer: str, spec: BackendSpec, *, gradients:
 
 
 def calls_of(cell: CellRequest, spec: BackendSpec) -> int:
-    """How often an op is called: a compiled one, whose calls are slow, at most twice."""
+    """How often an op is called; in a compiled mode, whose calls are slow, at most twice."""
     if isinstance(cell, CellQuestion) or not is_small(cell):
         return 1
     if spec.mode != "eager":
@@ -338,17 +338,17 @@ def calls_of(cell: CellRequest, spec: BackendSpec) -> int:
 
 
 def is_small(cell: CellRequest) -> bool:
-    """Whether a call costs less than all that is around it."""
+    """Whether a call costs less than the work around it."""
     return sum(array.size for array in cell.prepared.arrays.values()) <= REPEATED
 
 
 def is_watched(cell: CellRequest, spec: BackendSpec) -> bool:
-    """Whether inputs are compared with what they were: those of a user's op, and where it costs little."""
+    """Whether inputs are checked for changes: those of a user's op, and if the cell is small."""
     return isinstance(cell, CellQuestion) or spec.ops is not None or is_small(cell)
 
 
 def layouts_of(cell: CellRequest) -> Message:
-    """How the tensors lie in memory that are not contiguous, or share another's of the same values."""
+    """The memory layouts of tensors that are not contiguous, or that share the memory of an equal tensor."""
     arrays, layouts = cell.prepared.arrays, {}
     for plan in cell.case.tensors:
         values, other = arrays.get(plan.name), arrays.get(plan.alias)
@@ -361,7 +361,7 @@ def layouts_of(cell: CellRequest) -> Message:
 
 
 def watched(cell: CellRequest) -> list[str]:
-    """The inputs and upstream gradients that the op does not update, and gets in their own dtype."""
+    """The inputs and grad_outputs that the op does not update and gets in the cell's dtype."""
     op, shapes = cell.case.definition, {name: array.shape for name, array in cell.prepared.arrays.items()}
     outputs = op.infer_shapes(cell.case.params, {n: s for n, s in shapes.items() if op.input(n) is not None}).outputs
     stored = {plan.name for plan in cell.case.tensors if plan.storage}

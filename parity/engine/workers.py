@@ -1,4 +1,4 @@
-"""Workers that a client asks one request at a time: a process for each participant, kept warm from case to case."""
+"""Workers for clients: a process for each participant, asked one request at a time, and kept warm between cases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Reply = tuple[Message, dict[str, NDArray[Any]]]
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that serves `spec`, with the shared buffer through which its tensors come."""
+    """A process that serves `spec`, with the shared buffer for its tensors."""
 
     spec: BackendSpec
     process: WorkerProcess
@@ -36,7 +36,7 @@ class Worker:
     buffer: Path
 
     def ask(self, request: Message, timeout_s: float) -> Reply:
-        """The reply, and its tensors as arrays of their own. Raises WorkerError, with the process ended."""
+        """The reply, and copies of its tensors. If there is none, the process has ended and WorkerError is raised."""
         reply = self.process.request({**request, "buffer": str(self.buffer)}, timeout_s)
         with self.reading():
             Outcome(reply["outcome"])
@@ -45,7 +45,7 @@ class Worker:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """While a reply is read: ends a worker whose reply is invalid, and raises WorkerError."""
+        """A context that reads a reply: if it is invalid, ends the worker and raises WorkerError."""
         try:
             yield
         except (KeyError, TypeError, ValueError, OSError) as error:
@@ -54,9 +54,9 @@ class Worker:
 
 
 class Workers:
-    """Provides workers of backends, and ends them all; `post` takes the events of their starts.
+    """Provides workers of backends, and ends all of them; `post` takes the events of their starts.
 
-    `threads` run the requests to workers, at most `n_computing` at the same time. They must outlive the workers, which
+    `threads` send the requests to workers, at most `n_computing` at the same time. They must outlive the workers, which
     Linux ends together with the thread that started them.
     """
 
@@ -77,7 +77,7 @@ class Workers:
         self._stopped = threading.Event()
 
     def take(self, spec: BackendSpec) -> Worker:
-        """A worker that serves `spec`; raises BackendError where none starts."""
+        """A worker that serves `spec`; raises BackendError if none starts."""
         interpreter = self._interpreter(spec)
         with self._lock:
             idle = self._idle.get(spec, [])
@@ -89,22 +89,22 @@ class Workers:
         return self._new(spec, interpreter)
 
     def give_back(self, worker: Worker) -> None:
-        """The worker is free for another case."""
+        """Make the worker available for other cases."""
         with self._lock:
             self._idle.setdefault(worker.spec, []).append(worker)
 
     def stop(self) -> None:
-        """End every process now; what is asked of them fails."""
+        """End every process now; pending requests fail."""
         self._stopped.set()
         with self._lock:
             for process in self._processes:
                 process.kill()
         if self._resolving.locked():
-            # Only an installer that is at work on an environment is left.
+            # Only an installer of an environment can still be running.
             kill_children()
 
     def close(self) -> None:
-        """End every process, and what it left behind."""
+        """End every process and its descendants."""
         for worker in (worker for idle in self._idle.values() for worker in idle):
             worker.process.close()
         self.stop()

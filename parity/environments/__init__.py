@@ -1,8 +1,8 @@
 """Finds, probes and creates the interpreter of a backend.
 
 `resolve` takes the interpreter that the backend names, else this one if the framework is importable, else a managed
-environment, which uv creates when it is first needed. This package neither knows cases nor prints: a `progress`
-callback gets lines about long work, and failures raise `EnvironmentUnavailable` with a remedy.
+environment, which uv creates when it is first needed. This package prints nothing: a `progress` callback gets lines
+about long work, and failures raise `EnvironmentUnavailable` with a remedy.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def find_python(minors: Iterable[str]) -> tuple[str, Path] | None:
 
 
 def _candidates(minor: str) -> Iterator[Path]:
-    """The candidates, cheapest first; a later place is searched only if the earlier ones have none."""
+    """The candidates, cheapest first; later sources are searched only if earlier ones have none."""
     if sys.executable:
         yield Path(sys.executable)
     yield from _in_path(minor)

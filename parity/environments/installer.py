@@ -1,4 +1,4 @@
-"""Runs uv: finds it, passes pip's settings on, relays its output, keeps its log."""
+"""Runs uv: finds it, passes on pip's settings, relays its output, keeps its log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNTIL_WE_END = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9);"
     " os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
 )
-"""On Linux, a command that is killed with its parent (PR_SET_PDEATHSIG), so installing ends with parity."""
+"""A command that Linux kills with its parent (PR_SET_PDEATHSIG), so that installing ends with parity."""
 
 
 class UvError(Exception):
@@ -36,7 +36,7 @@ def uv_executable() -> Path:
 
 
 def run_uv(arguments: Sequence[str | Path], log: Path, relay: Callable[[str], None]) -> None:
-    """Run uv, with its lines sent to `log` and to `relay`; it ends with this process, an exception or Ctrl-C."""
+    """Run uv, sending its lines to `log` and `relay`; it ends with this process, an exception or Ctrl-C."""
     command = [str(uv_executable()), "--color", "never", *map(str, arguments)]
     if sys.platform == "linux":
         command = [sys.executable, "-I", "-c", _UNTIL_WE_END, str(os.getpid()), *command]
@@ -66,7 +66,7 @@ def run_uv(arguments: Sequence[str | Path], log: Path, relay: Callable[[str], No
 
 
 def known_pythons(minor: str) -> Iterator[Path]:
-    """The interpreter of this minor release as uv finds it, without a download."""
+    """The interpreter of this minor release that uv finds, without a download."""
     command = [str(uv_executable()), "python", "find", "--no-python-downloads", "--no-project", minor]
     process = subprocess.run(
         command, env=uv_environment(os.environ), stdin=subprocess.DEVNULL, capture_output=True, text=True
@@ -109,9 +109,9 @@ def _find_links(environment: Mapping[str, str]) -> list[str]:
 
 def last_words(lines: Sequence[str], limit: int = 4) -> str:
     """The part of uv's output that says why it failed, on one line."""
-    said = [line.strip(" │╰╭─▶×") for line in lines if line.strip()]
-    starts = [index for index, line in enumerate(said) if line.lower().startswith(("error", "no solution"))]
-    return " ".join(said[starts[0] :][:limit] if starts else said[-limit:]).removeprefix("error: ")
+    words = [line.strip(" │╰╭─▶×") for line in lines if line.strip()]
+    starts = [index for index, line in enumerate(words) if line.lower().startswith(("error", "no solution"))]
+    return " ".join(words[starts[0] :][:limit] if starts else words[-limit:]).removeprefix("error: ")
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

@@ -17,20 +17,20 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-# They belong to the interpreter that runs parity; another one would load that one's packages.
+# They belong to the interpreter that runs parity; another one would load its packages.
 HOST_ONLY_VARIABLES = ("PYTHONPATH", "PYTHONHOME")
 
 
-class EnvironmentUnavailable(Exception):  # noqa: N818 - named after the outcome that it becomes, `unavailable`
+class EnvironmentUnavailable(Exception):  # noqa: N818 - named after its outcome, `unavailable`
     """No interpreter for a backend; the message says what is missing and the remedy."""
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """An interpreter that has been checked: Python 3.8 or newer with numpy and the framework.
+    """A checked interpreter: Python 3.8 or newer with numpy and the framework.
 
     `kind` is "named", "host" or "managed". `framework_version` is the distribution's, with its local part
-    ("2.13.0+cpu"); it is None where the framework is importable without package metadata (a source build).
+    ("2.13.0+cpu"); it is None if the framework is importable without package metadata (a source build).
     """
 
     python: Path

@@ -1,8 +1,8 @@
-"""Lists what is installed in this interpreter. Called in-process for the host, run by path in any other one.
+"""Lists the packages of this interpreter. The host imports it; other interpreters run it as a script.
 
-Only stdlib and Python 3.8, since it runs in interpreters without parity. As a script it takes one argument,
-the JSON of `{"modules": [...], "distributions": [...], "imports": [...]}`, and answers with a line that starts with
-ANSWER.
+It needs only the standard library and Python 3.8, since it runs in interpreters without parity. As a script it takes
+one argument, the JSON of `{"modules": [...], "distributions": [...], "imports": [...]}`, and prints a line that starts
+with ANSWER.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ANSWER = "parity-look:"
 
 
 def look(modules: list[str], distributions: list[str]) -> dict[str, Any]:
-    """The Python version, which of `modules` are missing, and the versions of those `distributions` that are there."""
+    """The Python version, the `modules` that are missing, and the versions of the installed `distributions`."""
     return {
         "python": "{}.{}.{}".format(*sys.version_info[:3]),
         "missing": [name for name in modules if not _is_importable(name)],
@@ -30,7 +30,7 @@ def _is_importable(name: str) -> bool:
     """Whether a module exists, without importing it. A namespace (a stray folder of that name) does not count."""
     try:
         spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:  # there is not even the package that `name` would be in
+    except ModuleNotFoundError:  # the package that would contain `name` is missing
         return False
     return spec is not None and spec.origin is not None
 

@@ -73,7 +73,7 @@ def interpreter_of(folder: Path) -> Interpreter:
 
 
 def _fulfils(folder: Path, pin: Pin) -> bool:
-    """Whether a ready environment has these requirements; others are from another release of parity's pins."""
+    """Whether a ready environment has these requirements; another release of parity may have had other pins."""
     marker = store.ready_marker(folder)
     return marker is not None and marker.requirements == pin.requirements
 
@@ -148,6 +148,6 @@ def _fresh_log(name: str) -> Path:
 
 
 def _failure(name: str, reason: str, log: Path) -> str:
-    said = reason.lower()
-    remedy = next((remedy for sign, remedy in REMEDIES if sign in said), _OTHERWISE)
+    lowered = reason.lower()
+    remedy = next((remedy for sign, remedy in REMEDIES if sign in lowered), _OTHERWISE)
     return f"environment {name} could not be created: {reason.rstrip('.')}. {remedy} The full log is {log}"

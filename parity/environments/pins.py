@@ -1,4 +1,4 @@
-"""The table of pins: for each adapter, the packages to install, the release, and what that release needs besides.
+"""The table of pins: for each adapter, the package to install, its release, and what that release also needs.
 
 The default releases are those of the extra `frameworks` in pyproject.toml.
 """

@@ -1,4 +1,4 @@
-"""The folder of managed environments: names, markers, locks, listing, and cleaning up after interruptions.
+"""Manages the folder of environments: names, markers, locks, listing, and cleaning up after interruptions.
 
 An environment is a folder `<adapter>-<version>-py<minor>` with a marker that is written last; a folder without one is
 never used. Folders that are being created or removed have a name that starts with PARTIAL, and are never used.

@@ -1,4 +1,4 @@
-"""Tensors on their way: from a file to an array, and from a framework's results to arrays."""
+"""Converts tensors: from files to arrays, and from a framework's results to arrays."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from parity.adapters.bits import in_dtype
 
 
 def read_array(path: str, dtype: str) -> Any:
-    """A stored tensor in `dtype`, or in int64 where it holds integers, in memory of its own."""
+    """A copy of a stored tensor in `dtype`, or in int64 if it holds integers."""
     return in_dtype(np.load(path, allow_pickle=False), dtype)
 
 
 def to_arrays(adapter: Adapter, results: Dict[str, Any], request: Dict[str, Any]) -> Dict[str, Any]:
-    """Results by tensor name as NumPy arrays; one that NumPy cannot hold, or that is too large, as (dtype, shape)."""
+    """Results by tensor name as NumPy arrays; one that is too large, or that NumPy cannot hold, as (dtype, shape)."""
     dtype, most = request["dtype"], request["max_elements"]
     arrays: Dict[str, Any] = {}
     for name, value in results.items():
@@ -29,15 +29,15 @@ def to_arrays(adapter: Adapter, results: Dict[str, Any], request: Dict[str, Any]
 
 
 def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any:
-    """One result as an array; a plain Python number has no dtype of its own and takes the cell's.
+    """One result as an array; a Python number gets the cell's dtype.
 
-    Integers of any size are int64, as they are among the inputs: which size a framework uses for indices is its own.
+    All integers become int64, as in inputs, since frameworks use different sizes for indices.
     """
     if value is None:
         return None
     if isinstance(value, (bool, int, float)):
         return in_dtype(np.asarray(value, dtype=np.float64), dtype)
-    # A dtype is torch.float32 in print, and <dtype: 'float32'> in TensorFlow's, which has a name.
+    # str(dtype) is torch.float32 in PyTorch, but <dtype: 'float32'> in TensorFlow, whose dtypes have a name.
     described = getattr(value.dtype, "name", str(value.dtype)).rpartition(".")[2].lower(), [int(n) for n in value.shape]
     if math.prod(described[1]) > max_elements:
         return described
@@ -46,7 +46,7 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
     except (TypeError, AttributeError) as error:
         if is_numpys(described[0]):
             raise undense(value, error) from error
-        # NumPy has no float8: the reply says what it was.
+        # NumPy has no float8; the reply has its dtype and shape.
         return described
     if array.dtype.hasobject and is_numpys(described[0]):
         raise undense(value, "NumPy takes it for an object")
@@ -57,7 +57,7 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
 
 
 def is_numpys(dtype: str) -> bool:
-    """Whether NumPy has numbers of a dtype."""
+    """Whether NumPy has this dtype of numbers."""
     try:
         return np.dtype(dtype).kind in "biufc"
     except TypeError:
@@ -65,7 +65,7 @@ def is_numpys(dtype: str) -> bool:
 
 
 def undense(value: Any, why: Any) -> TypeError:
-    """The error for a result, such as a sparse tensor, of which there is no array."""
+    """The error for a result without an array, such as a sparse tensor."""
     layout = getattr(value, "layout", None)
     kind = type(value).__name__ + ("" if layout is None else f" ({layout})")
     return TypeError(f"a result is a {kind}, which has no array of its values: {why}; return dense tensors")

@@ -1,8 +1,8 @@
 """The script that a worker's interpreter runs: `python bootstrap.py PACKAGE_FOLDER PARENT_PID`. Standard library only.
 
-It takes the protocol away from the framework before any framework is imported: the descriptors 0 and 1 are duplicated,
-then 0 reads nothing and 1 goes where 2 goes, the log. It registers the package `parity` from its folder, so that the
-host's site-packages stay out of this interpreter. On Linux the worker dies with its parent.
+Before any framework is imported, it takes the protocol's descriptors away: 0 and 1 are duplicated, then 0 reads nothing
+and 1 goes to the log, like 2. It registers the package `parity` from its folder, so that the host's site-packages stay
+out of this interpreter. On Linux the worker dies with its parent.
 """
 
 import ctypes

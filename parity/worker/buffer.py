@@ -1,7 +1,7 @@
 """The worker's end of a shared buffer: a scratch file, mapped in both processes, whose pages every cell reuses.
 
-Allocating pages is what costs time, so a file only ever grows. Space is reserved before it is written: a full
-/dev/shm is then an error and not a SIGBUS.
+Allocating pages takes time, so a file only grows. Space is reserved before it is written, so that a full /dev/shm is an
+error and not a SIGBUS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _mapped: Dict[str, mmap.mmap] = {}
 
 
 def write_arrays(path: str, arrays: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """Write arrays behind each other and describe them as the protocol does; those of uint16 are bfloat16."""
+    """Write arrays one after another; returns their descriptions in the protocol. Arrays of uint16 are bfloat16."""
     described: List[Dict[str, Any]] = []
     stored: List[Tuple[Any, int]] = []
     end = 0
@@ -39,7 +39,7 @@ def write_arrays(path: str, arrays: Dict[str, Any]) -> List[Dict[str, Any]]:
 
 
 def grown(path: str, size: int) -> mmap.mmap:
-    """The file mapped with at least `size` bytes; raises OSError where there is no room for them."""
+    """The file, mapped with at least `size` bytes; raises OSError if there is no room for them."""
     memory = _mapped.get(path)
     if memory is None or len(memory) < size:
         memory = _mapped[path] = map_file(path, size)
@@ -47,7 +47,7 @@ def grown(path: str, size: int) -> mmap.mmap:
 
 
 def map_file(path: str, size: int) -> mmap.mmap:
-    """Extend the file to hold `size` bytes, in whole grains, and map all of it."""
+    """Extend the file to at least `size` bytes, a multiple of GRAIN, and map all of it."""
     with open(path, "r+b") as file:
         wanted = max(1, -(-size // GRAIN)) * GRAIN
         if os.fstat(file.fileno()).st_size < wanted:

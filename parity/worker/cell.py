@@ -26,7 +26,7 @@ Arrays = Dict[str, Any]
 """Tensors by name."""
 
 TINY = 5e-324
-"""The distance of results whose bits differ and whose values do not, such as zeros of both signs."""
+"""The distance of results with different bits and equal values, such as zeros of both signs."""
 
 MAX_MESSAGE = 2000
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0e-\x1f\x7f]")
@@ -34,7 +34,7 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0e-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class Backend:
-    """What a worker serves: an adapter, and the ops that the user replaced."""
+    """What a worker serves: an adapter, and the user's ops."""
 
     adapter: Adapter
     user_ops: UserOps
@@ -42,11 +42,11 @@ class Backend:
 
 
 def run_cell(backend: Backend, request: Message) -> Message:
-    """The reply to a `run` request; the last one where the user's op leaves an interpreter that cannot go on."""
+    """The reply to a `run` request; it is the last one if the user's op has broken the interpreter."""
     if backend.user_ops.path is None:
         return computed(backend, request)
     reply = {**empty_reply(request), "outcome": "error", "message": f"{backend.user_ops.name} gave no result"}
-    # What the op does to NumPy's handling of errors ends with it.
+    # Changes of NumPy's error handling end with the op.
     with contextlib.suppress(BaseException), np.errstate():
         reply = computed(backend, request)
     damage = backend.interpreter.damage()
@@ -57,12 +57,12 @@ def run_cell(backend: Backend, request: Message) -> Message:
 
 
 def empty_reply(request: Message) -> Message:
-    """The reply to a `run` request that has no results."""
+    """A reply to a `run` request, without results."""
     return {"cell": request["cell"], "outcome": "ok", "message": "", "seconds": 0.0, "tensors": []}
 
 
 def computed(backend: Backend, request: Message) -> Message:
-    """The reply to a `run` request; nothing that the op does short of ending the process escapes."""
+    """The reply to a `run` request; every error becomes a reply, unless the process ends."""
     reply = empty_reply(request)
     try:
         given = read_given(request)
@@ -86,8 +86,8 @@ def read_given(request: Message) -> Arrays:
 
 
 def called(backend: Backend, request: Message, given: Arrays) -> Tuple[Arrays, float, str]:
-    """One call of the op on copies of the tensors: the results, the op's own time, and a remark."""
-    # The only call may use the tensors themselves: what it changes is compared with the files.
+    """Calls the op once, on copies of the tensors; returns the results, the op's own time, and a remark."""
+    # A single call may use the tensors themselves, since changes are found by comparing with the files.
     fresh = given if request["calls"] == 1 else {name: array.copy() for name, array in given.items()}
     job = job_of(backend, request, in_memory(fresh, request["layouts"], backend.adapter))
     started = time.perf_counter()
@@ -100,11 +100,11 @@ def called(backend: Backend, request: Message, given: Arrays) -> Tuple[Arrays, f
 
 
 def called_again(backend: Backend, request: Message, given: Arrays, first: Arrays) -> Arrays:
-    """What later calls return, as `again.<name>`, where it differs from the first; of several the furthest.
+    """Results of later calls that differ from the first, as `again.<name>`; of several, the furthest from the first.
 
-    Before them the op gets the same numbers in reverse order, so a result that it has kept is another one.
+    Before these calls the op gets the same numbers in reverse order, so that a cached result differs.
     """
-    with contextlib.suppress(Exception):  # An op may refuse them; that is no fault in the numbers of the case.
+    with contextlib.suppress(Exception):  # An op may reject them, which is no error in the results of the case.
         floating = {name: array for name, array in given.items() if array.dtype.kind != "i"}
         called(backend, request, {**given, **{n: a.ravel()[::-1].reshape(a.shape) for n, a in floating.items()}})
     differing: Arrays = {}
@@ -121,7 +121,7 @@ def called_again(backend: Backend, request: Message, given: Arrays, first: Array
 
 
 def distance(one: Any, other: Any) -> float:
-    """The largest difference of two results; 0 for the same bits, infinite where only one is a number."""
+    """The largest difference between two results; 0 for equal bits, infinite if only one is a number."""
     if isinstance(other, tuple) or one is None:
         return 0.0 if one == other else math.inf
     if isinstance(one, tuple) or one.shape != other.shape or one.dtype != other.dtype:
@@ -136,11 +136,11 @@ def distance(one: Any, other: Any) -> float:
 
 
 def in_memory(arrays: Arrays, layouts: Mapping[str, Any], adapter: Adapter) -> Arrays:
-    """The tensors as they are to lie in memory; raises Unsupported where the framework's have no such choice."""
+    """The tensors with the requested memory layouts; raises Unsupported if the framework has no strides."""
     if layouts and not adapter.strided:
         raise Unsupported(f"{type(adapter).__name__}: its tensors have no strides, and none shares another's memory")
     aliases = {name: layout["alias"] for name, layout in layouts.items() if "alias" in layout}
-    # A grad_output is not there if only outputs are wanted.
+    # A grad_output is missing if only outputs are requested.
     own = {name: placed(arrays[name], layouts[name]) for name in arrays if name in layouts and name not in aliases}
     laid = {**arrays, **own}
     return {name: laid[aliases.get(name, name)] for name in arrays}
@@ -183,7 +183,7 @@ def without_unchanged(arrays: Dict[str, Any], request: Message) -> Dict[str, Any
 
 
 def differs(array: Any, path: str, dtype: str) -> bool:
-    """Whether an array has other bits than the stored tensor in `dtype`, as far as its own dtype has them."""
+    """Whether an array's bits differ from those of the stored tensor in `dtype`, compared in the array's dtype."""
     stored = in_dtype(np.load(path, mmap_mode="r", allow_pickle=False), dtype)
     bits = {2: np.uint16, 4: np.uint32, 8: np.uint64}.get(array.itemsize, np.uint8)
     one, other = (np.ascontiguousarray(a, dtype=array.dtype).view(bits) for a in (array, stored))
@@ -191,14 +191,14 @@ def differs(array: Any, path: str, dtype: str) -> bool:
 
 
 def remark(backend: Backend, job: Job) -> str:
-    """What the user should know about a cell that ran."""
+    """A remark for the user about a cell that ran, or nothing."""
     if job.function is None or not job.grad_outputs or job.backward is not None or not backend.adapter.needs_backward:
         return ""
     return f"{backend.user_ops.name} has no {job.op}_backward, so there are no gradients"
 
 
 def explain(backend: Backend, error: BaseException) -> str:
-    """One line on what went wrong, with the place in the user's file where it did."""
+    """The error in one line, with its location in the user's file."""
     if isinstance(error, UserOpsError):
         return str(error)
     text = " ".join(CONTROL.sub("", backend.adapter.describe(error)).split()) or "no message"

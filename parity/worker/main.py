@@ -3,32 +3,32 @@
 Requests and replies are JSON objects, one per line. The host sends one request and waits for its reply.
 
 hello   {"do": "hello", "protocol": 1, "adapter": "torch", "device": "cpu", "threads": 1,
-         "mode": "eager", "ranks": 1}                 how it runs; ranks: processes of a data-parallel training
+         "mode": "eager", "ranks": 1}                 ranks: number of processes of a data-parallel training
         -> {"ok": true, "version": "2.13.0", "python": "3.11.7", "numpy": "2.4.6", "flags": {...},
-            "differentiable": true, "dtypes": null}              whether it gives gradients; what it computes in
-        -> {"ok": false, "outcome": "unavailable" | "error", "message": "..."}    of every cell; the worker ends
+            "differentiable": true, "dtypes": null}    whether it computes gradients; its dtypes (null: all)
+        -> {"ok": false, "outcome": "unavailable" | "error", "message": "..."}    for every cell; the worker ends
 load    {"do": "load", "path": "/my_ops.py", "wanted": ["layer_norm"]}        runs the user's file
         -> {"ok": true, "library": {"triton": "3.1"}, "differentiable": false, "dtypes": ["float32"]}
         -> {"ok": false, "outcome": "error", "message": "..."}
 run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
-         "params": {...}, "droppable": ["eps"],       params at their default, which a user's op need not take
+         "params": {...}, "droppable": ["eps"],       params at their default, which a user's op need not accept
          "tensors": {"x": "/run/tensors/.../x.npy"},  inputs; cast to dtype on reading
-         "absent": ["bias"],                          optional inputs that are switched off: None for a user's op
+         "absent": ["bias"],                          optional inputs that are absent: None for a user's op
          "grad_outputs": {"y": "/run/.../grad.y.npy"}, empty: no gradients
          "differentiable": ["x"], "lists": ["grads"], `grads.0`, `grads.1`, ... are passed as one list `grads`
-         "buffer": "/scratch/buffer-3",               a file that the worker extends as needed and writes results into
+         "buffer": "/scratch/buffer-3",               the file for the results, which the worker extends
          "max_elements": 1048576,                     a larger result is described but not written
          "watched": {"x": "/run/tensors/.../x.npy"},  inputs, and grad_outputs as `grad.y`, that must not change
-         "layouts": {"x": {"strides": [1, 2], "offset": 0, "size": 6},    how a tensor lies in a buffer of 6 elements
-                     "b": {"alias": "a"}},            or that it shares the memory of another
+         "layouts": {"x": {"strides": [1, 2], "offset": 0, "size": 6},    a view of a buffer of 6 elements
+                     "b": {"alias": "a"}},            or of another tensor's memory
          "storage": {"x": "float8_e4m3fn"},           inputs that the op gets in a narrower dtype
-         "calls": 2}                                  so often the op is called, which must give the same results
+         "calls": 2}                                  how often the op is called; the results must be the same
         -> {"cell": 7, "outcome": "ok" | "unsupported" | "error", "message": "", "seconds": 0.0002,
             "tensors": [{"name": "y", "dtype": "float32", "shape": [2, 3], "offset": 0}]}
-        A tensor of dtype bfloat16 is written as its bits, 16 for each number; inputs of that dtype are stored as
-        float32. A tensor of another dtype that NumPy lacks has "offset": null. An output that is missing is not
-        listed. What is watched and has changed is listed with its new values, as `input.x`; a result that another
-        call returned with other bits as `again.y`, from the call that is furthest from the first.
+        A bfloat16 tensor is written as its bits, 16 per number; bfloat16 inputs are stored as float32. A tensor of
+        another dtype that NumPy lacks has "offset": null. A missing output is not listed. A watched tensor that has
+        changed is listed with its new values, as `input.x`; a result that another call returned with other bits is
+        listed as `again.y`, from the call that is furthest from the first.
 
 A worker has at most one training; cells may come between its steps. Its replies have "outcome", "message" and
 "tensors" as that of run. Names of tensors are PyTorch's, and so are layouts: `param.<name>`, `state.<state>.<name>`,
@@ -37,17 +37,17 @@ A worker has at most one training; cells may come between its steps. Its replies
 train   {"do": "train", "spec": {...},                `parity.training.spec.message`
          "dtype": "float32", "x": "x.npy", "target": "target.npy",    the data set [rows, ...]
          "order": "order.npy",                        [steps, batch]: the rows of every step
-         "tensors": {"linear0.weight": "...npy"},     parameters and buffers as they start
-         "perturbed": 0,                              else a seed: every weight is perturbed by one ulp, up or down
+         "tensors": {"linear0.weight": "...npy"},     initial parameters and buffers
+         "perturbed": 0,                              or a seed: every weight is perturbed by one ulp, up or down
          "buffer": "...", "memory": 134217728}          bytes for the records of the last steps
-        -> {..., "tracked": ["param.linear0.weight", ...], "keeps": 5}    records of so many steps are there
+        -> {..., "tracked": ["param.linear0.weight", ...], "keeps": 5}    so many latest records are kept
 steps   {"do": "steps", "count": 5, "buffer": "..."}
-        -> {..., "done": 5, "seconds": 0.4}           done is less than count where a step fails: "step 7: ..."
+        -> {..., "done": 5, "seconds": 0.4}           done is less than count if a step fails: "step 7: ..."
         tensors: loss, grad_norm [done], lr [done, groups], rows [done, batch], norms and sketches [done, tracked]
-record  {"do": "record", "step": 7, "buffer": "..."}    every tensor of a step, those that it began with as `before.*`
+record  {"do": "record", "step": 7, "buffer": "..."}    every tensor of a step; those before it as `before.*`
 restore {"do": "restore", "step": 200, "tensors": {"param.linear0.weight": "...npy", ...}, "buffer": "..."}
-        goes on after that step from this state
-state   {"do": "state", "buffer": "..."}                `param.*`, `state.*` and `buffer.*` as they are now
+        continues after that step from this state
+state   {"do": "state", "buffer": "..."}    the current `param.*`, `state.*` and `buffer.*`
 
 A worker has at most one model (`parity.models`). Its tensors travel through folders of `.npy` files with an index
 (`parity.models.worker.tape`); a tensor at a layer's boundary is named `layer|call|in or out|index`.
@@ -81,9 +81,9 @@ model.decode {"do": "model.decode", "state": "...", "record": "...", "dtype": "f
 
 bye     {"do": "bye"}    no reply; the worker ends
 
-A reply with "last": true says that the worker ends after it, because its framework is in no state to go on.
+After a reply with "last": true the worker ends, because its framework cannot continue.
 
-Anything that the framework prints goes to the log (descriptor 2). The worker leaves by os._exit, because frameworks
+Anything that the framework prints goes to the log (descriptor 2). The worker ends by os._exit, because some frameworks
 abort in their exit handlers.
 """
 
@@ -101,7 +101,7 @@ from parity.adapters import class_path, load_object
 from parity.adapters.base import Unsupported
 from parity.worker.cell import Backend, run_cell
 from parity.worker.interpreter import InterpreterGuard
-from parity.worker.ranks import is_led, lead, telling
+from parity.worker.ranks import is_led, lead, reporting_location
 from parity.worker.user_ops import UserOps, UserOpsError
 
 PROTOCOL = 1
@@ -124,7 +124,7 @@ Message = Dict[str, Any]
 
 
 def serve(requests: int, replies: int) -> None:
-    """Answer requests from descriptor `requests` on descriptor `replies` until bye or the end of the input."""
+    """Answer requests from descriptor `requests` on descriptor `replies`, until bye or the end of the input."""
     backend: Backend | None = None
     clients: Dict[str, Any] = {}
     with os.fdopen(requests, "r", encoding="utf-8") as pipe:
@@ -133,7 +133,7 @@ def serve(requests: int, replies: int) -> None:
             if request["do"] == "hello" and is_led(request):
                 lead(request, pipe, partial(send, replies))
                 break
-            with telling(request, replies, send):
+            with reporting_location(request, replies, send):
                 if request["do"] == "hello":
                     backend, reply = hello(request)
                     clients = {}
@@ -178,32 +178,32 @@ def load(backend: Backend, request: Message) -> Message:
     try:
         backend.user_ops.load(request["path"], request["wanted"])
         backend.adapter.adopt(backend.user_ops.own)
-        said = {"library": backend.user_ops.library(), **backend.user_ops.capabilities(backend.adapter)}
+        reported = {"library": backend.user_ops.library(), **backend.user_ops.capabilities(backend.adapter)}
         damage = backend.interpreter.damage()
         if damage:
             raise UserOpsError(f"{backend.user_ops.name} breaks its interpreter: {damage}")
         backend.interpreter.remember()
     except UserOpsError as error:
         return {"ok": False, "outcome": "error", "message": str(error)}
-    return {"ok": True, **said}
+    return {"ok": True, **reported}
 
 
 def load_adapter(request: Message) -> Any:
-    """The adapter's instance; this is where the framework is imported."""
+    """The adapter's instance; creating it imports the framework."""
     mode, ranks = request.get("mode", "eager"), request.get("ranks", 1)
     cls = load_object(class_path(request["adapter"], mode, ranks))
     return cls(request["device"], request["threads"], mode, ranks)
 
 
 def send(replies: int, reply: Message) -> None:
-    """Write one line, whole."""
+    """Write one complete line."""
     data = memoryview((json.dumps(reply) + "\n").encode("utf-8"))
     while data:
         data = data[os.write(replies, data) :]
 
 
 def leave() -> None:
-    """End at once, without the exit handlers in which some frameworks abort."""
+    """End at once, without exit handlers, in which some frameworks abort."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -1,12 +1,12 @@
-"""A data-parallel training in several processes, one a rank; the worker itself computes nothing and leads them.
+"""A data-parallel training in several processes, one per rank; the worker itself computes nothing and leads them.
 
-The ranks are workers that run the same bootstrap and answer the same requests, to the worker. They share its process
-group and its cookie, so that the host ends them with it. What a step shows is gathered inside of the step, by the
-framework's own collectives; here the ranks only move together, and are held against each other.
+The ranks are workers with the same bootstrap that answer the same requests, sent by the leading worker. They share its
+process group and its cookie, so that the host ends them with it. Tensors are gathered within the step, by the
+framework's collectives; the worker only keeps the ranks in step and compares them.
 
-A rank that waits in a collective cannot be asked anything, and one whose peer has died may be ended by its framework.
-So no rank leads: the reply says what happened first, that a rank ended, that it refused while others wait, or where
-each one is when time is up.
+A rank that waits in a collective cannot reply, and one whose peer has died may be ended by its framework. So no rank
+leads the others, and the reply says what happened first: a rank ended, a rank failed while others wait, or time is up,
+with the location of each rank.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from itertools import chain
-from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -32,17 +32,17 @@ Message = Dict[str, Any]
 Send = Callable[[int, Message], None]
 
 LED = ("hello", "load", "train", "steps", "restore")
-"""What all ranks are asked to do; the rest is rank 0's alone."""
+"""Requests that go to all ranks; the others go only to rank 0."""
 
 WORKING = (os.path.join("parity", "adapters"), os.path.join("training", "worker"))
-"""The folders whose functions say what a rank is at."""
+"""The folders whose functions show what a rank is doing."""
 
 GRACE_S = 3.0
-"""How long others may need to come to the same error."""
+"""How long other ranks may take to reach the same error."""
 
-TELLING = 0.8
+REPORTING = 0.8
 GIVING_UP = 0.9
-"""The parts of the host's time after which the ranks say where they are, and the worker says so to the host."""
+"""The parts of the host's timeout after which the ranks report their locations, and the worker replies with these."""
 
 
 def is_led(hello: Message) -> bool:
@@ -51,7 +51,7 @@ def is_led(hello: Message) -> bool:
 
 
 def lead(hello: Message, lines: Iterable[str], send: Callable[[Message], None]) -> None:
-    """Answer `hello` and the requests that follow, until bye, the end of `lines` or a reply that is the last."""
+    """Answer `hello` and later requests, until bye, the end of `lines` or a last reply."""
     ranks = Ranks(hello["ranks"])
     agreement = RankAgreement()
     for request in chain([hello], map(json.loads, lines)):
@@ -82,11 +82,11 @@ class Ranks:
             self.ready.register(descriptor, select.POLLIN)
 
     def ask(self, request: Message) -> RankReplies:
-        """What becomes of a request: all answers, or those that came before it was plain that others will not."""
+        """Send a request to the ranks; returns all replies, or those so far once the others cannot come."""
         asked = range(len(self.processes)) if request["do"] in LED else range(1)
         answers = RankReplies(request, asked)
         for rank in asked:
-            # Its replies show that a rank has just ended.
+            # If the rank has just ended, `listen` finds out.
             with contextlib.suppress(OSError):
                 write(self.processes[rank], request_to(rank, request))
         for rank in self.ended.intersection(asked):
@@ -97,7 +97,7 @@ class Ranks:
         return answers
 
     def listen(self, seconds: float) -> Iterator[Tuple[int, Optional[Message]]]:
-        """The messages that come next, by rank; None where a rank has ended. Those that ended come first."""
+        """The next messages by rank, None for a rank that has ended; these come first."""
         messages: List[Tuple[int, Optional[Message]]] = []
         for descriptor, _ in self.ready.poll(1000 * seconds):
             rank = self.rank_of[descriptor]
@@ -112,7 +112,7 @@ class Ranks:
 
 
 class RankReplies:
-    """What the ranks that were `asked` have said to a request so far."""
+    """The replies so far of the ranks that were `asked`."""
 
     def __init__(self, request: Message, asked: Iterable[int]) -> None:
         self.request, self.asked = request, list(asked)
@@ -124,15 +124,15 @@ class RankReplies:
 
     @property
     def complete(self) -> bool:
-        """Whether all have answered."""
+        """Whether all ranks have replied."""
         return len(self.replies) == len(self.asked)
 
     def expected(self) -> float:
-        """For how many seconds more an answer may be waited for."""
+        """For how many more seconds to wait for a reply."""
         return 0.0 if self.complete else self.end - time.monotonic()
 
     def take(self, rank: int, message: Optional[Message], process: subprocess.Popen[bytes]) -> None:
-        """Take a message; the reply says what goes wrong first."""
+        """Take a message; the first error becomes the reply's."""
         if message is None:
             if rank not in self.replies:
                 self.lose(f"rank {rank} {ending(process.wait())}")
@@ -142,18 +142,18 @@ class RankReplies:
             self.replies[rank] = message
             if not accepted(message):
                 self.trouble = self.trouble or refusal_of(rank, message)
-                # The others may wait for it in a collective, and would do so for ever.
+                # The others may wait for it in a collective, forever.
                 self.end = min(self.end, time.monotonic() + GRACE_S)
 
     def lose(self, what: str) -> None:
-        """A rank ended without an answer. What another one refused before that may be a consequence of it."""
+        """A rank ended without a reply, which may have caused an earlier error of another rank."""
         if self.lost or self.trouble is None or not self.trouble.get("last"):
             self.lost.append(what)
             self.trouble = {"outcome": "crash", "message": "; ".join(self.lost), "last": True}
         self.end = time.monotonic()
 
     def reply(self) -> Message:
-        """The reply of all, which is the last where some did not answer and cannot go on."""
+        """The reply for all ranks; it is the last one if some did not reply, since they cannot continue."""
         blank: Message = {"cell": self.request.get("cell"), "ok": False, "done": 0, "seconds": 0.0, "tensors": []}
         mine = self.replies.get(0, blank)
         if self.complete:
@@ -162,21 +162,21 @@ class RankReplies:
         return {**mine, **(self.trouble or self.out_of_time()), "last": True}
 
     def out_of_time(self) -> Message:
-        """Where each rank is that has not answered."""
+        """The reply if time is up: the locations of the ranks that have not replied."""
         missing = [rank for rank in self.asked if rank not in self.replies]
         locations = "; ".join(f"rank {rank} is {self.locations.get(rank, 'silent')}" for rank in missing)
         return {"outcome": "timeout", "message": f"the ranks did not all answer in time: {locations}"}
 
 
 class RankAgreement:
-    """Holds what the ranks hold after every step against each other."""
+    """Compares the tensors of the ranks after every step."""
 
     def __init__(self) -> None:
         self.tracked: List[str] = []
         self.position = 0
 
     def follow(self, request: Message, replies: Dict[int, Message]) -> Message:
-        """Keep account of the training's steps; what is to be said of them."""
+        """Follow the training's steps; returns the fields to add to the reply."""
         if request["do"] == "steps":
             before, self.position = self.position, self.position + replies[0]["done"]
             return {"message": disagreement(request, replies, self.tracked, before)}
@@ -187,15 +187,13 @@ class RankAgreement:
         return {}
 
 
-def telling(request: Message, replies: int, send: Send) -> ContextManager[None]:
-    """While a rank is at work on a request: say where it is while there is still time to pass that on."""
-    return telling_in_time(request, replies, send) if "rank" in request else contextlib.nullcontext()
-
-
 @contextlib.contextmanager
-def telling_in_time(request: Message, replies: int, send: Send) -> Iterator[None]:
-    """Say where the main thread is when most of the time is over."""
-    timer = threading.Timer(request["timeout_s"] * TELLING, lambda: send(replies, {"where": whereabouts()}))
+def reporting_location(request: Message, replies: int, send: Send) -> Iterator[None]:
+    """While a rank works on a request: send its location once most of the request's time is over."""
+    if "rank" not in request:
+        yield
+        return
+    timer = threading.Timer(request["timeout_s"] * REPORTING, lambda: send(replies, {"where": whereabouts()}))
     timer.daemon = True
     timer.start()
     try:
@@ -226,7 +224,7 @@ def free_port() -> int:
 
 
 def request_to(rank: int, request: Message) -> Message:
-    """The request as a rank gets it: beyond rank 0 with a buffer of its own, and memory for no more than it needs."""
+    """The request for a rank: ranks other than 0 get their own buffer, and no memory for records."""
     own = {**request, "rank": rank}
     if rank == 0:
         return own
@@ -250,18 +248,18 @@ def write(process: subprocess.Popen[bytes], message: Message) -> None:
 
 
 def accepted(reply: Message) -> bool:
-    """Whether a rank did what the request asks."""
+    """Whether a reply is not an error."""
     return reply.get("ok", True) is True and reply.get("outcome", "ok") == "ok"
 
 
 def refusal_of(rank: int, answer: Message) -> Message:
-    """What a rank refused, as a reply says it."""
+    """A rank's error as fields of the reply."""
     known: Message = {name: answer[name] for name in ("ok", "outcome", "last") if name in answer}
     return {**known, "message": f"rank {rank}: {answer.get('message')}"}
 
 
 def disagreement(request: Message, replies: Dict[int, Message], tracked: List[str], before: int) -> str:
-    """The first step after which a rank holds another parameter or state than rank 0; empty where there is none.
+    """The first step after which a rank's parameter or state differs from rank 0's; empty if all agree.
 
     Buffers may differ: the statistics of batch normalisation are those of a rank's own rows.
     """
@@ -277,7 +275,7 @@ def disagreement(request: Message, replies: Dict[int, Message], tracked: List[st
 
 
 def measured(rank: int, request: Message, replies: Dict[int, Message]) -> Any:
-    """The sketches [steps, tracked] of a rank, which tell apart what differs."""
+    """The sketches [steps, tracked] of a rank, which differ if tensors do."""
     [sketches] = [tensor for tensor in replies[rank]["tensors"] if tensor["name"] == "sketches"]
     count = int(np.prod(sketches["shape"]))
     values = np.fromfile(buffer_of(rank, request), sketches["dtype"], count, offset=sketches["offset"])
@@ -292,7 +290,7 @@ def ending(code: int) -> str:
 
 
 def whereabouts() -> str:
-    """Where the main thread is: in which function, with the line in the user's file if it is called from there."""
+    """The location of the main thread: its function, with the line if it is in the user's file."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     location = "in no function"
     own = sys.modules.get("parity_user_ops")

@@ -1,4 +1,4 @@
-"""The user's own ops: a Python file whose functions replace a framework's ops, and errors that name its lines."""
+"""The user's ops: a Python file whose functions replace a framework's ops, and errors that name its lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UserOpsError(Exception):
 
 
 class UserOps:
-    """Functions by name from the user's file; none until one is loaded."""
+    """The functions of the user's file by name; none until a file is loaded."""
 
     def __init__(self) -> None:
         self.path: Optional[str] = None
@@ -32,17 +32,17 @@ class UserOps:
         return os.path.basename(self.path or "")
 
     def load(self, path: str, wanted: List[str]) -> None:
-        """Run the user's file; raises UserOpsError with its name and line where that fails.
+        """Run the user's file; raises UserOpsError with its name and line if that fails.
 
-        It must define one of the `wanted` ops at least: a file that replaces nothing would compare a framework with
+        It must define at least one of the `wanted` ops: a file that replaces nothing would compare a framework with
         itself.
         """
         self.path = path = os.path.abspath(path)
         if path.endswith(".onnx"):  # A model; there is nothing to run.
             return
-        # A file beside the user's ops can be imported by them, but must not shadow a framework: it comes last.
+        # The user's file can import files beside it; they come last, so that they do not shadow a framework.
         sys.path.append(os.path.dirname(path))
-        # Bytecode knows its source by size and second: a kernel that changes twice in one would stay what it was.
+        # Bytecode is matched to its source by size and seconds: a kernel changed twice in a second would stay the same.
         sys.dont_write_bytecode = True
         spec = importlib.util.spec_from_file_location("parity_user_ops", path)
         if spec is None or spec.loader is None:
@@ -75,7 +75,7 @@ class UserOps:
         return self.function(op) is not None or all(self.function(part) is not None for part in parts_of(op))
 
     def capabilities(self, adapter: Adapter) -> Dict[str, Any]:
-        """What the adapter can do, less what the file says that it cannot: DIFFERENTIABLE = False, DTYPES = [...]."""
+        """The adapter's capabilities, limited by the file's DIFFERENTIABLE = False and DTYPES = [...]."""
         differentiable, dtypes = self.namespace.get("DIFFERENTIABLE", True), self.namespace.get("DTYPES")
         if not isinstance(differentiable, bool):
             raise UserOpsError(f"{self.name}: DIFFERENTIABLE must be True or False, not {differentiable!r}")
@@ -87,7 +87,7 @@ class UserOps:
         }
 
     def check_capable(self, adapter: Adapter, dtype: str) -> None:
-        """Raise Unsupported where a training in this dtype is more than can be done."""
+        """Raise Unsupported if the backend cannot train in this dtype."""
         able = self.capabilities(adapter)
         if not able["differentiable"]:
             raise Unsupported("a training needs gradients, but this backend has none")
@@ -95,7 +95,7 @@ class UserOps:
             raise Unsupported(f"supports only {', '.join(able['dtypes'])}, not {dtype}")
 
     def library(self) -> Dict[str, str]:
-        """The versions that the file tells: `VERSIONS`, by the names of libraries, and `__version__`, its own."""
+        """The versions that the file reports: `VERSIONS` of libraries by name, and its own `__version__`."""
         versions, own = self.namespace.get("VERSIONS", {}), self.namespace.get("__version__")
         if not isinstance(versions, Mapping):
             raise UserOpsError(f"{self.name}: VERSIONS must be a mapping of libraries to versions, not {versions!r}")
@@ -108,7 +108,7 @@ class UserOps:
         return value if callable(value) else None
 
     def applied(self, job: Job, absent: List[str], droppable: List[str]) -> Job:
-        """The job with the user's function in it, and with what that function takes; unchanged where there is none."""
+        """The job with the user's function and the params that it accepts; unchanged if there is no such function."""
         function = self.function(job.op)
         if self.path is not None and not self.brings(job.op):
             raise Unsupported(f"{self.name} has no {job.op}")
@@ -137,10 +137,10 @@ class UserOps:
         return call
 
     def own(self, name: str, optional: Sequence[str] = (), returns: Sequence[str] = ()) -> Optional[Callable[..., Any]]:
-        """The user's function of that name for a training, called by keyword; None where there is none.
+        """The user's function of that name for a training, called by keyword; None if there is none.
 
-        It need not take what is `optional`, and returns a mapping with all of `returns`, where there are any. Raises
-        UserOpsError where it does otherwise.
+        It need not accept the `optional` arguments; if `returns` is not empty, it must return a mapping with these
+        names. Otherwise UserOpsError is raised.
         """
         function = self.function(name)
         if function is None:
@@ -163,7 +163,7 @@ class UserOps:
         return self.path is not None and any(f.filename == self.path for f in traceback.extract_tb(error.__traceback__))
 
     def location(self, error: BaseException) -> str:
-        """`my_ops.py:12: ` for an error that passed through the user's file, else nothing."""
+        """`my_ops.py:12: ` for an error that was raised in, or passed through, the user's file, else empty."""
         if self.path is None:
             return ""
         if isinstance(error, SyntaxError) and error.filename == self.path:
@@ -173,11 +173,11 @@ class UserOps:
 
 
 def accepted_names(function: Callable[..., Any], offered: Dict[str, Any], droppable: List[str]) -> List[str]:
-    """Which of the offered tensors and params the function takes; UserOpsError where the two do not fit."""
+    """The offered tensors and params that the function accepts; UserOpsError if it needs others or lacks some."""
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:
-        # torch.jit.script hides the signature: offer what every such op must take.
+        # torch.jit.script hides the signature: pass what every such op must accept.
         return [name for name in offered if name not in droppable]
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return list(offered)
@@ -195,13 +195,13 @@ def accepted_names(function: Callable[..., Any], offered: Dict[str, Any], droppa
 
 
 def written(name: str, parameters: Collection[str]) -> str:
-    """The name as a function with these parameters writes it: `q_proj_weight` for `q_proj.weight`, where it does."""
+    """The name as one of these parameters: `q_proj_weight` for `q_proj.weight` if that is one."""
     plain = name.replace(".", "_")
     return plain if plain in parameters else name
 
 
 def renaming(function: Callable[..., Any], offered: Iterable[str]) -> Callable[..., Any]:
-    """The function, called by the names that are offered; itself where it takes none of them under another name."""
+    """The function, called with the offered names; itself if it takes none of them under another name."""
     dotted = [name for name in offered if "." in name]
     parameters = inspect.signature(function).parameters if dotted else ()
     names = {name: written(name, parameters) for name in dotted}
@@ -216,7 +216,7 @@ def renaming(function: Callable[..., Any], offered: Iterable[str]) -> Callable[.
 
 
 def where(function: Callable[..., Any]) -> str:
-    """`my_ops.py:12: layer_norm`, as far as that can be known."""
+    """`my_ops.py:12: layer_norm`, or less if that is unknown."""
     name = getattr(function, "__name__", type(function).__name__)
     code = getattr(inspect.unwrap(function), "__code__", None)
     return name if code is None else f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}: {name}"

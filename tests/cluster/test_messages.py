@@ -173,7 +173,7 @@ def test_what_is_no_address(plan, tmp_path, address):
     done = call("run", "config.yaml", "--cluster", address, "--out", "run", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == (
-        f"{address!r} is no cluster; write local:N (N processes of this machine, 1 to 256) or tcp://HOST:PORT, the "
+        f"{address!r} is not a cluster; write local:N (N processes of this machine, 1 to 256) or tcp://HOST:PORT, the "
         "address of a Dask scheduler\n"
     )
     assert not Path(tmp_path, "run").exists()

@@ -13,10 +13,10 @@ from parity.adapters.shapes import AnyAxesAdapter, AttentionAdapter, conv_pads, 
 from parity.adapters.transform import TransformAdapter
 
 RESIZES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
-"""Mode of an interpolation to JAX's name of it."""
+"""Interpolation mode to JAX's name."""
 
 PADS = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-"""Mode of a padding to NumPy's name of it."""
+"""Padding mode to NumPy's name."""
 
 STATES = {
     "momentum_buffer": "trace",
@@ -26,10 +26,10 @@ STATES = {
     "grad_avg": "mu",
     "sum": "sum_of_squares",
 }
-"""Optax's names of what optimizers keep."""
+"""State of an optimizer to Optax's name."""
 
 KEPT = 64
-"""Cells after which JAX forgets what it has compiled: it keeps every primitive of every shape, some 30 MB a cell."""
+"""After so many cells JAX's caches are cleared: it keeps the compiled primitives of every shape, 30 MB a cell."""
 
 
 class JaxTensors(TransformAdapter):
@@ -66,7 +66,7 @@ class JaxTensors(TransformAdapter):
         return {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - jax.vjp is told at the call
-        # float64 needs it; without it, as JAX begins, a user's jnp.zeros(n) does not make float64 of float32.
+        # float64 needs it. Without it, JAX's default, a user's jnp.zeros(n) does not turn float32 into float64.
         if array.dtype.kind in "fu":
             self.framework.config.update("jax_enable_x64", array.dtype.itemsize == 8)
         return self.numpy.array(array.view(self.numpy.bfloat16.dtype) if array.dtype == "uint16" else array)
@@ -87,7 +87,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
     """Eager, op by op, on the CPU."""
 
     def optax(self) -> Any:
-        """Optax, which few cells need: imported by the first that does."""
+        """Optax, imported by the first cell that needs it, since few do."""
         import optax
 
         return optax
@@ -184,7 +184,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         return self.affine(y, None, bias, (-1, *(1 for _ in x.shape[2:])))
 
     def windows(self, x: Any, start: Any, step: Any, kernel: Any, stride: Any, around: Any, dilation: Any) -> Any:
-        """What `step` makes of each window; pooling in JAX is this primitive."""
+        """`step` reduced over each window: JAX's primitive for pooling."""
         n = x.ndim - 2
         stride = each(kernel if stride is None else stride, n)
         return self.framework.lax.reduce_window(
@@ -362,7 +362,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         return numpy.stack(rotated, -1).reshape(x.shape) if interleaved else numpy.concatenate(rotated, -1)
 
     def reduced(self, losses: Any, reduction: str) -> Any:
-        """The losses as they are, or their mean or sum."""
+        """The losses, or their mean or sum."""
         reductions = {"mean": self.numpy.mean, "sum": self.numpy.sum}
         return reductions[reduction](losses) if reduction in reductions else losses
 
@@ -376,7 +376,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         label_smoothing: float = 0.0,
     ) -> Any:
         require(weight is None, "Optax has no weights of classes")
-        # It knows no ignored targets: their losses are masked.
+        # Optax has no ignored targets, so their losses are masked.
         keep = target != ignore_index
         labels, losses = self.numpy.where(keep, target, 0), self.optax().losses
         if label_smoothing:
@@ -413,7 +413,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         return total / {"mean": x.size, "batchmean": x.shape[0], "sum": 1}[reduction]
 
     def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-        # Optax's epsilon is the least square of a norm.
+        # Optax's epsilon is the smallest square of a norm.
         return self.optax().losses.cosine_similarity(x, other, epsilon=eps**2, axis=dim)
 
     def ctc_loss(
@@ -450,7 +450,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
     def stepped(
         self, optimizer: Any, weight_decay: float, param: Any, grad: Any, count: Any = None, **state: Any
     ) -> Any:
-        """One step of an optimizer, with decay added to the gradient, after `count` steps that led to `state`."""
+        """One step of an optimizer, with decay added to the gradient; `state` is that after `count` steps."""
         optax = self.optax()
         if weight_decay:
             optimizer = optax.chain(optax.add_decayed_weights(weight_decay), optimizer)
@@ -508,7 +508,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         )
         if not momentum:
             return self.stepped(optimizer, weight_decay, **given)
-        # Optax's buffer is what is added to the parameter, PyTorch's what is taken away.
+        # Optax's buffer is added to the parameter, PyTorch's is subtracted.
         given["momentum_buffer"] = -given["momentum_buffer"]
         after = self.stepped(optimizer, weight_decay, **given)
         return {**after, "momentum_buffer": -after["momentum_buffer"]}

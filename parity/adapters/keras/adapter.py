@@ -27,12 +27,12 @@ REDUCTIONS = {"mean": "sum_over_batch_size", "sum": "sum", "none": "none"}
 
 
 class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
-    """Ops with the channels last, Keras's default, in which all of its backends have their kernels."""
+    """Ops with channels last, Keras's default, for which all its backends have kernels."""
 
     framework: Any
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
-        # Without a word, Keras is on TensorFlow.
+        # Keras's default backend is TensorFlow.
         os.environ["KERAS_BACKEND"] = "tensorflow" if mode == "eager" else mode
         super().__init__(device, threads, mode, ranks)
         import keras
@@ -49,7 +49,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         return {"KERAS_BACKEND": os.environ["KERAS_BACKEND"], "backend version": str(self.framework.__version__)}
 
     def staged(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function with the dtype of its tensors as that of Keras's numbers (floatx) and layers (policy)."""
+        """The function, run with its tensors' dtype as Keras's floatx and dtype policy."""
 
         def call(*args: Any, **given: Any) -> Any:
             values = [*args, *given.values()]
@@ -63,9 +63,9 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         return call
 
     def layer(self, layer: Any, x: Any, weights: Sequence[Any], states: Sequence[Any] = (), **options: Any) -> Any:
-        """What a layer returns with our tensors as its weights, and its states after that."""
+        """The output of a layer with these tensors as weights, and its states after the call."""
         layer.build(x.shape)
-        # A random one has a seed among its states.
+        # A random layer has a seed among its states.
         others = [variable.value for variable in layer.non_trainable_variables][len(states) :]
         given = [weight for weight in weights if weight is not None]
         return layer.stateless_call(given, [*states, *others], x, **options)
@@ -98,7 +98,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         weight: Any = None,
         bias: Any = None,
     ) -> Any:
-        # The momentum is that of what is kept.
+        # Keras's momentum is the weight of the old statistics.
         layer = self.keras.layers.BatchNormalization(
             1, 1 - momentum, eps, center=bias is not None, scale=weight is not None
         )
@@ -152,7 +152,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
     ) -> Any:
         n = x.ndim - 2
         plain = groups == 1 and not any(each(output_padding, n)) and set(each(dilation, n)) == {1}
-        # What it calls valid keeps more than PyTorch's padding of 0 where the stride exceeds the kernel.
+        # Keras's "valid" keeps more than PyTorch's padding of 0 if the stride exceeds the kernel.
         fits = all(s <= k for s, k in zip(each(stride, n), weight.shape[2:]))
         require(plain and fits, "keras.ops.conv_transpose has no groups, and output_padding and dilation of its own")
         kernel = self.ops.transpose(weight, [*range(2, n + 2), 1, 0])
@@ -324,7 +324,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         enable_gqa: bool = False,
     ) -> Any:
         require(not enable_gqa, "keras.ops.dot_product_attention has as many keys as queries, in heads")
-        # It takes [N, L, heads, d], and masks of four axes.
+        # Keras takes [N, L, heads, d], and masks of four axes.
         query, key, value = (self.heads_first(tensor) for tensor in (query, key, value))
         bias, mask = (m if m is None else m[(None,) * (4 - m.ndim)] for m in (attn_mask, keep_mask))
         y = self.ops.dot_product_attention(
@@ -339,7 +339,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         """[N, L, heads, d] to [N, heads, L, d], or back."""
         return self.ops.swapaxes(x, 1, 2)
 
-    # Its recurrent layers have the steps behind the batch, kernels [in, gates], and one bias where PyTorch has two.
+    # Keras's recurrent layers have the batch axis before the steps, kernels [in, gates], and one bias instead of two.
     def lstm(
         self,
         x: Any,
@@ -358,7 +358,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
     def gru(
         self, x: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any = None, bias_hh: Any = None, h0: Any = None
     ) -> Any:
-        # Its first gate is the update gate.
+        # Keras's first gate is the update gate.
         given = [v if v is None else self.update_first(v) for v in (weight_ih, weight_hh, bias_ih, bias_hh)]
         bias = None if bias_ih is None else self.ops.stack(given[2:])
         weights = self.ops.transpose(given[0]), self.ops.transpose(given[1]), bias
@@ -373,7 +373,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
     def recurrent(self, kind: Any, x: Any, weights: Sequence[Any], states: Sequence[Any]) -> Sequence[Any]:
         """All outputs, steps first, and the last states."""
         size = weights[1].shape[0]
-        # The orthogonal weights that it would begin with have no kernel in bfloat16.
+        # The default orthogonal initialiser has no kernel in bfloat16.
         options = {"use_bias": weights[2] is not None, "recurrent_initializer": "zeros"}
         layer = kind(size, return_sequences=True, return_state=True, **options)
         zeros = self.ops.zeros((x.shape[1], size), x.dtype)
@@ -401,7 +401,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         return losses.CategoricalCrossentropy(True, label_smoothing, reduction=REDUCTIONS[reduction])(target, x)
 
     def of_mean(self, loss: Any, x: Any, target: Any, reduction: str) -> Any:
-        """A loss that takes the mean of the last axis, whatever the reduction."""
+        """A loss that takes the mean over the last axis for any reduction."""
         require(reduction == "mean", "Keras takes the mean over the last axis first")
         return loss(target, x)
 
@@ -423,7 +423,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         require(pos_weight is None, "keras.losses.BinaryCrossentropy has no weights of classes")
         return self.of_mean(self.keras.losses.BinaryCrossentropy(from_logits=True), x, target, reduction)
 
-    # It is a loss, which falls with the similarity, and has an epsilon of its own.
+    # Keras has it as a loss, which falls with the similarity, and with another epsilon.
     def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:  # noqa: ARG002
         return -self.keras.losses.cosine_similarity(x, other, dim)
 
@@ -442,12 +442,12 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
             losses = losses / self.ops.cast(self.ops.maximum(target_lengths, 1), losses.dtype)
         return {"mean": self.ops.mean, "sum": self.ops.sum}[reduction](losses) if reduction != "none" else losses
 
-    # Its optimizers clip in private: this is what they do for `clipvalue`.
+    # Keras's optimizers clip in a private method; this is what it does for `clipvalue`.
     def clip_grad_value(self, grads: Sequence[Any], clip_value: float) -> Any:
         return {"grads": [self.ops.clip(grad, -clip_value, clip_value) for grad in grads]}
 
     def stepped(self, optimizer: Any, param: Any, grad: Any, step: int, **states: Any) -> Any:
-        """One step of an optimizer from these states, which are in its order; the parameter and the states after."""
+        """One step of an optimizer from these states, in its order; returns the new parameter and states."""
         variable = self.keras.Variable(param)
         optimizer.build([variable])
         optimizer.iterations.assign(step - 1)
@@ -474,7 +474,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         optimizer = self.keras.optimizers.SGD(lr, momentum, nesterov)
         if not momentum:
             return self.stepped(optimizer, param, grad, step)
-        # Its velocity has the rate in it, and falls where the buffer rises.
+        # Keras's velocity includes the rate, and has the opposite sign of PyTorch's buffer.
         velocity = momentum_buffer * (0 if step == 1 else -lr)
         after = self.stepped(optimizer, param, grad, step, velocity=velocity)
         return {"param": after["param"], "momentum_buffer": after["velocity"] / -lr}

@@ -20,7 +20,7 @@ OPTIMIZERS = {
     "rmsprop": ("RMSProp", {"square_avg": "ms", "grad_avg": "mg", "momentum_buffer": "moment"}),
     "adagrad": ("Adagrad", {"sum": "accum"}),
 }
-"""Optimizer to the class in mindspore.nn, and MindSpore's names of what it keeps."""
+"""Optimizer to its class in mindspore.nn, and the states to MindSpore's names."""
 
 
 class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
@@ -35,14 +35,14 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
     )
 
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
-        # MindSpore would write what it knows of a graph that fails into the working directory.
+        # MindSpore would write files about failed graphs into the working directory.
         os.environ.setdefault("MS_OM_PATH", tempfile.gettempdir())
         import mindspore
 
         super().__init__(device, threads, mode, ranks)
         mindspore.set_device(device.upper())
         mindspore.set_context(runtime_num_threads=threads)
-        # Otherwise an op's error may be raised by one that follows.
+        # Otherwise a later op may raise an op's error.
         mindspore.runtime.launch_blocking()
         self.framework = mindspore
         self.ops = mindspore.ops
@@ -54,7 +54,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
         return str(self.framework.__version__)
 
     def describe(self, error: BaseException) -> str:
-        """MindSpore's messages bring rules before, and nodes of the graph and C++ frames behind what they say."""
+        """The message without the rules before it, and the graph nodes and C++ frames after it."""
         said = (line for line in str(error).splitlines() if line.strip() and not line.startswith("-"))
         return next(said, str(error))
 
@@ -129,7 +129,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
         return self.ops.lrn(x, size // 2, k, alpha / size, beta)
 
     def normalize(self, x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
-        # MindSpore's epsilon is the least square of a norm.
+        # MindSpore's epsilon is the smallest square of a norm.
         require(p == 2, "mindspore.ops.L2Normalize is of order 2")
         return self.ops.L2Normalize(dim, eps**2)(x)
 
@@ -169,7 +169,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
         """A param of `n` axes; one axis takes a number."""
         return each(value, n)[0] if n == 1 else each(value, n)
 
-    # The layers keep their weights; these are the operators that they are made of.
+    # mindspore.nn's layers own their weights, so their operators are called instead.
     def transposed_convolution(
         self,
         x: Any,
@@ -244,7 +244,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
         require(mode != "nearest-exact", "mindspore.ops.interpolate has no mode nearest-exact")
         n = x.ndim - 2
         if size is None:
-            # mindspore.ops takes factors of some modes only.
+            # mindspore.ops takes factors only in some modes.
             functional = self.framework.mint.nn.functional
             return functional.interpolate(x, None, each(scale_factor, n), mode, align_corners)
         return self.ops.interpolate(x, each(size, n), None, mode, align_corners)
@@ -377,7 +377,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
         plain = scale is None and not enable_gqa and not is_causal
         require(plain, "mindspore.nn.MultiheadAttention has no scale, no grouped heads and no causal mask")
         if keep_mask is not None:
-            # As nn.MultiheadAttention does with a boolean mask, which tells it what to leave out.
+            # As nn.MultiheadAttention does with a boolean mask of positions to leave out.
             attn_mask = self.ops.zeros_like(keep_mask).masked_fill(keep_mask == 0, float("-inf"))
         # What nn.MultiheadAttention calls; no other attention runs on a CPU.
         attention = self.ops.function.nn_func._scaled_dot_product_attention
@@ -409,18 +409,18 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
         return {"y": y, "h": h}
 
     def state(self, state: Any, x: Any, weights: Mapping[str, Any]) -> Any:
-        """An initial state of one layer; zeros where there is none."""
+        """The initial state of a single layer; zeros if none is given."""
         return self.ops.zeros((x.shape[1], weights["weight_hh"].shape[1]), x.dtype) if state is None else state
 
     @staticmethod
     def recurrent(kind: Any, x: Any, states: Any, weights: Mapping[str, Any]) -> Any:
-        """What one layer computes; its own weights are Parameters, so its steps are called with ours."""
+        """The output of one layer; since its weights are Parameters, its steps are called with other tensors."""
         steps = kind(x.shape[2], weights["weight_hh"].shape[1], has_bias="bias_ih" in weights).rnn
         given = (weights.get(name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
         return steps(x, states, None, *given)
 
     def rows(self, function: Callable[..., Any], x: Any, target: Any, **options: Any) -> Any:
-        """A loss of x [rows, C] and target [rows], in the shape of `target` where it is not reduced."""
+        """A loss of x [rows, C] and target [rows]; without reduction it has the shape of `target`."""
         losses = function(x.reshape((-1, x.shape[-1])), target.reshape((-1,)), **options)
         return losses.reshape(target.shape) if losses.shape else losses
 
@@ -468,7 +468,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
     def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
         groups = [grads] if scope == "global" else [[grad] for grad in grads]
         clipped = [grad for group in groups for grad in self.ops.clip_by_norm(group, max_norm, norm_type)]
-        # MindSpore keeps the norm to itself, so it is taken beside.
+        # MindSpore does not return the norm, so it is computed separately.
         flat = self.ops.cat([grad.reshape((-1,)) for grad in grads])
         return {"grads": clipped, "total_norm": self.ops.vector_norm(flat, norm_type)}
 
@@ -492,7 +492,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
         return self.updated("adagrad", **given)
 
     def updated(self, op: str, param: Any, grad: Any, lr: float, step: int = 2, **given: Any) -> Any:
-        """One step of an optimizer from the states among what is `given`; RMSprop does not count its steps."""
+        """One step of an optimizer from the states in `given`; RMSprop does not count its steps."""
         kind, names = OPTIMIZERS[op]
         states = {name: given.pop(name) for name in names if name in given}
         leaf = self.framework.Parameter(param, name="param")
@@ -501,7 +501,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
             getattr(optimizer, names[name])[0].set_data(values)
         optimizer.global_step.set_data(self.framework.Tensor([step - 1], optimizer.global_step.dtype))
         if op == "sgd" and step > 1:
-            # What says that a step is the first one.
+            # The state that marks the first step.
             optimizer.stat[0].set_data(self.ops.zeros_like(param))
         if op == "adam":
             for power, beta in ((optimizer.beta1_power, given["beta1"]), (optimizer.beta2_power, given["beta2"])):

@@ -1,4 +1,4 @@
-"""MLX: mlx.core, mlx.nn and mlx.optimizers. It has the channels last, in images and in weights."""
+"""MLX: mlx.core, mlx.nn and mlx.optimizers. Channels are last, in images and in weights."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from parity.adapters.transform import TransformAdapter
 PADS = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
 RESIZES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 STATES = {"momentum_buffer": "v", "exp_avg": "m", "exp_avg_sq": "v", "square_avg": "v", "sum": "v"}
-"""What an optimizer keeps for a parameter, in PyTorch's names and in MLX's."""
+"""State of an optimizer to MLX's name."""
 
 
 class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
-    """On the CPU, lazily as MLX evaluates everything; gradients by mx.vjp."""
+    """On the CPU, with MLX's lazy evaluation; gradients by mx.vjp."""
 
     dtypes = None
     no_kernel: ClassVar[tuple[str, ...]] = (r"unsupported data type|not (yet )?(supported|implemented)",)
@@ -58,14 +58,14 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         return list(self.framework.vjp(forward, list(leaves), list(grad_outputs))[1])
 
     def filled(self, layer: Any, **tensors: Any) -> Any:
-        """A layer of mlx.nn with our tensors as its parameters."""
+        """A layer of mlx.nn with these tensors as parameters."""
         for name, tensor in tensors.items():
             if tensor is not None:
                 setattr(layer, name, tensor)
         return layer
 
     def affine(self, layer: Any, x: Any, weight: Any, bias: Any) -> Any:
-        """A layer of x [N, C, ...], which has both of weight and bias or none."""
+        """A layer's output for x [N, C, ...]; the layer has both weight and bias, or neither."""
         require((weight is None) == (bias is None), "mlx.nn has normalisations with weight and bias, or without")
         y = self.filled(layer, weight=weight, bias=bias)(channels_last(self.framework, x))
         return channels_first(self.framework, y)
@@ -73,7 +73,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
     def layer_norm(
         self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None, bias: Any = None
     ) -> Any:
-        # It is over one axis.
+        # MLX's version takes one axis.
         rows = x.reshape((*x.shape[: -len(normalized_shape)], -1))
         weight, bias = (v if v is None else v.reshape((-1,)) for v in (weight, bias))
         return self.framework.fast.layer_norm(rows, weight, bias, eps).reshape(x.shape)
@@ -84,7 +84,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         return self.framework.fast.rms_norm(rows, weight, eps).reshape(x.shape)
 
     def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
-        # Otherwise the groups are of every num_groups-th channel.
+        # Otherwise a group has every num_groups-th channel.
         layer = self.nn.GroupNorm(num_groups, x.shape[1], eps, weight is not None, pytorch_compatible=True)
         return self.affine(layer, x, weight, bias)
 
@@ -199,7 +199,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
     ) -> Any:
         n = x.ndim - 2
         require(mode in RESIZES, f"mlx.nn.Upsample has no mode {mode}")
-        # It takes factors, which it multiplies by the sizes and truncates.
+        # MLX takes factors, multiplies them by the sizes, and truncates.
         factors = each(scale_factor, n) if size is None else [a / b for a, b in zip(each(size, n), x.shape[2:])]
         exact = size is None or tuple(int(f * b) for f, b in zip(factors, x.shape[2:])) == each(size, n)
         require(exact, "mlx.nn.Upsample takes factors, which do not say this size")
@@ -268,7 +268,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         require(dim is None or isinstance(dim, int), "mx.linalg.norm over two axes is a matrix's")
         if dim is not None:
             return self.framework.linalg.norm(x, ord, dim, keepdim)
-        # Over all axes of a matrix it is the matrix's, too, unless that is flattened.
+        # Over all axes of a matrix it would be the matrix norm, so the matrix is flattened.
         y = self.framework.linalg.norm(x.reshape((-1,)), ord, -1)
         return y.reshape((1,) * x.ndim) if keepdim else y
 
@@ -297,7 +297,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
     def rotary_embedding(self, x: Any, base: float, interleaved: bool) -> Any:
         return self.framework.fast.rope(x, x.shape[-1], traditional=interleaved, base=base, scale=1.0, offset=0)
 
-    # Its recurrent layers have the steps behind the batch, and one bias where PyTorch has two.
+    # MLX's recurrent layers have the batch axis before the steps, and one bias instead of two.
     def lstm(
         self,
         x: Any,
@@ -325,7 +325,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         return {"y": hidden.swapaxes(0, 1), "h": hidden[:, -1]}
 
     def masked(self, loss: Callable[..., Any], target: Any, ignore_index: int, reduction: str) -> Any:
-        """The loss of each target; MLX knows no ignored ones, so they are masked."""
+        """The loss of each target; MLX has no ignored targets, so they are masked."""
         keep = target != ignore_index
         losses = loss(self.framework.where(keep, target, 0))
         losses = self.framework.where(keep, losses, 0)
@@ -380,7 +380,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         return self.nn.losses.binary_cross_entropy(x, target, None, True, reduction)
 
     def kl_div(self, x: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
-        # It adds up an axis: the mean is PyTorch's batchmean.
+        # MLX sums over an axis, so the mean is PyTorch's batchmean.
         reductions = {"batchmean": "mean", "sum": "sum"}
         require(log_target and reduction in reductions, "mlx.nn.losses.kl_div_loss takes logarithms, and sums rows")
         return self.nn.losses.kl_div_loss(x, target, -1, reductions[reduction])
@@ -402,7 +402,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         return {"grads": [self.framework.clip(grad, -clip_value, clip_value) for grad in grads]}
 
     def stepped(self, optimizer: Any, param: Any, grad: Any, step: int, **states: Any) -> Any:
-        """One step of an optimizer from these states; the parameter and the states after that."""
+        """One step of an optimizer from these states; returns the new parameter and states."""
         optimizer.init({"param": param})
         optimizer.state["step"] = self.framework.array(step - 1, self.framework.uint64)
         kept = optimizer.state["param"]

@@ -95,7 +95,7 @@ def flat(inputs: Any) -> dict[str, Any]:
 
 
 def named_gradients(gradients: Any, job: Job) -> dict[str, Any]:
-    """What `<op>_backward` returned: a mapping by `grad.x` or `x`, or a sequence in the order of the inputs."""
+    """The results of `<op>_backward`: a mapping by `grad.x` or `x`, or a sequence in the order of the inputs."""
     if not hasattr(gradients, "items"):
         values = gradients if isinstance(gradients, (tuple, list)) else [gradients]
         gradients = dict(zip(job.differentiable, values))

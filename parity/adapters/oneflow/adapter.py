@@ -13,7 +13,7 @@ from parity.adapters.strides import storage_of
 from parity.adapters.torch_style import TorchStyleAdapter
 
 RENAMED = {"momentum_buffer": "momentum_buf"}
-"""OneFlow's names of states."""
+"""State of an optimizer to OneFlow's name."""
 
 
 class OneflowAdapter(TorchStyleAdapter):
@@ -22,7 +22,7 @@ class OneflowAdapter(TorchStyleAdapter):
     no_kernel: ClassVar[tuple[str, ...]] = (
         r"Cannot find the kernel matching",
         r"no kernel|kernel.*not (found|registered)",
-        # What it says of float16 and bfloat16, which it does not count among the floating-point types everywhere.
+        # Messages about float16 and bfloat16, which some checks of OneFlow do not count as floating-point types.
         r"[Oo]nly supports? (the )?float|Data type is not floating|mean of floating types|common dtype to be floating",
         r"InferDataType Failed\. Expected kB?Float16|not support backward for bfloat16",
     )
@@ -34,7 +34,7 @@ class OneflowAdapter(TorchStyleAdapter):
     def __init__(self, device: str, threads: int, mode: str = "eager", ranks: int = 1) -> None:
         # OneFlow 0.9.0 would write a folder `log` into the working directory.
         os.environ.setdefault("GLOG_logtostderr", "1")
-        # Its virtual machine's scheduler spins while kernels run in a thread beside it; here it runs them itself.
+        # By default OneFlow's scheduler spins while kernels run in another thread; now it runs them itself.
         os.environ.setdefault("ONEFLOW_VM_COMPUTE_ON_WORKER_THREAD", "0")
         import oneflow
 
@@ -44,7 +44,7 @@ class OneflowAdapter(TorchStyleAdapter):
         self.nn = oneflow.nn.functional
 
     def describe(self, error: BaseException) -> str:
-        """OneFlow's messages bring the C++ frames behind what they say."""
+        """The message without the C++ frames after it."""
         return re.split(r'\n?\s*File "', str(error))[0]
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:
@@ -77,7 +77,7 @@ class OneflowAdapter(TorchStyleAdapter):
         return self.layer(kinds[len(x.shape)](x.shape[1], eps=eps, affine=True), weight, bias)(x)
 
     def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
-        # OneFlow 0.9.0 takes no nn.Parameter as src.
+        # OneFlow 0.9.0 does not take an nn.Parameter as src.
         return self.framework.scatter_add(x, dim, index, src * 1)
 
     def pad(self, x: Any, pad: Sequence[int], mode: str, value: float) -> Any:
@@ -99,13 +99,13 @@ class OneflowAdapter(TorchStyleAdapter):
         return {"y": y, "h": h[0]}
 
     def state(self, state: Any, x: Any, weights: Mapping[str, Any]) -> Any:
-        """An initial state of one layer; zeros where there is none."""
+        """The initial state of a single layer; zeros if none is given."""
         zeros = self.framework.zeros(x.shape[1], weights["weight_hh"].shape[1], dtype=x.dtype)
         return (zeros if state is None else state).unsqueeze(0)
 
     @staticmethod
     def recurrent(kind: Any, x: Any, weights: Mapping[str, Any]) -> Any:
-        """A layer with our own leaves as its parameters."""
+        """A layer with these leaves as parameters."""
         module = kind(x.shape[2], weights["weight_hh"].shape[1], bias="bias_ih" in weights)
         for name, leaf in weights.items():
             delattr(module, f"{name}_l0")
@@ -149,7 +149,7 @@ class OneflowAdapter(TorchStyleAdapter):
     def scaled_dot_product_attention(
         self, query: Any, key: Any, value: Any, attn_mask: Any = None, keep_mask: Any = None, **options: Any
     ) -> Any:
-        # OneFlow 0.9 has no attention that trains on the CPU: it is made of products and a softmax.
+        # OneFlow 0.9 has no attention that trains on a CPU, so products and a softmax are used.
         flow, scale = self.framework, options.get("scale")
         if options.get("enable_gqa"):
             shared = query.shape[1] // key.shape[1]
@@ -175,8 +175,8 @@ class OneflowAdapter(TorchStyleAdapter):
 
     @staticmethod
     def layer(module: Any, weight: Any, bias: Any) -> Any:
-        """`module` with our own leaves as its parameters, so that gradients arrive in them."""
-        # The tensors of a graph are no Parameters, and could not stand where some are.
+        """`module` with these leaves as parameters, so that they get the gradients."""
+        # A graph's tensors are not Parameters and cannot replace them.
         del module.weight, module.bias
         module.weight, module.bias = weight, bias
         return module

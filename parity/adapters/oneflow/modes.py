@@ -20,7 +20,7 @@ class OneflowGraph(OneflowAdapter):
         try:
             return super().run(job)
         except BaseException:
-            # OneFlow 0.9.0 aborts in the first graph that is built after one that failed.
+            # OneFlow 0.9.0 aborts in the first graph that is built after a failed one.
             self.worn_out = True
             raise
 
@@ -52,7 +52,7 @@ class OneflowGraph(OneflowAdapter):
             def computed(*values: Any) -> Any:
                 graph = graph_of(flow, lambda graph, *values: outputs(graph, values), kept)
                 results = graph(*values)
-                # A graph that ends while it computes takes the process with it, and reading a result waits for it.
+                # A graph that is deleted while it computes ends the process; reading a result waits for the graph.
                 for y in results:
                     y.numpy()
                 held = graph.module.to(flow.nn.Module)
@@ -80,7 +80,7 @@ class OneflowGraph(OneflowAdapter):
 
 
 def graph_of(flow: Any, build: Callable[..., Any], kept: Any) -> Any:
-    """A graph that `build` builds, with copies of the tensors `kept` in the buffers of its module."""
+    """The graph of `build`, whose module has copies of the tensors `kept` as buffers."""
     module = flow.nn.Module()
     module.unused = flow.nn.Parameter(flow.zeros(1))
     for name, tensor in kept.items():

@@ -12,7 +12,7 @@ OPSET = 24
 """The first release of ONNX's operators with Attention, RMSNormalization, RotaryEmbedding and Swish."""
 
 IR_VERSION = 10
-"""The format of models, of ONNX 1.16: any release of ONNX Runtime that knows the opset reads it."""
+"""The model format of ONNX 1.16, which every release of ONNX Runtime with this opset reads."""
 
 RESIZES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 GRID_MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
@@ -21,7 +21,7 @@ NORMS = {1.0: "ReduceL1", 2.0: "ReduceL2"}
 
 
 class OnnxruntimeAdapter(AnyAxesAdapter):
-    """Forward only, on the CPU. Where ONNX has an attribute for a convention, it is PyTorch's."""
+    """Forward only, on the CPU. Attributes of ONNX for conventions are set to PyTorch's."""
 
     differentiable = False
     dtypes = None
@@ -53,22 +53,22 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
         return tensor.view("uint16") if tensor.dtype == self.bfloat16 else tensor
 
     def value(self, x: Any) -> Any:
-        """A tensor as ONNX Runtime takes it; of bfloat16 it takes the bits."""
+        """A tensor for ONNX Runtime, which takes the bits of bfloat16."""
         kind = self.helper.np_dtype_to_tensor_dtype(x.dtype)
         bits = x.view("uint16") if x.dtype == self.bfloat16 else x
         return self.framework.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, kind)
 
     def array(self, value: Any) -> Any:
-        """A result as an array; for bfloat16 ONNX Runtime has none, only the memory."""
+        """A result as an array; for bfloat16 ONNX Runtime exposes only the memory."""
         if value.data_type() != "tensor(bfloat16)":
             return value.numpy()
         memory = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())
         return self.numpy.frombuffer(memory, self.bfloat16).reshape(value.shape()).copy()
 
     def node(self, kind: str, *tensors: Any, n_outputs: Any = 1, **attributes: Any) -> Any:
-        """What one ONNX operator makes of these tensors; None stands for an input that is left out."""
+        """The outputs of one ONNX operator for these tensors; None is an input that is left out."""
         helper = self.helper
-        # A name left empty behind the last input ends ONNX Runtime 1.31.1 with a segmentation fault.
+        # An empty name after the last input crashes ONNX Runtime 1.31.1 with a segmentation fault.
         while tensors[-1] is None:
             tensors = tensors[:-1]
         given = {f"x{i}": self.numpy.asarray(x, order="C") for i, x in enumerate(tensors) if x is not None}
@@ -101,11 +101,11 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
         return None if value is None else self.numpy.array(value, x.dtype)
 
     def scale(self, x: Any, weight: Any, shape: Sequence[int]) -> Any:
-        """The weight, which some operators must have."""
+        """The weight, or ones, since some operators need one."""
         return self.numpy.ones(shape, x.dtype) if weight is None else weight
 
     def shift(self, x: Any, bias: Any, shape: Sequence[int]) -> Any:
-        """The bias, which some operators must have."""
+        """The bias, or zeros, since some operators need one."""
         return self.numpy.zeros(shape, x.dtype) if bias is None else bias
 
     def layer_norm(
@@ -137,7 +137,7 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
         weight: Any = None,
         bias: Any = None,
     ) -> Any:
-        # ONNX's momentum weighs the old statistic.
+        # ONNX's momentum is the weight of the old statistic.
         weight, bias = self.scale(x, weight, x.shape[1:2]), self.shift(x, bias, x.shape[1:2])
         returned = self.node(
             "BatchNormalization",
@@ -526,7 +526,7 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
         return y.reshape(target.shape) if reduction == "none" else y
 
     def recurrent(self, kind: str, gates: Sequence[int], x: Any, tensors: Any, options: Any) -> Any:
-        """A layer whose gates ONNX has in the order `gates` of PyTorch's, with one direction."""
+        """A layer in one direction; `gates` are the positions of ONNX's gates among PyTorch's."""
 
         hidden_size = tensors["weight_hh"].shape[1]
 

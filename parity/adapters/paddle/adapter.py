@@ -13,10 +13,10 @@ from parity.adapters.torch_style import FunctionalAdapter
 CHANNELS_FIRST = {2: "NC", 3: "NCL", 4: "NCHW", 5: "NCDHW"}
 
 CLASSES = {"adam": "Adam", "adamw": "AdamW", "lamb": "Lamb", "rmsprop": "RMSProp", "adagrad": "Adagrad"}
-"""Optimizer to the class in paddle.optimizer; sgd is Momentum where a group has one, else SGD."""
+"""Optimizer to its class in paddle.optimizer; sgd is Momentum if a group has a momentum, else SGD."""
 
 RENAMED = {"alpha": "rho", "eps": "epsilon", "nesterov": "use_nesterov"}
-"""Paddle's names of an optimizer's options."""
+"""Option of an optimizer to Paddle's name."""
 
 MOMENTS = {"exp_avg": "moment1", "exp_avg_sq": "moment2"}
 STATES = {
@@ -28,10 +28,10 @@ STATES = {
     "RMSProp": {"square_avg": "mean_square", "grad_avg": "mean_grad", "momentum_buffer": "momentum"},
     "Adagrad": {"sum": "moment"},
 }
-"""Paddle's names of what each class keeps."""
+"""State of an optimizer to Paddle's name, by class."""
 
 ALWAYS = {"Lamb": {"always_adapt": True}}
-"""Without it Lamb leaves the trust ratio out where there is no decay."""
+"""Options that are always set: without this one, Lamb omits the trust ratio if there is no decay."""
 
 
 class PaddleAdapter(FunctionalAdapter):
@@ -62,7 +62,7 @@ class PaddleAdapter(FunctionalAdapter):
         self.functional = paddle.nn.functional
 
     def describe(self, error: BaseException) -> str:
-        """Paddle's messages bring C++ traces before, and hints and an operator's name behind, what they say."""
+        """The message without the C++ traces before it, and the hints and operator's name after it."""
         summary = str(error).rpartition("Error Message Summary:")[2].strip("-\n ")
         return re.split(r"\n\s*\[Hint:|\s*\(at /", summary)[0]
 
@@ -156,7 +156,7 @@ class PaddleAdapter(FunctionalAdapter):
 
     def interpolate(self, x: Any, mode: str = "nearest", align_corners: Any = None, **options: Any) -> Any:
         self.require(mode != "nearest-exact", "paddle.nn.functional.interpolate has no mode nearest-exact")
-        # Paddle takes one number for images only.
+        # Paddle takes a single number only for images.
         stated = {n: v if isinstance(v, tuple) else (v,) * (len(x.shape) - 2) for n, v in options.items() if v}
         return self.functional.interpolate(x, mode=mode, align_corners=bool(align_corners), **stated)
 
@@ -200,13 +200,13 @@ class PaddleAdapter(FunctionalAdapter):
         return {"y": y, "h": h[0]}
 
     def state(self, state: Any, x: Any, weights: Mapping[str, Any]) -> Any:
-        """An initial state of one layer; zeros where there is none."""
+        """The initial state of a single layer; zeros if none is given."""
         zeros = self.framework.zeros([x.shape[1], weights["weight_hh"].shape[1]], x.dtype)
         return (zeros if state is None else state).unsqueeze(0)
 
     @staticmethod
     def recurrent(kind: Any, x: Any, weights: Mapping[str, Any]) -> Any:
-        """A layer that takes steps first, with our own leaves as its parameters."""
+        """A layer that takes steps first, with these leaves as parameters."""
         if not {"bias_ih", "bias_hh"} <= weights.keys():
             # Paddle 3.3.1 ends with SIGSEGV in the backward pass of a layer with bias_ih_attr=False on a CPU.
             raise Unsupported(f"paddle.nn.{kind.__name__} has no backward pass without biases")
@@ -262,7 +262,7 @@ class PaddleAdapter(FunctionalAdapter):
         return x.transpose([0, 2, 1, 3])
 
     def cross_entropy(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
-        # Paddle turns targets that it smooths into rows, of which it ignores none.
+        # Paddle turns smoothed targets into rows, and then ignores none.
         if options.get("label_smoothing"):
             if bool((target == options.pop("ignore_index")).any()):
                 raise Unsupported("paddle.nn.functional.cross_entropy ignores no targets with label_smoothing")
@@ -274,13 +274,13 @@ class PaddleAdapter(FunctionalAdapter):
         return losses.reshape(x.shape[:-1]) if losses.shape else losses
 
     def nll_loss(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
-        # Paddle 3.3.1 writes beyond its memory there: SIGSEGV, SIGABRT, or a hang.
+        # Paddle 3.3.1 writes out of bounds here: SIGSEGV, SIGABRT, or a hang.
         if x.dtype == self.framework.float64 and bool((target == options["ignore_index"]).any()):
             raise Unsupported("paddle.nn.functional.nll_loss in float64 crashes where targets are ignored")
         return self.of_rows(self.functional.nll_loss, x, target, weight=weight, **options)
 
     def ignoring(self, function: Any, x: Any, target: Any, ignore_index: int, **options: Any) -> Any:
-        # To Paddle a negative ignore_index ignores nothing, and its mean runs over the ignored targets too.
+        # In Paddle a negative ignore_index ignores nothing, and the mean includes ignored targets.
         ignored = x.shape[-1]
         target = self.framework.where(target == ignore_index, self.framework.full_like(target, ignored), target)
         return self.of_rows(function, x, target, ignore_index=ignored, **options)
@@ -311,7 +311,7 @@ class PaddleAdapter(FunctionalAdapter):
         return {"grads": [p.grad for p in parameters], "total_norm": total}
 
     def clip_two_norm(self, grads: Sequence[Any], max_norm: float, scope: str) -> Any:
-        """The classes that Paddle's optimizers take; they keep the norm to themselves, so it is taken beside them."""
+        """Clips by the classes for Paddle's optimizers; these do not return the norm, so it is computed separately."""
         kind = self.framework.nn.ClipGradByGlobalNorm if scope == "global" else self.framework.nn.ClipGradByNorm
         total = self.norm([self.norm([grad], 2.0) for grad in grads], 2.0)
         pairs = [(self.framework.zeros_like(grad), grad.clone()) for grad in grads]
@@ -335,13 +335,13 @@ class PaddleAdapter(FunctionalAdapter):
         for i, beta in enumerate(given.get("betas", ()), 1):
             state[f"beta{i}_pow_acc"] = self.framework.full([1], beta**step, dtype=param.dtype)
         if STATES[kind] is MOMENTS and param.element_size() < 4:
-            # Paddle keeps these states of float16 and bfloat16 in float32.
+            # For float16 and bfloat16, Paddle keeps these states in float32.
             state = {own: value.astype("float32") for own, value in state.items()}
         after = self.stepped(kind, param, grad, state, **translated(kind, given), **ALWAYS.get(kind, {}))
         return {"param": after["param"], **{name: after[own] for name, own in kept.items()}}
 
     def stepped(self, kind: str, param: Any, grad: Any, state: Any, lr: float, **options: Any) -> Any:
-        """One step of the optimizer `kind` from a state under Paddle's names; what it has after that."""
+        """One step of the optimizer `kind` from a state under Paddle's names; returns the new state."""
         leaf = self.leaf(self.to_numpy(param), True)
         leaf.grad = grad
         if kind == "SGD":
@@ -371,7 +371,7 @@ def optimizer_class(op: str, has_momentum: bool) -> str:
 
 
 def translated(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """A group's options under Paddle's names; raises Unsupported for those that Paddle does not have."""
+    """A group's options under Paddle's names; raises Unsupported for those that Paddle lacks."""
     renamed = {RENAMED.get(name, name): value for name, value in options.items()}
     for name in ("dampening", "lr_decay"):
         if renamed.pop(name, 0):

@@ -25,7 +25,7 @@ class TensorflowTensors(Adapter):
         r"not in (the )?list of allowed values",
         r"No OpKernel was registered|[Cc]ould not find (device|valid device) for node",
         r"not (yet )?(supported|implemented)|unsupported operations",
-        # Optimizers make variables.
+        # Optimizers create variables.
         r"tf.function only supports singleton tf.Variables|failed to lift variable creations",
     )
 
@@ -48,7 +48,7 @@ class TensorflowTensors(Adapter):
         return {"TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1")}
 
     def describe(self, error: BaseException) -> str:
-        """TensorFlow's messages bring nodes of the graph behind what they say."""
+        """The message without the graph nodes after it."""
         return str(error).partition("\n")[0]
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - the tape watches at the call
@@ -59,11 +59,11 @@ class TensorflowTensors(Adapter):
         return tensor.numpy().view("uint16") if tensor.dtype == "bfloat16" else tensor.numpy()
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function in its stage, under the tape that `gradients` reads."""
+        """The staged function, recorded by the tape that `gradients` reads."""
         staged = self.staged(function)
 
         def call(**given: Any) -> Any:
-            # tf.custom_gradient leaves out a user's gradient, without a word, for tensors by keyword.
+            # tf.custom_gradient silently ignores a user's gradient for tensors passed by keyword.
             bound = inspect.signature(function).bind(**given)
             with self.framework.GradientTape() as self.latest.tape:
                 for value in given.values():
@@ -84,7 +84,7 @@ class TensorflowTensors(Adapter):
 
 
 class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
-    """Eager, on the CPU, where its kernels have the channels last."""
+    """Eager, on the CPU, whose kernels have channels last."""
 
     def channels_last(self, x: Any) -> Any:
         """[N, C, ...] to [N, ..., C]."""
@@ -100,7 +100,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         return self.framework.nn.batch_normalization(x, mean, variance, bias, weight, eps)
 
     def of_channels(self, x: Any, values: Any) -> Any:
-        """A weight or bias of channels beside x [N, C, ...]."""
+        """A weight or bias of channels, shaped to broadcast with x [N, C, ...]."""
         return None if values is None else self.framework.reshape(values, [-1, *(1 for _ in x.shape[2:])])
 
     def layer_norm(
@@ -158,7 +158,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         return self.channels_first(y)
 
     def normalize(self, x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
-        # TensorFlow's epsilon is the least square of a norm.
+        # TensorFlow's epsilon is the smallest square of a norm.
         require(p == 2, "tf.math.l2_normalize is of order 2")
         return self.framework.math.l2_normalize(x, dim, eps**2)
 
@@ -199,7 +199,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
             self.framework.transpose(weight, [*range(2, n + 2), 1, 0]),
             each(stride, n),
             "VALID",
-            # Without a name of the layout the gradient of three axes fails.
+            # Without the name of the layout, the gradient for three axes fails.
             LAYOUTS[n],
             each(dilation, n),
         )
@@ -414,7 +414,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         return self.framework.math.argmax(x, dim)
 
     def reduced(self, losses: Any, reduction: str) -> Any:
-        """The losses as they are, or their mean or sum."""
+        """The losses, or their mean or sum."""
         reductions = {"mean": self.framework.math.reduce_mean, "sum": self.framework.math.reduce_sum}
         return reductions[reduction](losses) if reduction in reductions else losses
 
@@ -428,7 +428,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         label_smoothing: float = 0.0,
     ) -> Any:
         require(weight is None and not label_smoothing, "TensorFlow has no weights or label smoothing of classes")
-        # It knows no ignored targets: their losses are masked.
+        # TensorFlow has no ignored targets, so their losses are masked.
         keep = target != ignore_index
         labels = self.framework.where(keep, target, self.framework.zeros_like(target))
         losses = self.framework.nn.sparse_softmax_cross_entropy_with_logits(labels, x)
@@ -453,7 +453,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         return self.reduced(self.framework.math.squared_difference(x, target), reduction)
 
     def weighed(self, losses: Any, x: Any, target: Any, reduction: str, **options: Any) -> Any:
-        """One of tf.compat.v1.losses, whose sum and mean are its own."""
+        """A loss of tf.compat.v1.losses, which computes its own sum and mean."""
         require(x.dtype == "float32", "tf.compat.v1.losses computes in float32")
         reductions = {"mean": "weighted_mean", "sum": "weighted_sum"}
         return losses(target, x, reduction=reductions.get(reduction, reduction), **options)
@@ -530,9 +530,9 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
     def clip_grad_value(self, grads: Sequence[Any], clip_value: float) -> Any:
         return {"grads": [self.framework.clip_by_value(grad, -clip_value, clip_value) for grad in grads]}
 
-    # The kernels behind the optimizers of tf.compat.v1.train, to which decay is a part of the gradient.
+    # The kernels of the optimizers of tf.compat.v1.train; decay is added to the gradient.
     def stepped(self, kind: str, slots: Mapping[str, str], given: Mapping[str, Any], **options: Any) -> Any:
-        """One step of the kernel `kind`; `slots` are its names of the tensors that it changes, 0 if not given."""
+        """One step of the kernel `kind`; `slots` maps the tensors that it updates (0 if not given) to its names."""
         framework, zeros = self.framework, self.framework.zeros_like(given["param"])
         variables = {slot: framework.Variable(given.get(name, zeros)) for name, slot in slots.items()}
         getattr(framework.raw_ops, kind)(
@@ -544,7 +544,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         return {name: framework.convert_to_tensor(variables[slot]) for name, slot in slots.items() if name in given}
 
     def decayed(self, given: Mapping[str, Any], weight_decay: float) -> Any:
-        """The gradient with that of the penalty."""
+        """The gradient plus that of the L2 penalty."""
         return given["grad"] + weight_decay * given["param"] if weight_decay else given["grad"]
 
     def sgd(

@@ -83,7 +83,7 @@ class TorchAdapter(TorchTensors, TorchStyleAdapter):
         return self.scaled(x, other, dtype)
 
     def scaled(self, x: Any, other: Any, dtype: str, bias: Any = None) -> Any:
-        """The product of 8-bit matrices with both scales 1."""
+        """The product of 8-bit matrices, with both scales 1."""
         one = self.framework.ones((), device=x.device)
         return self.framework._scaled_mm(x, other, one, one, bias=bias, out_dtype=getattr(self.framework, dtype))
 
@@ -96,13 +96,13 @@ class TorchAdapter(TorchTensors, TorchStyleAdapter):
         return {"y": y, "h": h[0]}
 
     def states(self, x: Any, weights: Mapping[str, Any], *given: Any) -> list[Any]:
-        """Initial states of one layer, zeros where none is given."""
+        """The initial states of a single layer, zeros if none are given."""
         zeros = x.new_zeros((x.shape[1], weights["weight_hh"].shape[1]))
         return [(zeros if state is None else state).unsqueeze(0) for state in given]
 
     @staticmethod
     def recurrent(weights: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The weights, and the options of one layer, in one direction, without dropout, steps first."""
+        """The weights, and the options of a single layer in one direction, without dropout, steps first."""
         flat = [weights[name] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh") if name in weights]
         return flat, "bias_ih" in weights, 1, 0.0, False, False, False
 

@@ -12,7 +12,7 @@ from parity.adapters.torch.adapter import TorchAdapter
 
 
 class TorchCompile(TorchAdapter):
-    """`torch.compile` of each op as one graph; what it cannot take in whole is unsupported, never run eagerly."""
+    """`torch.compile` of each op as one graph; an op that it cannot compile entirely is unsupported, not run eagerly."""
 
     def __init__(self, device: str, threads: int, mode: str = "compile", ranks: int = 1) -> None:
         # Otherwise Inductor starts processes that outlive a cell.
@@ -20,7 +20,7 @@ class TorchCompile(TorchAdapter):
         super().__init__(device, threads, mode, ranks)
 
     def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        # After eight shapes of one function Dynamo would go on in eager mode.
+        # After eight shapes of one function, Dynamo would fall back to eager mode.
         self.framework.compiler.reset()
         return self.framework.compile(function, fullgraph=True, dynamic=False)  # type: ignore[no-any-return]
 
@@ -28,12 +28,12 @@ class TorchCompile(TorchAdapter):
         return isinstance(error, self.framework._dynamo.exc.Unsupported) or super().lacks_kernel(error)
 
     def describe(self, error: BaseException) -> str:
-        """Dynamo's messages bring explanations and stack traces behind what they say."""
+        """The message without the explanations and stack traces after it."""
         return str(error).partition("\n")[0]
 
 
 class TorchScript(TorchAdapter):
-    """Each op as a graph of TorchScript, traced at the shapes of its tensors; its gradients are TorchScript's too."""
+    """Each op as a TorchScript graph, traced at the shapes of its tensors, with gradients by TorchScript."""
 
     no_kernel = (*TorchAdapter.no_kernel, r"Tracer cannot|Only tensors, lists, tuples of tensors")
 
@@ -57,7 +57,7 @@ class TorchScript(TorchAdapter):
                 return tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in tensors.values())
 
             graph = self.framework.jit.trace(program, copies(), strict=False, check_trace=False)
-            # The executor watches the first run, and optimises the graph for those that follow.
+            # The executor profiles the first run, and optimises the graph for later ones.
             graph(*copies())
             return graph(*tensors.values())
 
@@ -94,7 +94,7 @@ class TorchAmp(TorchAdapter):
 
 
 def in_bfloat16(torch: Any, device: str, function: Callable[..., Any], *args: Any, **given: Any) -> Any:
-    """What a function returns under autocast; raises Unsupported where nothing of it is computed in bfloat16."""
+    """A function's result under autocast; raises Unsupported if nothing in it is computed in bfloat16."""
     seen: set[Any] = set()
 
     def watch(_mode: Any, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -127,6 +127,6 @@ class TorchTf32(TorchAdapter):
         return super().trainer(job)
 
     def check_device(self) -> None:
-        """Raise Unsupported where there is no TF32."""
+        """Raise Unsupported if there is no TF32."""
         if self.device != "cuda":
             raise Unsupported("TF32 is a format of CUDA devices; use `device: cuda`")
