@@ -12,7 +12,7 @@ from parity.adapters.torch.adapter import TorchAdapter
 
 
 class TorchCompile(TorchAdapter):
-    """`torch.compile` of each op as one graph; an op that it cannot compile entirely is unsupported, not run eagerly."""
+    """`torch.compile` of each op as one graph; an op that it cannot compile as a whole is unsupported."""
 
     def __init__(self, device: str, threads: int, mode: str = "compile", ranks: int = 1) -> None:
         # Otherwise Inductor starts processes that outlive a cell.
