@@ -10,12 +10,11 @@ from typing import Any, Literal
 
 import autograd.numpy as anp
 import numpy as np
-from numpy.typing import NDArray
 
 from parity.cases.draw import Normal, Shape
 from parity.cases.exact.matmul import matmul
 from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_shape
-from parity.cases.primitives import each, from_patches, part, patches, rows_of
+from parity.cases.primitives import each, from_patches, part, patches, take
 from parity.cases.windows import checked, common, images, n_windows, reaches
 
 IMPLIED = {"implied": True}
@@ -232,13 +231,8 @@ PADDINGS: Mapping[str, Literal["edge", "reflect", "wrap"]] = {
 def around_by(x: Any, pads: Iterable[tuple[int, int]], mode: Literal["edge", "reflect", "wrap"]) -> Any:
     """Images padded with their own elements."""
     for axis, pad in enumerate(pads, 2):
-        x = taken(x, np.pad(np.arange(x.shape[axis]), pad, mode=mode), axis)
+        x = take(x, np.pad(np.arange(x.shape[axis]), pad, mode=mode), axis)
     return x
-
-
-def taken(x: Any, index: NDArray[np.intp], axis: int) -> Any:
-    """np.take along an axis."""
-    return anp.swapaxes(rows_of(anp.swapaxes(x, 0, axis), index), 0, axis)
 
 
 def conv_variants(params: ConvParams, shapes: Mapping[str, Shape]) -> Iterable[Variant]:

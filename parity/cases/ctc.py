@@ -29,7 +29,7 @@ class CtcLossParams:
     reduction: Reduction = "mean"
 
 
-def moved(values: Array, n: int, fill: float) -> Array:
+def by_columns(values: Array, n: int, fill: float) -> Array:
     """values [rows, columns], `n` columns to the right, or to the left; `fill` comes in."""
     result = np.full_like(values, fill)
     result[:, max(n, 0) : values.shape[1] + min(n, 0)] = values[:, max(-n, 0) : values.shape[1] - max(n, 0)]
@@ -38,7 +38,7 @@ def moved(values: Array, n: int, fill: float) -> Array:
 
 def paths_to(states: Array, skips: Array) -> Array:
     """The logarithms [3, N, states] of what comes to each state: from itself, the one before, and over a blank."""
-    return np.stack([states, moved(states, 1, NEVER), np.where(skips, moved(states, 2, NEVER), NEVER)])
+    return np.stack([states, by_columns(states, 1, NEVER), np.where(skips, by_columns(states, 2, NEVER), NEVER)])
 
 
 def walked(emitted: Array, skips: Array, ends: Array) -> list[Array]:
@@ -71,7 +71,7 @@ def flows(g: Array, emitted: Array, skips: Array, ends: Array) -> Array:
         powers = np.exp(paths_to(walk[step - 1], skips) - paths_to(walk[step - 1], skips).max(axis=0))
         same, before, skipped = powers / powers.sum(axis=0) * going
         result[step] = going
-        g = (g - going) + same + moved(before, -1, 0) + moved(skipped, -2, 0)
+        g = (g - going) + same + by_columns(before, -1, 0) + by_columns(skipped, -2, 0)
     result[0] = np.where(np.arange(g.shape[1]) < 2, g, 0)
     return result
 
@@ -86,7 +86,7 @@ def flows_both_ways(g: Array, emitted: Array, skips: Array, ends: Array) -> Arra
         inside = step < ends[:, None]
         result[step] = np.where(inside, np.exp(walk[step] + back), 0)
         onward = back + emitted[step]
-        paths = np.stack([onward, moved(onward, -1, NEVER), moved(np.where(skips, onward, NEVER), -2, NEVER)])
+        paths = np.stack([onward, by_columns(onward, -1, NEVER), by_columns(np.where(skips, onward, NEVER), -2, NEVER)])
         largest = paths.max(axis=0)
         back = np.where(inside, np.log(np.sum(np.exp(paths - largest), axis=0)) + largest, back)
     result[0] = np.where(np.arange(g.shape[1]) < 2, np.exp(walk[0] + back), 0)

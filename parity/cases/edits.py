@@ -668,7 +668,7 @@ def with_number(edit: Edit, number: float) -> Edit:
     return replace(edit, value=(*edit.value[:-1], number) if edit.kind == READ else number)
 
 
-def moved(edit: Edit, program: Program, other: Program) -> Edit:
+def transferred(edit: Edit, program: Program, other: Program) -> Edit:
     """An edit of one program for another one, at the steps that compute the same there; IncompatibleError if there are
     none."""
     if [step.name for step in program.steps] == [step.name for step in other.steps]:

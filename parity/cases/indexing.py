@@ -95,7 +95,7 @@ def outside(like: Array, index: Array, axis: int) -> Array:
 
 
 @primitive
-def moved(index: Array, by: int, n: int, wrapped: bool) -> Array:
+def offset_by(index: Array, by: int, n: int, wrapped: bool) -> Array:
     """The index plus `by`, kept below `n` by wrapping around or by clipping; as it is for n = 0."""
     if not n:
         return index + by
@@ -153,7 +153,7 @@ def gather(
     """
     x, index = tensors["x"], tensors["index"]
     axis = axis_of(params.dim if dim is None else dim, x.shape)
-    index = moved(index, offset, x.shape[axis], wrapped) if offset else index
+    index = offset_by(index, offset, x.shape[axis], wrapped) if offset else index
     return {"y": GATHERS[repeated](x, index, axis)}
 
 
@@ -173,7 +173,7 @@ def scatter_add(
     """
     x, index, src = tensors["x"], tensors["index"], tensors["src"]
     axis = axis_of(params.dim if dim is None else dim, x.shape)
-    index = moved(index, offset, x.shape[axis], wrapped) if offset else index
+    index = offset_by(index, offset, x.shape[axis], wrapped) if offset else index
     like = getval(x)
     if repeated in ("overwritten", "once"):
         values = gathered(x, index, axis) + src if repeated == "once" else src
@@ -195,7 +195,7 @@ def index_select(
     """The slices of x along `dim` that the index [n] names, in its order. Else as gather."""
     x, index = tensors["x"], tensors["index"]
     axis = axis_of(params.dim, x.shape)
-    index = moved(index, offset, x.shape[axis], wrapped) if offset else index
+    index = offset_by(index, offset, x.shape[axis], wrapped) if offset else index
     return {"y": anp.swapaxes(ROWS[repeated](anp.swapaxes(x, 0, axis), index), 0, axis)}
 
 
@@ -216,7 +216,10 @@ def sort(
     axis = axis_of(params.dim if dim is None else dim, x.shape)
     order = ordering(getval(x), axis, params.descending)
     indices = ranks_of(order, axis) if ranks else order
-    return {"y": GATHERS[backward](x, order, axis), "indices": moved(indices, first, 0, False) if first else indices}
+    return {
+        "y": GATHERS[backward](x, order, axis),
+        "indices": offset_by(indices, first, 0, False) if first else indices,
+    }
 
 
 def topk(tensors: Mapping[str, Any], params: TopkParams, *, first: int = 0, backwards: bool = False) -> dict[str, Any]:
@@ -226,7 +229,7 @@ def topk(tensors: Mapping[str, Any], params: TopkParams, *, first: int = 0, back
     order = ordering(getval(x), axis, params.largest)
     order = part(order, along(axis, slice(params.k)))
     order = part(order, along(axis, slice(None, None, -1))) if backwards else order
-    return {"y": gathered(x, order, axis), "indices": moved(order, first, 0, False) if first else order}
+    return {"y": gathered(x, order, axis), "indices": offset_by(order, first, 0, False) if first else order}
 
 
 def along(axis: int, which: slice) -> tuple[slice, ...]:

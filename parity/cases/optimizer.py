@@ -299,16 +299,16 @@ def rmsprop(
     eps_inside: bool = False,
     lr_inside: bool = False,
     alpha_dtype: str | None = None,
-    moved: bool = False,
+    lerp: bool = False,
 ) -> dict[str, Any]:
     """RMSprop (Tieleman and Hinton, 2012; centered: Graves, 2013). `eps_inside` adds eps under the root, `lr_inside`
-    keeps the rate in the momentum buffer; `moved` writes the averages as m + (1 - beta) * (g - m)."""
+    keeps the rate in the momentum buffer; `lerp` writes the averages as m + (1 - beta) * (g - m)."""
     param, grad = decayed(tensors, params.lr, params.weight_decay, decoupled=decoupled)
     alpha = kept(params.alpha, alpha_dtype)
     before = tensors["square_avg"]
     square_avg = (
         before + (1.0 - alpha) * (np.square(grad) - before)
-        if moved
+        if lerp
         else alpha * before + (1.0 - alpha) * np.square(grad)
     )
     state, spread = {"square_avg": square_avg}, square_avg
@@ -494,7 +494,7 @@ RMSPROP = Op(
     infer_shapes=layout_with(rmsprop_states),
     reference=rmsprop,
     variants=rmsprop_variants,
-    forms=({"moved": True},),
+    forms=({"lerp": True},),
     fits=(EPS,),
     grad_outputs=(),
 )

@@ -44,7 +44,7 @@ def rounded_otherwise(rng: np.random.Generator) -> Functions:
     larger operand). So the remainder of a cancellation differs from run to run, even if an operand does not, such as a
     tanh near 1. An exact cancellation stays zero: an element that equals its group's mean has no error."""
 
-    def moved(function: Callable[..., Any], size: Callable[..., Any]) -> Callable[..., Any]:
+    def perturbed(function: Callable[..., Any], size: Callable[..., Any]) -> Callable[..., Any]:
         def result(*operands: Any) -> Any:
             values = function(*operands)
             if getattr(values, "dtype", np.dtype(int)).kind != "f":
@@ -59,8 +59,8 @@ def rounded_otherwise(rng: np.random.Generator) -> Functions:
     def larger(values: Any, one: Any, other: Any) -> Any:
         return np.where(values == 0, 0, np.maximum(one, other))
 
-    sums = {function: moved(function, larger) for function in SUMS}
-    return sums | {function: moved(function, lambda values, *_: values) for function in APPROXIMATE}
+    sums = {function: perturbed(function, larger) for function in SUMS}
+    return sums | {function: perturbed(function, lambda values, *_: values) for function in APPROXIMATE}
 
 
 def composed_in(dtype: str) -> Functions:

@@ -8,6 +8,7 @@ from functools import cache
 from math import factorial
 from typing import Any
 
+import autograd.numpy as anp
 import numpy as np
 from autograd.extend import defvjp
 from autograd.tracer import getval
@@ -84,6 +85,11 @@ def whole(values: Array, n: int) -> NDArray[np.intp]:
 def rows_of(matrix: Array, index: NDArray[np.int64]) -> Array:
     """matrix[index] along the first axis."""
     return np.asarray(matrix[index])
+
+
+def take(x: Any, index: NDArray[np.intp], axis: int) -> Any:
+    """np.take along an axis."""
+    return anp.swapaxes(rows_of(anp.swapaxes(x, 0, axis), index), 0, axis)
 
 
 @primitive

@@ -168,19 +168,6 @@ class Program:
         options = {name: (index, number(name)) for name, (index, _) in self.options.items()}
         return self if options == self.options else replace(self, options=options)
 
-    def step(self, label: str) -> Step:
-        """The step whose result has this label; KeyError unless there is exactly one."""
-        matching = [step for step in self.steps if step.label == label]
-        if len(matching) != 1:
-            raise KeyError(f"{len(matching)} steps are called {label!r}")
-        return matching[0]
-
-    def with_step(self, changed: Step) -> Program:
-        """The program with the step of the same number replaced."""
-        if all(step.index != changed.index for step in self.steps):
-            raise KeyError(f"there is no step {changed.index}")
-        return replace(self, steps=tuple(changed if s.index == changed.index else s for s in self.steps))
-
     def reach(self, outputs: Collection[str]) -> set[int]:
         """The positions of the steps that these outputs depend on."""
         wanted = {self.outputs[name] for name in outputs}

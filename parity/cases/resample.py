@@ -84,31 +84,31 @@ Tap = tuple[Any, Any]
 """The index of an element along an axis, a whole number, and its weight (None: 1)."""
 
 
-def nearest_taps(position: Any, n: int, rounding: Callable[[Any], Any] = anp.floor) -> list[Tap]:
+def nearest_taps(point: Any, n: int, rounding: Callable[[Any], Any] = anp.floor) -> list[Tap]:
     """The one of n elements that a rounding selects."""
-    return [(whole(rounding(position), n), None)]
+    return [(whole(rounding(point), n), None)]
 
 
 ROUNDINGS: Mapping[str, Callable[[Any], Any]] = {
     "floor": anp.floor,
-    "round_prefer_ceil": lambda position: anp.floor(position + 0.5),
-    "round_prefer_floor": lambda position: anp.ceil(position - 0.5),
+    "round_prefer_ceil": lambda point: anp.floor(point + 0.5),
+    "round_prefer_floor": lambda point: anp.ceil(point - 0.5),
 }
 """ONNX's nearest_mode (Resize)."""
 
 
-def linear_taps(position: Any, n: int, narrowed: bool = False) -> list[Tap]:
-    """The two elements around a position; with `narrowed` weights they are in float32."""
-    low = anp.floor(position)
-    share, first = position - low, whole(low, n)
+def linear_taps(point: Any, n: int, narrowed: bool = False) -> list[Tap]:
+    """The two elements around a point; with `narrowed` weights they are in float32."""
+    low = anp.floor(point)
+    share, first = point - low, whole(low, n)
     return [(first, narrow(1 - share, "float32") if narrowed else 1 - share), (first + 1, share)]
 
 
-def cubic_taps(position: Any, n: int, a: float = CUBIC, within: bool = False) -> list[Tap]:
-    """The four elements around a position (Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981,
+def cubic_taps(point: Any, n: int, a: float = CUBIC, within: bool = False) -> list[Tap]:
+    """The four elements around a point (Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981,
     equation 4); with `within` those outside have no weight, and the others' sum is 1 (ONNX's exclude_outside)."""
-    low = anp.floor(position)
-    share, first = position - low, whole(low, n)
+    low = anp.floor(point)
+    share, first = point - low, whole(low, n)
 
     def near(t: Any) -> Any:
         return ((a + 2) * t - (a + 3)) * t * t + 1
@@ -155,12 +155,10 @@ def interpolate(
     for axis, (m, scale) in enumerate(zip(size, scales, strict=True), 2):
         n = x.shape[axis]
         ratio = (n, m) if scale is None or by_size else (1 / scale, 1)
-        position = TRANSFORMS[transform or own_transform(params)](
-            np.arange(m) * 1.0, AxisScale(x, n, m, ratio, narrowed)
-        )
+        point = TRANSFORMS[transform or own_transform(params)](np.arange(m) * 1.0, AxisScale(x, n, m, ratio, narrowed))
         if kind == "linear":
-            position = anp.where(position < 0, 0.0, position)
-        x = sampled(x, axis, taps(position, n))
+            point = anp.where(point < 0, 0.0, point)
+        x = sampled(x, axis, taps(point, n))
     return {"y": x}
 
 
@@ -174,23 +172,23 @@ def kind_of(params: InterpolateParams) -> str:
 def sampled(x: Any, axis: int, taps: Sequence[Tap]) -> Any:
     """The weighted sum of elements along an axis; those outside are the outermost ones."""
     rows, y = anp.swapaxes(x, 0, axis), None
-    for position, weight in taps:
-        values = rows_of(rows, anp.clip(position, 0, x.shape[axis] - 1))
+    for index, weight in taps:
+        values = rows_of(rows, anp.clip(index, 0, x.shape[axis] - 1))
         values = values if weight is None else values * anp.reshape(weight, (-1, *(1,) * (x.ndim - 1)))
         y = values if y is None else y + values
     return anp.swapaxes(y, 0, axis)
 
 
 TABLE = 1024
-"""TensorFlow's bicubic weights are those of positions in 1024ths (kTableSize,
+"""TensorFlow's bicubic weights are those of points in 1024ths (kTableSize,
 core/kernels/image/resize_bicubic_op.cc)."""
 
 
 @dataclass(frozen=True)
 class AxisScale:
-    """How positions along an axis are scaled: by `ratio` (two factors), or from m - 1 to n - 1; in the dtype of `like`.
+    """How points along an axis are scaled: by `ratio` (two factors), or from m - 1 to n - 1; in the dtype of `like`.
 
-    What is `narrowed` to float32: nothing, the `ratio`, or the position too (`place`), or that to the next entry of a
+    What is `narrowed` to float32: nothing, the `ratio`, or the point too (`place`), or that to the next entry of a
     `table`.
     """
 
@@ -200,37 +198,37 @@ class AxisScale:
     ratio: tuple[Any, Any]
     narrowed: str = ""
 
-    def scaled(self, positions: Any, ratio: tuple[Any, Any], shift: float = 0.0) -> Any:
-        """positions * ratio - shift."""
+    def scaled(self, points: Any, ratio: tuple[Any, Any], shift: float = 0.0) -> Any:
+        """points * ratio - shift."""
         one = scalar(1, self.like)
         if self.narrowed:
-            position = positions * narrow(one * ratio[0] / ratio[1], "float32")
+            point = points * narrow(one * ratio[0] / ratio[1], "float32")
         else:
-            position = positions * one * ratio[0] / ratio[1]
-        position = position - shift if shift else position
+            point = points * one * ratio[0] / ratio[1]
+        point = point - shift if shift else point
         if self.narrowed == "table":
-            return anp.floor(position * TABLE + 0.5) / TABLE
-        return narrow(position, "float32") if self.narrowed == "place" else position
+            return anp.floor(point * TABLE + 0.5) / TABLE
+        return narrow(point, "float32") if self.narrowed == "place" else point
 
 
-def half_pixel(positions: Any, scale: AxisScale) -> Any:
+def half_pixel(points: Any, scale: AxisScale) -> Any:
     """Centres at halves: both images cover the same area."""
-    return scale.scaled(positions + 0.5, scale.ratio, 0.5)
+    return scale.scaled(points + 0.5, scale.ratio, 0.5)
 
 
-def asymmetric(positions: Any, scale: AxisScale) -> Any:
+def asymmetric(points: Any, scale: AxisScale) -> Any:
     """Both images begin with the same centre."""
-    return scale.scaled(positions, scale.ratio)
+    return scale.scaled(points, scale.ratio)
 
 
-def align_corners(positions: Any, scale: AxisScale) -> Any:
+def align_corners(points: Any, scale: AxisScale) -> Any:
     """Both images begin and end with the same centres."""
-    return scale.scaled(positions, (scale.n - 1, max(scale.m - 1, 1)))
+    return scale.scaled(points, (scale.n - 1, max(scale.m - 1, 1)))
 
 
-def half_pixel_exact(positions: Any, scale: AxisScale) -> Any:
+def half_pixel_exact(points: Any, scale: AxisScale) -> Any:
     """The element that contains a centre."""
-    return scale.scaled(positions + 0.5, scale.ratio)
+    return scale.scaled(points + 0.5, scale.ratio)
 
 
 TRANSFORMS: Mapping[str, Callable[..., Any]] = {
@@ -279,10 +277,8 @@ def nearest_variants(own: str, lengths: Shape, size: Shape) -> Iterable[Variant]
 
     def elements(transform: str, rounding: str) -> str:
         pairs = zip(lengths, size, strict=True)
-        positions = (
-            (TRANSFORMS[transform](np.arange(m) * 1.0, AxisScale(np.ones(1), n, m, (n, m))), n) for n, m in pairs
-        )
-        return repr([np.clip(whole(ROUNDINGS[rounding](position), n), 0, n - 1).tolist() for position, n in positions])
+        points = ((TRANSFORMS[transform](np.arange(m) * 1.0, AxisScale(np.ones(1), n, m, (n, m))), n) for n, m in pairs)
+        return repr([np.clip(whole(ROUNDINGS[rounding](point), n), 0, n - 1).tolist() for point, n in points])
 
     seen = {elements(own, "floor")}
     for rounding, transform in product(ROUNDINGS, TRANSFORMS):
@@ -297,7 +293,7 @@ def nearest_variants(own: str, lengths: Shape, size: Shape) -> Iterable[Variant]
 OTHER_SIZE = "a size that is no multiple of the input's"
 
 
-# Samples at any position.
+# Samples at any point.
 
 
 def grid_sample_shapes(params: GridSampleParams, given: Mapping[str, Shape]) -> TensorShapes:
@@ -341,10 +337,10 @@ def grid_sample(
     taps = []
     for axis, n in enumerate(axes):
         along = coordinate(grid, axis if swapped else len(axes) - 1 - axis)
-        position = (along + 1) * (n - 1) * 0.5 if aligned else ((along + 1) * n - 1) * 0.5
+        point = (along + 1) * (n - 1) * 0.5 if aligned else ((along + 1) * n - 1) * 0.5
         if params.mode != "bicubic":
-            position = inside_of(position, n, padding, mirror)
-        axis_taps = samplers[params.mode](position, n)
+            point = inside_of(point, n, padding, mirror)
+        axis_taps = samplers[params.mode](point, n)
         if params.mode == "bicubic":
             axis_taps = [(whole(inside_of(at, n, padding, mirror), n), weight) for at, weight in axis_taps]
         taps.append([(at, weight, n) for at, weight in axis_taps])
@@ -368,20 +364,20 @@ def coordinate(grid: Any, which: int) -> Any:
     return anp.reshape(part(grid, (slice(None),) * (grid.ndim - 1) + (slice(which, which + 1),)), grid.shape[:-1])
 
 
-def inside_of(position: Any, n: int, padding: str, aligned: bool) -> Any:
-    """A position among n elements: the border's if it is outside, its mirror image, or with `zeros` itself."""
+def inside_of(point: Any, n: int, padding: str, aligned: bool) -> Any:
+    """A point among n elements: the border's if it is outside, its mirror image, or with `zeros` itself."""
     if padding == "zeros":
-        return position
+        return point
     if padding == "reflection":
-        position = reflected(position, *((0, n - 1) if aligned else (-0.5, n)))
-    return anp.where(position < 0, 0.0, anp.where(position > n - 1, scalar(n - 1, position), position))
+        point = reflected(point, *((0, n - 1) if aligned else (-0.5, n)))
+    return anp.where(point < 0, 0.0, anp.where(point > n - 1, scalar(n - 1, point), point))
 
 
-def reflected(position: Any, low: float, length: int) -> Any:
-    """A position reflected at both ends of an interval until it lies inside."""
+def reflected(point: Any, low: float, length: int) -> Any:
+    """A point reflected at both ends of an interval until it lies inside."""
     if length == 0:
-        return position * 0
-    far = anp.abs(position - low)
+        return point * 0
+    far = anp.abs(point - low)
     turns = anp.floor(far / length)
     rest = far - turns * length
     return anp.where(turns / 2 == anp.floor(turns / 2), rest, length - rest) + low
@@ -414,7 +410,7 @@ INTERPOLATE = Op(
 )
 GRID_SAMPLE = Op(
     name="grid_sample",
-    summary="images or volumes at the positions of a grid",
+    summary="images or volumes at the points of a grid",
     params=GridSampleParams,
     inputs=(Input("x", Normal(), differentiable=True), Input("grid", Uniform(-1.2, 1.2), differentiable=True)),
     infer_shapes=grid_sample_shapes,

@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 import autograd.numpy as anp
 import numpy as np
-from numpy.typing import NDArray
 
 from parity.cases.draw import Normal, Shape
 from parity.cases.indexing import axis_of, with_axes
 from parity.cases.op import CaseError, Input, Op, TensorShapes, Variant, require_x
-from parity.cases.primitives import rows_of
+from parity.cases.primitives import take
 
 X = (Input("x", Normal(), differentiable=True),)
 MODES: Mapping[str, Literal["reflect", "edge", "wrap", "symmetric"]] = {
@@ -56,11 +55,6 @@ class RollParams:
     dims: tuple[int, ...]
 
 
-def moved(x: Any, index: NDArray[Any], axis: int) -> Any:
-    """np.take along an axis."""
-    return anp.swapaxes(rows_of(anp.swapaxes(x, 0, axis), index), 0, axis)
-
-
 def pairs_of(pad: Sequence[int], ndim: int, first: bool = False) -> list[tuple[int, int]]:
     """The widths before and after each axis; pairs are those of the last axes in reverse, or of the `first`."""
     pairs = list(zip(pad[::2], pad[1::2], strict=True))
@@ -90,7 +84,7 @@ def pad(
         elif before or after:
             index = np.pad(np.arange(n), (before, after), mode=MODES[how])
         if index.shape != (n,) or before:
-            x = moved(x, index, axis)
+            x = take(x, index, axis)
     return {"y": x if inside.all() else anp.where(inside, x, 0.0 if ignored else params.value)}
 
 
@@ -167,7 +161,7 @@ def flip(tensors: Mapping[str, Any], params: FlipParams, *, dims: tuple[int, ...
     """x in reverse order along `dims`."""
     x = tensors["x"]
     for dim in params.dims if dims is None else dims:
-        x = moved(x, np.arange(x.shape[dim])[::-1], axis_of(dim, x.shape))
+        x = take(x, np.arange(x.shape[dim])[::-1], axis_of(dim, x.shape))
     return {"y": x}
 
 
@@ -177,7 +171,7 @@ def roll(
     """x moved around; with a `sign` of -1 in the other direction, along other `dims`."""
     x = tensors["x"]
     for shift, dim in zip(params.shifts, params.dims if dims is None else dims, strict=True):
-        x = moved(x, np.roll(np.arange(x.shape[dim]), sign * shift), axis_of(dim, x.shape))
+        x = take(x, np.roll(np.arange(x.shape[dim]), sign * shift), axis_of(dim, x.shape))
     return {"y": x}
 
 

@@ -80,13 +80,9 @@ class Trial:
         try:
             if edit.kind == RETURNED:
                 return self._returned(edit) if edit.function == name else None
-            return self._output(delta(self.program, edit), name)
+            return self.with_steps(delta(self.program, edit), name)
         except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError, MemoryError, IncompatibleError):
             return None
-
-    def with_steps(self, changed: Mapping[int, Sequence[Step]], name: str) -> Array | None:
-        """An output with other steps at some positions; None if they do not change it."""
-        return self._output(changed, name)
 
     def overflows(self, edit: Edit) -> bool:
         """Whether a value that an edit changes becomes infinite."""
@@ -120,8 +116,9 @@ class Trial:
             self._followers[key] = positions
         return self._followers[key]
 
-    def _output(self, changed: Mapping[int, Sequence[Step]], name: str, *, whole: bool = False) -> Array | None:
-        """The output; where a value has another shape, only if the `whole` program runs with it."""
+    def with_steps(self, changed: Mapping[int, Sequence[Step]], name: str, *, whole: bool = False) -> Array | None:
+        """An output with other steps at some positions; None if they do not change it. If a value gets another shape,
+        the `whole` program must run with it."""
         values, others = self._values.copy(), set[int]()
         for position in self._following(tuple(changed), "" if whole else name):
             index = self._indices[position]
@@ -140,7 +137,7 @@ class Trial:
                 others.add(index)
             shape, before = np.shape(values[index]), self._shapes[index]
             if shape != before and not whole and not can_replace(shape, before):
-                return self._output(changed, name, whole=True) if broadcast_together(shape, before) else None
+                return self.with_steps(changed, name, whole=True) if broadcast_together(shape, before) else None
         index = self.program.outputs[name]
         if index not in others or np.shape(values[index]) != self._shapes[index]:
             return None

@@ -47,10 +47,6 @@ class BuiltCase:
     compared: tuple[str, ...]
     memory: MemoryNeed
 
-    def with_case(self, plan: CasePlan) -> BuiltCase:
-        """A case that follows from this one; its size is bounded."""
-        return replace(self, plan=plan)
-
     def with_plan(self, **changes: Any) -> BuiltCase:
         """This case with another plan."""
         return replace(self, plan=replace(self.plan, **changes))
@@ -67,7 +63,7 @@ def build_cases(node: Node, scope: Scope) -> Iterator[BuiltCase]:
         for built in expanded(node, OpCase, scope, _build):
             yield built
             if built.plan.stress:
-                yield from map(built.with_case, stressed(built.plan, built.plan.definition))
+                yield from (replace(built, plan=plan) for plan in stressed(built.plan, built.plan.definition))
 
 
 def expanded(

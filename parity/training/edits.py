@@ -11,7 +11,7 @@ import numpy as np
 from autograd.tracer import getval
 from numpy.typing import NDArray
 
-from parity.cases.edits import Edit, edited, moved, replayed
+from parity.cases.edits import Edit, edited, replayed, transferred
 from parity.cases.op import CaseError, IncompatibleError, Op
 from parity.cases.oracle import IN_PAIRS, Functions, program_of
 from parity.cases.program import Program
@@ -52,7 +52,7 @@ class ProgramEdits:
     def _placed(self, edit: Edit, program: Program) -> tuple[Edit, ...]:
         """The edit of the same step of `program`; none if it has no such step (a first step may lack some)."""
         try:
-            return (moved(edit, self.program, program),)
+            return (transferred(edit, self.program, program),)
         except IncompatibleError:
             return ()
 

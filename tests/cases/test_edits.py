@@ -12,7 +12,7 @@ from parity.cases import OPS
 from parity.cases.candidates import detachments, edits_of, fits_of
 from parity.cases.edit_functions import running_matmul, running_sum
 from parity.cases.edit_words import described
-from parity.cases.edits import COSTS, FITTED, READ, RETURNED, Edit, edited, moved, with_number
+from parity.cases.edits import COSTS, FITTED, READ, RETURNED, Edit, edited, transferred, with_number
 from parity.cases.formula import formula
 from parity.cases.op import IncompatibleError
 from parity.cases.oracle import evaluate, program_of
@@ -192,11 +192,11 @@ def test_an_edit_moves_to_where_another_program_computes_the_same():
     first = replace(sgd, params=replace(sgd.params, step=1))
     later, start = program(sgd), program(first)
     position = next(p for p, s in enumerate(later.steps) if formula(later, s.index) == "grad + weight_decay * param")
-    there = moved(Edit((position,), "add", "kept", 0), later, start)
+    there = transferred(Edit((position,), "add", "kept", 0), later, start)
     assert formula(start, start.steps[there.positions[0]].index) == "grad + weight_decay * param"
     absent = next(p for p, s in enumerate(later.steps) if formula(later, s.index) == "1 - dampening")
     with pytest.raises(IncompatibleError):
-        moved(Edit((absent,), later.steps[absent].name, "kept", 0), later, start)
+        transferred(Edit((absent,), later.steps[absent].name, "kept", 0), later, start)
 
 
 def test_an_edit_fits_only_a_program_with_the_same_step():

@@ -180,12 +180,12 @@ class Choices:
         return np.asarray(np.where(jumps, again, 0.0))
 
     def _gradients(self, direction: Arrays, distance: float) -> Arrays:
-        moved, dtype = dict(self._inputs), next(iter(self._exact.values())).dtype
+        perturbed, dtype = dict(self._inputs), next(iter(self._exact.values())).dtype
         for name, shift in direction.items():
-            moved[name.removeprefix(GRADIENT)] = self._inputs[name.removeprefix(GRADIENT)] + distance * shift.astype(
-                dtype
-            )
-        return evaluate(self._case.definition, self._case.params, moved, dtype=dtype, outputs=tuple(self._exact))
+            perturbed[name.removeprefix(GRADIENT)] = self._inputs[
+                name.removeprefix(GRADIENT)
+            ] + distance * shift.astype(dtype)
+        return evaluate(self._case.definition, self._case.params, perturbed, dtype=dtype, outputs=tuple(self._exact))
 
     def _rounding(self, tensor: str, kinks: Mask, dtype: str) -> float:
         """The error of a careful implementation in a tensor, without its kinks."""
