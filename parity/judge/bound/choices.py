@@ -111,7 +111,7 @@ class Choices:
         self._case, self._inputs, self._oracle = case, inputs, oracle
         self._exact = {n: v for n, v in oracle.items() if n.startswith(GRADIENT) and n.removeprefix(GRADIENT) in inputs}
         self._roundoff = max((float(np.finfo(values.dtype).eps) for values in self._exact.values()), default=0.0)
-        self._unmoved: dict[str, Mapping[str, Envelope]] = {}
+        self._unperturbed: dict[str, Mapping[str, Envelope]] = {}
 
     def chosen(self, observed: Arrays, dtype: str, ranks: Arrays = MappingProxyType({})) -> Chosen | None:
         """What a backend chose; None if nothing in `observed` has a kink. `ranks`: those of `ranks_of`, by gradient."""
@@ -182,17 +182,16 @@ class Choices:
     def _gradients(self, direction: Arrays, distance: float) -> Arrays:
         perturbed, dtype = dict(self._inputs), next(iter(self._exact.values())).dtype
         for name, shift in direction.items():
-            perturbed[name.removeprefix(GRADIENT)] = self._inputs[
-                name.removeprefix(GRADIENT)
-            ] + distance * shift.astype(dtype)
+            tensor = name.removeprefix(GRADIENT)
+            perturbed[tensor] = self._inputs[tensor] + distance * shift.astype(dtype)
         return evaluate(self._case.definition, self._case.params, perturbed, dtype=dtype, outputs=tuple(self._exact))
 
     def _rounding(self, tensor: str, kinks: Mask, dtype: str) -> float:
         """The error of a careful implementation in a tensor, without its kinks."""
-        if dtype not in self._unmoved:
+        if dtype not in self._unperturbed:
             runs = EnvelopeRuns(self._case, dtype, self._inputs, self._oracle)
-            self._unmoved[dtype] = runs.envelopes(UNMOVED, tuple(self._exact))
-        errors = self._unmoved[dtype][tensor].errors
+            self._unperturbed[dtype] = runs.envelopes(UNMOVED, tuple(self._exact))
+        errors = self._unperturbed[dtype][tensor].errors
         return 0.0 if errors is None else size(errors[~kinks]).rms
 
     def _named(self, errors: Arrays, slack: Arrays, valid: Mapping[str, Mask]) -> str:
