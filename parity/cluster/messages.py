@@ -135,35 +135,35 @@ def encoded(reply: Reply) -> bytes:
         return msgspec.msgpack.encode(escaped(msgspec.to_builtins(reply, builtin_types=(bytes,))))
 
 
-class Strange(ValueError):  # noqa: N818 - describes the reply
+class InvalidReplyError(ValueError):
     """The reply cannot come from a worker of parity; the message says why."""
 
 
 def decoded(data: bytes, plan: Plan, shard: Shard) -> Reply:
-    """The reply to a shard of a plan; raises Strange if it is invalid or has rows or files of other cases."""
+    """The reply to a shard of a plan; raises InvalidReplyError if it is invalid or has rows or files of other cases."""
     try:
         reply = msgspec.msgpack.decode(data, type=Reply)
     except (msgspec.MsgspecError, TypeError) as error:
-        raise Strange(f"not a reply: {error}") from error
+        raise InvalidReplyError(f"not a reply: {error}") from error
     folders = {case.id: f"tensors/{folder_name(index, case)}" for index, case in shard}
     own = {case.id: [spec.name for spec in plan.of(case).backends] for _, case in shard}
     asked = sorted((case.id, dtype, name) for _, case in shard for dtype in case.dtypes for name in own[case.id])
     if sorted(row.key for row in reply.outcomes) != asked:
-        raise Strange("its outcomes are not those of its cases")
+        raise InvalidReplyError("its outcomes are not those of its cases")
     if not {*(row.case for row in reply.comparisons), *(row.case for row in reply.diagnoses)} <= own.keys():
-        raise Strange("its rows are not those of its cases")
+        raise InvalidReplyError("its rows are not those of its cases")
     if not {row.name for row in reply.backends} <= {spec.name for spec in plan.backends}:
-        raise Strange("its backends are not those of the run")
+        raise InvalidReplyError("its backends are not those of the run")
     if not all(is_inside(name) for name in reply.lost):
-        raise Strange("its files are not those of a run")
+        raise InvalidReplyError("its files are not those of a run")
     for case, folder in reply.folders.items():
         if folders.get(case) != folder:
-            raise Strange(f"{folder!r} is not the folder of {case!r}")
+            raise InvalidReplyError(f"{folder!r} is not the folder of {case!r}")
     for name in reply.tensors:
         parts = PurePosixPath(name).parts
         is_ours = "/".join(parts[:2]) in reply.folders.values() and 2 < len(parts) <= MAX_DEPTH
         if not is_ours or not is_inside(name) or not name.endswith(".npy"):
-            raise Strange(f"{name[:200]!r} is not a file of its cases")
+            raise InvalidReplyError(f"{name[:200]!r} is not a file of its cases")
     return reply
 
 

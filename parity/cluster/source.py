@@ -20,8 +20,8 @@ from distributed import KilledWorker
 from distributed.comm import get_address_host
 
 from parity.cluster.connection import Cluster, ClusterError
-from parity.cluster.messages import Reply, Strange, decoded, order_of, work_of
-from parity.cluster.worker import BackendsPlugin, Unequal, run_shard
+from parity.cluster.messages import InvalidReplyError, Reply, decoded, order_of, work_of
+from parity.cluster.worker import BackendsPlugin, VersionMismatchError, run_shard
 from parity.config.plan import CasePlan, Plan
 from parity.engine import Announced, EngineOptions, Event, ShardFinished
 from parity.engine.engine import Idle
@@ -173,7 +173,7 @@ class _Run:
         part, _, _ = self.running.pop(future.key)
         try:
             reply = decoded(data, self.plan, part.cases)
-        except Strange as error:
+        except InvalidReplyError as error:
             yield from self.failed(part, error)
             return
         self.check(reply)
@@ -192,7 +192,7 @@ class _Run:
 
     def failed(self, part: Part, error: BaseException | None) -> Iterator[Event]:
         """A part failed: retry its cases one by one; a single case gets an outcome that says how it failed."""
-        if isinstance(error, Unequal | ModuleNotFoundError):
+        if isinstance(error, VersionMismatchError | ModuleNotFoundError):
             raise unlike_the_host(error) from error
         if len(part.cases) > 1:
             self.waiting.extendleft(Part((case,)) for case in reversed(part.cases))

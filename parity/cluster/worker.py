@@ -38,16 +38,16 @@ MOST_IN_MEMORY = 64 << 20
 a small cell."""
 
 
-class Unequal(Exception):  # noqa: N818 - describes the worker
+class VersionMismatchError(Exception):
     """This worker has other versions than the host; the message says which."""
 
 
-class Dismissed(Exception):  # noqa: N818 - not an error of the shard
+class RunEndedError(Exception):
     """The run has ended."""
 
 
 def run_shard(name: str, work: Work) -> bytes:
-    """The task: run the cases, and return the encoded reply; raises Unequal."""
+    """The task: run the cases, and return the encoded reply; raises VersionMismatchError."""
     plugin: Any = get_worker().plugins[name]
     return encoded(plugin.run(work))
 
@@ -88,10 +88,12 @@ class BackendsPlugin(WorkerPlugin):  # type: ignore[misc]
                 self._pool = None
 
     def run(self, work: Work) -> Reply:
-        """Run a shard; raises Unequal, or any error of parity itself."""
+        """Run a shard; raises VersionMismatchError, or any error of parity itself."""
         for part, version in versions().items():
             if self._order.versions[part] != version:
-                raise Unequal(f"{part} is {version} on the worker {self._address}, {self._order.versions[part]} here")
+                raise VersionMismatchError(
+                    f"{part} is {version} on the worker {self._address}, {self._order.versions[part]} here"
+                )
         self._timer.cancel()
         with self._lock:
             if self._pool is None:
@@ -144,7 +146,7 @@ class _WarmPool:
         # It has the methods of a store that recording cases needs.
         state = RunState(plan, run_dir, (), self._options, store=rows)  # type: ignore[arg-type]
         events = Dispatcher(plan, cases, self._pool, run_dir / "tensors").events()
-        for _ in follow(state, until(ended, events), Nobody()):
+        for _ in follow(state, until(ended, events), NullObserver()):
             pass
         self._backends |= state.backends
         return rows, state
@@ -187,14 +189,14 @@ def input_bytes(work: Work) -> int:
 
 
 def until(ended: threading.Event, events: Iterator[Event]) -> Iterator[Event]:
-    """The events; raises Dismissed as soon as the run has ended, when backends no longer answer."""
+    """The events; raises RunEndedError as soon as the run has ended, when backends no longer answer."""
     for event in events:
         if ended.is_set():
-            raise Dismissed("the run has ended")
+            raise RunEndedError("the run has ended")
         yield event
 
 
-class Nobody:
+class NullObserver:
     """Observes nothing."""
 
     def on_event(self, event: Event, comparisons: Sequence[Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.markers import ONEFLOW_GRAPH
-from tests.training.requests import Desk, desk, desks
+from tests.training.requests import TrainingClient, client, clients
 
 pytestmark = pytest.mark.frameworks
 
@@ -105,11 +105,11 @@ Answer = Callable[["OpExample", str], dict[str, np.ndarray]]
 def answer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
     """Outputs and gradients of a backend, whose worker is started once."""
     adapter, _, mode = request.param.partition(":")
-    with desks(lambda: tmp_path_factory.mktemp("ops")) as desk_of:
-        yield lambda example, dtype: answered(desk_of(adapter, mode or "eager"), example, dtype)
+    with clients(lambda: tmp_path_factory.mktemp("ops")) as client_of:
+        yield lambda example, dtype: answered(client_of(adapter, mode or "eager"), example, dtype)
 
 
-def answered(d: Desk, example: OpExample, dtype: str) -> dict[str, np.ndarray]:
+def answered(d: TrainingClient, example: OpExample, dtype: str) -> dict[str, np.ndarray]:
     """Outputs and gradients of a worker; every upstream gradient is 1."""
     paths = {name: d.folder / f"{i}.npy" for i, name in enumerate([*example.inputs, "y"])}
     wanted = reference(example, dtype)
@@ -168,7 +168,7 @@ def test_a_users_parts_take_part_in_a_composed_op(tmp_path: Path) -> None:
         "def scaled_dot_product_attention(query, key, value):\n    return value\n"
     )
     example = EXAMPLES["heads"]
-    with desk(tmp_path, "torch", ops=ops) as d:
+    with client(tmp_path, "torch", ops=ops) as d:
         found = answered(d, example, "float64")["y"]
     given = {name: torch.from_numpy(array) for name, array in example.inputs.items()}
     value = 2 * F.linear(given["x"], given["v_proj.weight"], given["v_proj.bias"])
@@ -179,5 +179,5 @@ def test_a_users_parts_take_part_in_a_composed_op(tmp_path: Path) -> None:
 def test_half_of_the_parts_are_not_the_users_op(tmp_path: Path) -> None:
     ops = "def linear(x, weight, bias):\n    return x @ weight.T + bias\n"
     refused = pytest.raises(AssertionError, match=r"my_ops\.py has no multi_head_attention")
-    with desk(tmp_path, "torch", ops=ops) as d, refused:
+    with client(tmp_path, "torch", ops=ops) as d, refused:
         answered(d, EXAMPLES["heads"], "float32")

@@ -23,7 +23,7 @@ from parity.training.spec import Clip, Group, Schedule, Training, message
 from tests.conftest import CONFIGS, Finished, call, processes_with, waited_for
 from tests.markers import ONEFLOW_GRAPH
 from tests.training.examples import preset, training
-from tests.training.requests import Desk, DeskOf, desk, desks, drawn
+from tests.training.requests import ClientOf, TrainingClient, client, clients, drawn
 
 SGD = {"lr": 0.05, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.01, "nesterov": False}
 ADAMW = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
@@ -131,16 +131,18 @@ TRAINED = [
 
 
 @pytest.fixture(scope="module")
-def desk_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeskOf]:
+def client_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientOf]:
     """The worker of an adapter in a mode, started once for all tests."""
-    with desks(lambda: tmp_path_factory.mktemp("modes")) as of:
+    with clients(lambda: tmp_path_factory.mktemp("modes")) as of:
         yield of
 
 
-def both(desk_of: DeskOf, adapter: str, mode: str, case: Training) -> list[tuple[dict[str, Any], dict[str, Any], Any]]:
+def both(
+    client_of: ClientOf, adapter: str, mode: str, case: Training
+) -> list[tuple[dict[str, Any], dict[str, Any], Any]]:
     """Curves, the last record, and curves after going on from a stored state: eager first, then the mode."""
     found = []
-    for d in (desk_of(adapter, "eager"), desk_of(adapter, mode)):
+    for d in (client_of(adapter, "eager"), client_of(adapter, mode)):
         d.train(case)
         curves, record = d.steps(STEPS), d.record(STEPS)
         state = d.state()
@@ -155,8 +157,8 @@ def both(desk_of: DeskOf, adapter: str, mode: str, case: Training) -> list[tuple
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize(("adapter", "mode", "name"), TRAINED)
-def test_a_training_in_a_mode_is_the_eager_one(desk_of: DeskOf, adapter: str, mode: str, name: str) -> None:
-    eager, other = both(desk_of, adapter, mode, GRAPH[name])
+def test_a_training_in_a_mode_is_the_eager_one(client_of: ClientOf, adapter: str, mode: str, name: str) -> None:
+    eager, other = both(client_of, adapter, mode, GRAPH[name])
     for mine, theirs in ((eager[0], other[0]), (eager[2], other[2])):
         np.testing.assert_array_equal(theirs["rows"], mine["rows"])
         np.testing.assert_allclose(theirs["lr"], mine["lr"], rtol=1e-6)
@@ -169,14 +171,14 @@ def test_a_training_in_a_mode_is_the_eager_one(desk_of: DeskOf, adapter: str, mo
 
 
 @pytest.mark.frameworks
-def test_autocast_is_felt_in_a_training(desk_of: DeskOf) -> None:
-    eager, other = both(desk_of, "torch", "amp-bf16", mlp())
+def test_autocast_is_felt_in_a_training(client_of: ClientOf) -> None:
+    eager, other = both(client_of, "torch", "amp-bf16", mlp())
     difference = np.abs(other[1]["output"] - eager[1]["output"]).max() / np.abs(eager[1]["output"]).max()
     assert 2**-12 < difference < 2**-5
     assert other[1]["output"].dtype == np.float32
 
 
-def refused(d: Desk, case: Training, dtype: str = "float32") -> tuple[str, str]:
+def refused(d: TrainingClient, case: Training, dtype: str = "float32") -> tuple[str, str]:
     """The outcome of the first step, and the message."""
     given = drawn(case, d.folder, (dtype,)).message
     reply, _ = d.ask("train", spec=message(case), dtype=dtype, perturbed=0, memory=1 << 27, **given)
@@ -206,16 +208,16 @@ UNSUPPORTED = [
 @pytest.mark.frameworks
 @pytest.mark.parametrize(("adapter", "mode", "case", "dtype", "reason"), UNSUPPORTED)
 def test_a_mode_that_cannot_train_this_says_so(
-    desk_of: DeskOf, adapter: str, mode: str, case: Training, dtype: str, reason: str
+    client_of: ClientOf, adapter: str, mode: str, case: Training, dtype: str, reason: str
 ) -> None:
-    outcome, text = refused(desk_of(adapter, mode), case, dtype)
+    outcome, text = refused(client_of(adapter, mode), case, dtype)
     assert outcome == "unsupported", text
     assert reason in text
 
 
 @pytest.mark.frameworks
 def test_nothing_can_take_the_place_of_what_a_graph_does(tmp_path: Path) -> None:
-    with desk(tmp_path, "oneflow", "def zero_grad(parameters):\n    pass\n", mode="graph") as d:
+    with client(tmp_path, "oneflow", "def zero_grad(parameters):\n    pass\n", mode="graph") as d:
         outcome, text = refused(d, mlp())
     assert (outcome, "OneFlow's own zero_grad" in text) == ("unsupported", True)
 
@@ -245,8 +247,8 @@ def test_a_graph_that_cannot_be_built_costs_one_cell(parity_run: Run, tmp_path: 
 
 @pytest.mark.frameworks
 @pytest.mark.slow
-def test_a_compiler_leaves_no_process_behind(desk_of: DeskOf) -> None:
-    d = desk_of("torch", "compile")
+def test_a_compiler_leaves_no_process_behind(client_of: ClientOf) -> None:
+    d = client_of("torch", "compile")
     d.train(GRAPH["accumulated"])
     d.steps(1)
     assert d.worker.process.pid in processes_with(COOKIE, d.worker.process.cookie)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from parity.cluster import ClusterError
-from parity.cluster.messages import Reply, Strange, decoded, encoded, order_of, placed, restored, work_of
+from parity.cluster.messages import InvalidReplyError, Reply, decoded, encoded, order_of, placed, restored, work_of
 from parity.cluster.source import Part, _Run, lost_case, resources_of
 from parity.config import load_plan
 from parity.engine import EngineOptions
@@ -109,13 +109,13 @@ FOLDER = "tensors/0000-first"
 )
 def test_a_strange_reply_is_refused(plan, changes):
     [shard] = shards(plan)
-    with pytest.raises(Strange):
+    with pytest.raises(InvalidReplyError):
         decoded(encoded(reply_to(plan, shard, **{"folders": {"first": FOLDER}, **changes})), plan, shard)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", msgspec.msgpack.encode({"worker": 1}), pickle.dumps(Part(()))])
 def test_what_is_no_reply_is_refused(plan, data):
-    with pytest.raises(Strange):
+    with pytest.raises(InvalidReplyError):
         decoded(data, plan, next(iter(shards(plan))))
 
 

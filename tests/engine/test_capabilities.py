@@ -10,7 +10,7 @@ from parity.config.plan import BackendSpec
 from parity.environments import resolve
 from tests.conftest import user_config
 from tests.training.examples import preset
-from tests.training.requests import desk
+from tests.training.requests import client
 from tests.training.trainer_checks import SGD, answer_to
 
 LINEAR = "{id: lin, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 7]}}}"
@@ -101,7 +101,7 @@ def test_a_training_needs_gradients_and_a_dtype(tmp_path):
     refusals = {"DIFFERENTIABLE = False\n": "needs gradients", "DTYPES = ['float64']\n": "supports only float64"}
     for number, (text, reason) in enumerate(refusals.items()):
         ops = f"{text}\ndef batch(rows):\n    return rows\n"
-        with desk(tmp_path / str(number), "numpy", ops=ops) as found:
+        with client(tmp_path / str(number), "numpy", ops=ops) as found:
             reply = answer_to(found, preset("mlp", options=SGD))
         assert (reply["outcome"], reason in reply["message"]) == ("unsupported", True), reply
 

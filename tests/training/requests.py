@@ -34,7 +34,7 @@ WANTED = (
 
 
 @dataclass
-class Desk:
+class TrainingClient:
     """A worker with a folder for its training."""
 
     worker: Worker
@@ -81,7 +81,7 @@ def drawn(training: Training, folder: Path, dtypes: tuple[str, ...] = ("float32"
 
 
 @contextmanager
-def desk(folder: Path, adapter: str = "torch", ops: str | None = None, **spec: Any) -> Iterator[Desk]:
+def client(folder: Path, adapter: str = "torch", ops: str | None = None, **spec: Any) -> Iterator[TrainingClient]:
     """A worker of an adapter; `ops` is the text of a file of user ops."""
     folder.mkdir(exist_ok=True)
     path = None
@@ -91,25 +91,25 @@ def desk(folder: Path, adapter: str = "torch", ops: str | None = None, **spec: A
     log = RunLog(folder / "log.txt")
     workers = Workers(EngineOptions(), WANTED, log, lambda _: None)
     try:
-        yield Desk(workers.take(BackendSpec(adapter, adapter, ops=path, **spec)), folder)
+        yield TrainingClient(workers.take(BackendSpec(adapter, adapter, ops=path, **spec)), folder)
     finally:
         workers.close()
         log.close()
 
 
-DeskOf = Callable[[str, str], Desk]
+ClientOf = Callable[[str, str], TrainingClient]
 
 
 @contextmanager
-def desks(new_folder: Callable[[], Path]) -> Iterator[DeskOf]:
+def clients(new_folder: Callable[[], Path]) -> Iterator[ClientOf]:
     """The worker of an adapter in a mode, started once for all who ask, and anew where it has died."""
-    running: dict[tuple[str, str], Desk] = {}
+    running: dict[tuple[str, str], TrainingClient] = {}
     with ExitStack() as stack:
 
-        def desk_of(adapter: str, mode: str) -> Desk:
+        def client_of(adapter: str, mode: str) -> TrainingClient:
             known = running.get((adapter, mode))
             if known is None or not known.worker.process.alive:
-                running[adapter, mode] = stack.enter_context(desk(new_folder(), adapter, mode=mode))
+                running[adapter, mode] = stack.enter_context(client(new_folder(), adapter, mode=mode))
             return running[adapter, mode]
 
-        yield desk_of
+        yield client_of

@@ -16,7 +16,7 @@ from parity.engine.process import COOKIE, WorkerError
 from parity.training.spec import Clip, Training, message
 from tests.conftest import processes_with, waited_for
 from tests.training.examples import preset, training
-from tests.training.requests import Desk, desk, drawn
+from tests.training.requests import TrainingClient, client, drawn
 
 SGD = {"lr": 0.05, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.01, "nesterov": False}
 MLP = [{"linear": {"out_features": 8}}, {"activation": "tanh"}, {"linear": {"out_features": 4}}]
@@ -28,22 +28,24 @@ def mlp(**more: Any) -> Training:
     return training(MLP, BLOBS, **{"options": SGD, "steps": 4, **more})
 
 
-def alive(d: Desk) -> int:
+def alive(d: TrainingClient) -> int:
     """How many processes carry a worker's cookie."""
     return len(processes_with(COOKIE, d.worker.process.cookie))
 
 
 @pytest.fixture(scope="module", params=["torch", "paddle", "oneflow"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Desk, Desk]]:
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[TrainingClient, TrainingClient]]:
     """A worker of a framework in one process, and one of two ranks."""
     folder = tmp_path_factory.mktemp("ranks")
-    with desk(folder / "one", request.param) as one, desk(folder / "two", request.param, ranks=2) as two:
+    with client(folder / "one", request.param) as one, client(folder / "two", request.param, ranks=2) as two:
         yield one, two
 
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_two_ranks_take_the_steps_of_one(pair: tuple[Desk, Desk], accumulation: int) -> None:
+def test_two_ranks_take_the_steps_of_one(pair: tuple[TrainingClient, TrainingClient], accumulation: int) -> None:
     case = mlp(accumulation=accumulation, clip=Clip("norm", 0.3))
     curves, records = [], []
     for d in pair:
@@ -61,7 +63,7 @@ def test_two_ranks_take_the_steps_of_one(pair: tuple[Desk, Desk], accumulation: 
 
 
 @pytest.mark.frameworks
-def test_ranks_go_on_from_a_stored_state(pair: tuple[Desk, Desk]) -> None:
+def test_ranks_go_on_from_a_stored_state(pair: tuple[TrainingClient, TrainingClient]) -> None:
     two = pair[1]
     two.train(mlp())
     two.steps(2)
@@ -73,7 +75,7 @@ def test_ranks_go_on_from_a_stored_state(pair: tuple[Desk, Desk]) -> None:
 
 
 @pytest.mark.frameworks
-def test_batch_norm_sees_a_rank_s_own_rows(pair: tuple[Desk, Desk]) -> None:
+def test_batch_norm_sees_a_rank_s_own_rows(pair: tuple[TrainingClient, TrainingClient]) -> None:
     one, two = pair
     for d in pair:
         d.train(preset("cnn", options=SGD))
@@ -84,7 +86,7 @@ def test_batch_norm_sees_a_rank_s_own_rows(pair: tuple[Desk, Desk]) -> None:
 
 
 @pytest.mark.frameworks
-def test_an_op_is_no_matter_of_ranks(pair: tuple[Desk, Desk]) -> None:
+def test_an_op_is_no_matter_of_ranks(pair: tuple[TrainingClient, TrainingClient]) -> None:
     names = ("tensors", "params", "grad_outputs")
     given: dict[str, Any] = {"cell": 1, "op": "linear", "dtype": "float32", "absent": [], "droppable": [], "lists": []}
     given |= {
@@ -104,7 +106,7 @@ def test_an_op_is_no_matter_of_ranks(pair: tuple[Desk, Desk]) -> None:
 
 
 @pytest.mark.frameworks
-def test_float64_in_ranks(pair: tuple[Desk, Desk]) -> None:
+def test_float64_in_ranks(pair: tuple[TrainingClient, TrainingClient]) -> None:
     two = pair[1]
     given = drawn(mlp(), two.folder, ("float64",)).message
     reply, _ = two.ask("train", spec=message(mlp()), dtype="float64", perturbed=0, memory=1 << 27, **given)
@@ -115,7 +117,7 @@ def test_float64_in_ranks(pair: tuple[Desk, Desk]) -> None:
 
 def taken(folder: Path, adapter: str, ops: str, timeout_s: float = 60.0) -> dict[str, Any]:
     """The reply to a request for three steps of two ranks with these user ops; nothing of them may stay behind."""
-    with desk(folder, adapter, ops, ranks=2) as two:
+    with client(folder, adapter, ops, ranks=2) as two:
         two.train(mlp())
         reply, _ = two.worker.ask({"do": "steps", "count": 3}, timeout_s)
         assert two.worker.process.alive == (reply["outcome"] == "ok")
@@ -150,7 +152,7 @@ def leave():
 
 @pytest.mark.frameworks
 def test_a_rank_that_dies_between_two_requests_is_named(tmp_path: Path) -> None:
-    with desk(tmp_path, "torch", LEAVES, ranks=2) as two:
+    with client(tmp_path, "torch", LEAVES, ranks=2) as two:
         two.train(mlp())
         assert two.ask("steps", count=1)[0]["outcome"] == "ok"
         assert alive(two) == 3
@@ -188,7 +190,7 @@ def test_a_shard_of_the_user_s_is_seen_in_the_rows_and_ranks_that_do_not_hold_th
     ops = "import os\n\ndef clip_grad_norm(grads, **options):\n"
     ops += "    return {'grads': [g * (1 + int(os.environ['RANK'])) for g in grads]}\n"
     ops += "\ndef shard(rows, rank, ranks):\n    return rows[: len(rows) // ranks]\n"
-    with desk(tmp_path, "torch", ops, ranks=2) as two:
+    with client(tmp_path, "torch", ops, ranks=2) as two:
         two.train(mlp(clip=Clip("norm", 1.0)))
         reply, curves = two.ask("steps", count=2)
         order = two.drawn.setting.order[0]
@@ -199,7 +201,7 @@ def test_a_shard_of_the_user_s_is_seen_in_the_rows_and_ranks_that_do_not_hold_th
 
 @pytest.mark.frameworks
 def test_a_worker_that_is_killed_takes_its_ranks_with_it(tmp_path: Path) -> None:
-    with desk(tmp_path, "torch", f"{IN_RANK_1}time.sleep(1000)\n", ranks=2) as two:
+    with client(tmp_path, "torch", f"{IN_RANK_1}time.sleep(1000)\n", ranks=2) as two:
         two.train(mlp())
         process = two.worker.process
         two.worker.process._send({"do": "steps", "count": 1, "buffer": str(two.worker.buffer), "timeout_s": 60.0})

@@ -11,7 +11,7 @@ import pytest
 from parity.training.spec import Clip, Schedule
 from parity.training.steps import Update
 from tests.training.examples import preset
-from tests.training.requests import Desk, desk
+from tests.training.requests import TrainingClient, client
 from tests.training.trainer_checks import (
     ADAGRAD,
     ADAM,
@@ -43,12 +43,12 @@ OWN_FORMULAS = {"rmsprop": EPS_INSIDE, "rmsprop-centered": EPS_INSIDE, "lamb": U
 
 
 @pytest.fixture(scope="module")
-def oneflow_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with desk(tmp_path_factory.mktemp("oneflow"), "oneflow") as found:
+def oneflow_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingClient]:
+    with client(tmp_path_factory.mktemp("oneflow"), "oneflow") as found:
         yield found
 
 
-def test_the_loop_is_that_of_a_user_bit_for_bit(oneflow_desk, tmp_path):
+def test_the_loop_is_that_of_a_user_bit_for_bit(oneflow_client, tmp_path):
     warm_up = {"warmup_steps": 3, "total_iters": 8, "start_factor": 0.0, "power": 1.0, "end_lr": 0.0}
     case = preset(
         "mlp",
@@ -59,9 +59,9 @@ def test_the_loop_is_that_of_a_user_bit_for_bit(oneflow_desk, tmp_path):
         accumulation=2,
         steps=10,
     )
-    oneflow_desk.train(case)
-    curves, state = oneflow_desk.steps(10), oneflow_desk.state()
-    losses, parameters = run_by_hand(oneflow_desk, "oneflow", "oneflow_mlp.py", case, tmp_path)
+    oneflow_client.train(case)
+    curves, state = oneflow_client.steps(10), oneflow_client.state()
+    losses, parameters = run_by_hand(oneflow_client, "oneflow", "oneflow_mlp.py", case, tmp_path)
     np.testing.assert_allclose(curves["loss"], losses, rtol=1e-7)
     for name, value in parameters.items():
         np.testing.assert_array_equal(state[f"param.{name}"], value, err_msg=name)
@@ -69,30 +69,30 @@ def test_the_loop_is_that_of_a_user_bit_for_bit(oneflow_desk, tmp_path):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["mlp", "cnn", "bert"])
-def test_models_are_the_oracles(oneflow_desk, name, dtype):
-    assert_within(worst_errors(oneflow_desk, preset(name, options=SGD), dtype), LIMIT[dtype])
+def test_models_are_the_oracles(oneflow_client, name, dtype):
+    assert_within(worst_errors(oneflow_client, preset(name, options=SGD), dtype), LIMIT[dtype])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_follow_their_formulas(oneflow_desk, name, dtype):
+def test_optimizers_follow_their_formulas(oneflow_client, name, dtype):
     op, options = OPTIMIZERS[name]
     case = preset("mlp", optimizer=op, options=options, steps=4)
-    found = worst_errors(oneflow_desk, case, dtype, OWN_FORMULAS.get(name, StepChanges()))
+    found = worst_errors(oneflow_client, case, dtype, OWN_FORMULAS.get(name, StepChanges()))
     assert_within(found, 20 * LIMIT[dtype])
 
 
 @pytest.mark.parametrize("name", ["rmsprop", "lamb"])
-def test_some_formulas_are_oneflows_own(oneflow_desk, name):
+def test_some_formulas_are_oneflows_own(oneflow_client, name):
     op, options = OPTIMIZERS[name]
-    assert worst_errors(oneflow_desk, preset("mlp", optimizer=op, options=options))["param"] > 1e-4
+    assert worst_errors(oneflow_client, preset("mlp", optimizer=op, options=options))["param"] > 1e-4
 
 
-def test_the_first_step_of_sgd_is_dampened(oneflow_desk):
+def test_the_first_step_of_sgd_is_dampened(oneflow_client):
     case = preset("mlp", options={**SGD, "momentum": 0.9, "dampening": 0.5}, steps=2)
     own = StepChanges(update=Update({"dampened_first": True}))
-    assert_within(worst_errors(oneflow_desk, case, changes=own), LIMIT["float64"])
-    assert worst_errors(oneflow_desk, case)["state.momentum_buffer"] > 0.1
+    assert_within(worst_errors(oneflow_client, case, changes=own), LIMIT["float64"])
+    assert worst_errors(oneflow_client, case)["state.momentum_buffer"] > 0.1
 
 
 GROUPS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -104,37 +104,37 @@ GROUPS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_groups_have_their_own_options(oneflow_desk, name):
+def test_groups_have_their_own_options(oneflow_client, name):
     op, options, other = GROUPS[name]
     case = in_two_groups(options, other, optimizer=op, schedule=SCHEDULED[5], steps=4)
-    assert_within(worst_errors(oneflow_desk, case), 20 * LIMIT["float64"])
+    assert_within(worst_errors(oneflow_client, case), 20 * LIMIT["float64"])
 
 
 ENDS = Schedule("polynomial", {"total_iters": 6, "power": 1.0, "end_lr": 0.01})
 
 
 @pytest.mark.parametrize("schedule", [*SCHEDULED, ENDS], ids=lambda s: f"{s.name}-{s.options.get('start_factor', '')}")
-def test_schedules_follow_their_formulas_in_every_group(oneflow_desk, schedule):
-    got, wanted = rates_of(oneflow_desk, in_two_groups(SGD, {"lr": 0.03}, schedule=schedule, steps=9))
+def test_schedules_follow_their_formulas_in_every_group(oneflow_client, schedule):
+    got, wanted = rates_of(oneflow_client, in_two_groups(SGD, {"lr": 0.03}, schedule=schedule, steps=9))
     np.testing.assert_allclose(got, wanted, rtol=1e-14, atol=1e-17)
 
 
 @pytest.mark.parametrize("clip", CLIPS, ids=lambda c: f"{c.name}-{c.scope}-{c.norm_type}-{c.max_norm}")
-def test_gradients_are_clipped_within_their_scope(oneflow_desk, clip):
-    found = worst_errors(oneflow_desk, in_two_groups(SGD, {}, clip=clip, steps=2))
+def test_gradients_are_clipped_within_their_scope(oneflow_client, clip):
+    found = worst_errors(oneflow_client, in_two_groups(SGD, {}, clip=clip, steps=2))
     assert_within(found, LIMIT["float64"])
 
 
-def test_micro_batches_give_the_gradient_of_their_mean(oneflow_desk):
+def test_micro_batches_give_the_gradient_of_their_mean(oneflow_client):
     case = preset("mlp", options=SGD, accumulation=4)
-    assert_within(worst_errors(oneflow_desk, case), LIMIT["float64"])
+    assert_within(worst_errors(oneflow_client, case), LIMIT["float64"])
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_training_goes_on_from_its_state(oneflow_desk, name):
+def test_a_training_goes_on_from_its_state(oneflow_client, name):
     op, options = OPTIMIZERS[name]
     case = preset("mlp", optimizer=op, options=options, schedule=SCHEDULED[5], steps=6)
-    assert_resumes(oneflow_desk, case, "float64")
+    assert_resumes(oneflow_client, case, "float64")
 
 
 LACKING = {
@@ -144,8 +144,8 @@ LACKING = {
 
 
 @pytest.mark.parametrize("reason", LACKING)
-def test_what_oneflow_lacks_is_unsupported_with_its_reason(oneflow_desk, reason):
-    reply = answer_to(oneflow_desk, LACKING[reason])
+def test_what_oneflow_lacks_is_unsupported_with_its_reason(oneflow_client, reason):
+    reply = answer_to(oneflow_client, LACKING[reason])
     assert reply["outcome"] == "unsupported"
     assert reason in reply["message"]
 
@@ -234,18 +234,18 @@ def zero_grad(parameters):
 
 
 @pytest.fixture(scope="module")
-def own_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with desk(tmp_path_factory.mktemp("own"), "oneflow", OWN) as found:
+def own_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingClient]:
+    with client(tmp_path_factory.mktemp("own"), "oneflow", OWN) as found:
         yield found
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["cnn", "bert"])
-def test_a_users_functions_take_the_place_of_everything(own_desk, name, dtype):
+def test_a_users_functions_take_the_place_of_everything(own_client, name, dtype):
     more = {"optimizer": "adamw", "options": ADAM, "schedule": SCHEDULED[1], "clip": Clip("norm", 0.05)}
-    assert_within(worst_errors(own_desk, preset(name, **more), dtype), 5 * LIMIT[dtype])
+    assert_within(worst_errors(own_client, preset(name, **more), dtype), 5 * LIMIT[dtype])
 
 
-def test_every_function_of_the_user_was_called(own_desk):
+def test_every_function_of_the_user_was_called(own_client):
     defined = {line[4:].partition("(")[0] for line in OWN.splitlines() if line.startswith("def ")}
-    assert set((own_desk.folder / "my_ops.called").read_text().split()) == defined - {"called"}
+    assert set((own_client.folder / "my_ops.called").read_text().split()) == defined - {"called"}

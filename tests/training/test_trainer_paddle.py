@@ -11,7 +11,7 @@ import pytest
 from parity.training.spec import Clip, Schedule, Training
 from parity.training.steps import Update
 from tests.training.examples import preset
-from tests.training.requests import Desk, desk
+from tests.training.requests import TrainingClient, client
 from tests.training.trainer_checks import (
     ADAGRAD,
     ADAM,
@@ -42,18 +42,18 @@ OWN_FORMULAS = {"rmsprop": EPS_INSIDE, "rmsprop-centered": EPS_INSIDE}
 
 
 @pytest.fixture(scope="module")
-def paddle_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with desk(tmp_path_factory.mktemp("paddle"), "paddle") as found:
+def paddle_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingClient]:
+    with client(tmp_path_factory.mktemp("paddle"), "paddle") as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def own_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with desk(tmp_path_factory.mktemp("own"), "paddle", OWN) as found:
+def own_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingClient]:
+    with client(tmp_path_factory.mktemp("own"), "paddle", OWN) as found:
         yield found
 
 
-def test_the_loop_is_that_of_a_user_bit_for_bit(paddle_desk, tmp_path):
+def test_the_loop_is_that_of_a_user_bit_for_bit(paddle_client, tmp_path):
     warm_up = {"warmup_steps": 3, "total_iters": 8, "start_factor": 0.0, "power": 1.0, "end_lr": 0.0}
     case = preset(
         "mlp",
@@ -64,9 +64,9 @@ def test_the_loop_is_that_of_a_user_bit_for_bit(paddle_desk, tmp_path):
         accumulation=2,
         steps=10,
     )
-    paddle_desk.train(case)
-    curves, state = paddle_desk.steps(10), paddle_desk.state()
-    losses, parameters = run_by_hand(paddle_desk, "paddle", "paddle_mlp.py", case, tmp_path)
+    paddle_client.train(case)
+    curves, state = paddle_client.steps(10), paddle_client.state()
+    losses, parameters = run_by_hand(paddle_client, "paddle", "paddle_mlp.py", case, tmp_path)
     np.testing.assert_allclose(curves["loss"], losses, rtol=1e-7)
     for name, value in parameters.items():
         np.testing.assert_array_equal(state[f"param.{name}"], value, err_msg=name)
@@ -81,36 +81,36 @@ MODELS: dict[str, tuple[Training, StepChanges]] = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MODELS)
-def test_models_are_the_oracles_but_for_running_variances(paddle_desk, name, dtype):
+def test_models_are_the_oracles_but_for_running_variances(paddle_client, name, dtype):
     case, own = MODELS[name]
-    assert_within(worst_errors(paddle_desk, case, dtype, own), LIMIT[dtype])
+    assert_within(worst_errors(paddle_client, case, dtype, own), LIMIT[dtype])
 
 
-def test_batch_norm_keeps_the_biased_variance(paddle_desk):
-    found = worst_errors(paddle_desk, MODELS["cnn"][0])
+def test_batch_norm_keeps_the_biased_variance(paddle_client):
+    found = worst_errors(paddle_client, MODELS["cnn"][0])
     assert_within(found, LIMIT["float64"], buffer=0.1)
     assert found["buffer"] > 1e-5
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_follow_their_formulas(paddle_desk, name, dtype):
+def test_optimizers_follow_their_formulas(paddle_client, name, dtype):
     op, options = OPTIMIZERS[name]
     case = preset("mlp", optimizer=op, options=options, steps=4)
-    found = worst_errors(paddle_desk, case, dtype, OWN_FORMULAS.get(name, StepChanges()))
+    found = worst_errors(paddle_client, case, dtype, OWN_FORMULAS.get(name, StepChanges()))
     assert_within(found, 20 * LIMIT[dtype])
 
 
-def test_rmsprop_adds_eps_under_the_root(paddle_desk):
+def test_rmsprop_adds_eps_under_the_root(paddle_client):
     case = preset("mlp", optimizer="rmsprop", options=RMSPROP)
-    assert worst_errors(paddle_desk, case)["param"] > 1e-3
+    assert worst_errors(paddle_client, case)["param"] > 1e-3
 
 
-def test_rmsprop_keeps_the_rate_in_its_momentum(paddle_desk):
+def test_rmsprop_keeps_the_rate_in_its_momentum(paddle_client):
     case = preset("mlp", optimizer="rmsprop", options={**RMSPROP, "momentum": 0.9, "centered": True})
     own = StepChanges(update=Update({"eps_inside": True, "lr_inside": True}))
-    assert_within(worst_errors(paddle_desk, case, changes=own), LIMIT["float64"])
-    assert worst_errors(paddle_desk, case, changes=EPS_INSIDE)["state.momentum_buffer"] > 0.9
+    assert_within(worst_errors(paddle_client, case, changes=own), LIMIT["float64"])
+    assert worst_errors(paddle_client, case, changes=EPS_INSIDE)["state.momentum_buffer"] > 0.9
 
 
 GROUPS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -123,39 +123,39 @@ GROUPS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_groups_have_their_own_options(paddle_desk, name):
+def test_groups_have_their_own_options(paddle_client, name):
     op, options, other = GROUPS[name]
     case = in_two_groups(options, other, optimizer=op, schedule=SCHEDULED[5], steps=4)
-    assert_within(worst_errors(paddle_desk, case), 20 * LIMIT["float64"])
+    assert_within(worst_errors(paddle_client, case), 20 * LIMIT["float64"])
 
 
 @pytest.mark.parametrize("schedule", SCHEDULED, ids=lambda s: f"{s.name}-{s.options.get('start_factor', '')}")
-def test_schedules_follow_their_formulas_in_every_group(paddle_desk, schedule):
-    got, wanted = rates_of(paddle_desk, in_two_groups(SGD, {"lr": 0.03}, schedule=schedule, steps=9))
+def test_schedules_follow_their_formulas_in_every_group(paddle_client, schedule):
+    got, wanted = rates_of(paddle_client, in_two_groups(SGD, {"lr": 0.03}, schedule=schedule, steps=9))
     np.testing.assert_allclose(got, wanted, rtol=1e-14, atol=1e-17)
 
 
 @pytest.mark.parametrize("clip", CLIPS, ids=lambda c: f"{c.name}-{c.scope}-{c.norm_type}-{c.max_norm}")
-def test_gradients_are_clipped_within_their_scope(paddle_desk, clip):
-    found = worst_errors(paddle_desk, in_two_groups(SGD, {}, clip=clip, steps=2), "float32")
+def test_gradients_are_clipped_within_their_scope(paddle_client, clip):
+    found = worst_errors(paddle_client, in_two_groups(SGD, {}, clip=clip, steps=2), "float32")
     assert_within(found, LIMIT["float32"])
 
 
-def test_micro_batches_give_the_gradient_of_their_mean(paddle_desk):
+def test_micro_batches_give_the_gradient_of_their_mean(paddle_client):
     case = preset("mlp", options=SGD, accumulation=4)
-    assert_within(worst_errors(paddle_desk, case), LIMIT["float64"])
+    assert_within(worst_errors(paddle_client, case), LIMIT["float64"])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_training_goes_on_from_its_state(paddle_desk, name, dtype):
+def test_a_training_goes_on_from_its_state(paddle_client, name, dtype):
     op, options = OPTIMIZERS[name]
-    assert_resumes(paddle_desk, preset("mlp", optimizer=op, options=options, schedule=SCHEDULED[5], steps=6), dtype)
+    assert_resumes(paddle_client, preset("mlp", optimizer=op, options=options, schedule=SCHEDULED[5], steps=6), dtype)
 
 
-def test_groups_with_and_without_momentum_go_on_from_their_state(paddle_desk):
+def test_groups_with_and_without_momentum_go_on_from_their_state(paddle_client):
     case = in_two_groups(SGD, {"momentum": 0.9, "lr": 0.03}, schedule=SCHEDULED[3], steps=6)
-    assert_resumes(paddle_desk, case, "float32")
+    assert_resumes(paddle_client, case, "float32")
 
 
 ENDS = Schedule("polynomial", {"total_iters": 6, "power": 1.0, "end_lr": 0.01})
@@ -168,8 +168,8 @@ LACKING = {
 
 
 @pytest.mark.parametrize("reason", LACKING)
-def test_what_paddle_lacks_is_unsupported_with_its_reason(paddle_desk, reason):
-    reply = answer_to(paddle_desk, LACKING[reason])
+def test_what_paddle_lacks_is_unsupported_with_its_reason(paddle_client, reason):
+    reply = answer_to(paddle_client, LACKING[reason])
     assert reply["outcome"] == "unsupported"
     assert reason in reply["message"]
 
@@ -267,18 +267,18 @@ def zero_grad(parameters):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["cnn", "bert"])
-def test_a_users_functions_take_the_place_of_everything(own_desk, name, dtype):
+def test_a_users_functions_take_the_place_of_everything(own_client, name, dtype):
     more = {"optimizer": "adamw", "options": ADAM, "schedule": SCHEDULED[1], "clip": Clip("norm", 0.05)}
-    assert_within(worst_errors(own_desk, preset(name, **more), dtype), 5 * LIMIT[dtype])
+    assert_within(worst_errors(own_client, preset(name, **more), dtype), 5 * LIMIT[dtype])
 
 
-def test_every_function_of_the_user_was_called(own_desk):
+def test_every_function_of_the_user_was_called(own_client):
     defined = {line[4:].partition("(")[0] for line in OWN.splitlines() if line.startswith("def ")}
-    assert set((own_desk.folder / "my_ops.called").read_text().split()) == defined - {"called"}
+    assert set((own_client.folder / "my_ops.called").read_text().split()) == defined - {"called"}
 
 
-def test_norm_types_that_paddle_does_not_have_are_unsupported(paddle_desk):
-    paddle_desk.train(preset("mlp", options=SGD, clip=Clip("norm", 0.05, norm_type=3.0)), "float32")
-    reply, _ = paddle_desk.ask("steps", count=1)
+def test_norm_types_that_paddle_does_not_have_are_unsupported(paddle_client):
+    paddle_client.train(preset("mlp", options=SGD, clip=Clip("norm", 0.05, norm_type=3.0)), "float32")
+    reply, _ = paddle_client.ask("steps", count=1)
     assert reply["outcome"] == "unsupported"
     assert "norm_type" in reply["message"]

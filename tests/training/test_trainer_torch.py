@@ -15,7 +15,7 @@ from torch import nn
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Clip, Group, Schedule, Training
 from tests.training.examples import preset, training
-from tests.training.requests import Desk, desk
+from tests.training.requests import TrainingClient, client
 
 SGD = {"lr": 0.05, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
 ADAM = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}
@@ -32,14 +32,14 @@ BLOBS = {"name": "classification", "features": (6,), "classes": 4}
 
 
 @pytest.fixture(scope="module")
-def torch_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with desk(tmp_path_factory.mktemp("torch")) as found:
+def torch_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingClient]:
+    with client(tmp_path_factory.mktemp("torch")) as found:
         yield found
 
 
 def by_hand(
     module: nn.Module,
-    d: Desk,
+    d: TrainingClient,
     case: Training,
     steps: int,
     optimizer_of: Callable[[nn.Module], Any],
@@ -75,7 +75,9 @@ def by_hand(
     return losses, {name: module.state_dict()[name].numpy() for name in ours}
 
 
-def assert_same(d: Desk, curves: dict[str, np.ndarray], found: tuple[list[float], dict[str, np.ndarray]]) -> None:
+def assert_same(
+    d: TrainingClient, curves: dict[str, np.ndarray], found: tuple[list[float], dict[str, np.ndarray]]
+) -> None:
     losses, tensors = found
     state = d.state()
     mine = {n.partition(".")[2]: v for n, v in state.items() if not n.startswith("state.")}
@@ -85,26 +87,26 @@ def assert_same(d: Desk, curves: dict[str, np.ndarray], found: tuple[list[float]
     np.testing.assert_allclose(curves["loss"], losses, rtol=1e-7)
 
 
-def test_a_perceptron_with_accumulation_and_clipping(torch_desk: Desk) -> None:
+def test_a_perceptron_with_accumulation_and_clipping(torch_client: TrainingClient) -> None:
     schedule = Schedule("polynomial", {"total_iters": 8, "power": 2.0, "end_lr": 0.0})
     clip = Clip("norm", max_norm=0.1)
     case = training(MLP, BLOBS, options=SGD, accumulation=2, steps=6, schedule=schedule, clip=clip)
-    torch_desk.train(case)
-    curves = torch_desk.steps(6)
+    torch_client.train(case)
+    curves = torch_client.steps(6)
     module = nn.Sequential()
     for name, layer in zip((la.name for la in case.layers), (nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)), strict=True):
         module.add_module(name, layer)
     found = by_hand(
         module,
-        torch_desk,
+        torch_client,
         case,
         6,
         lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9),
         lambda o: torch.optim.lr_scheduler.PolynomialLR(o, 8, 2.0),
         lambda m: nn.utils.clip_grad_norm_(m.parameters(), 0.1),
     )
-    assert_same(torch_desk, curves, found)
-    record = torch_desk.record(6)
+    assert_same(torch_client, curves, found)
+    record = torch_client.record(6)
     norm = math.sqrt(sum(float((v.astype(float) ** 2).sum()) for n, v in record.items() if n.startswith("grad.")))
     assert norm == pytest.approx(float(record["norm"]), rel=1e-6) == pytest.approx(curves["grad_norm"][-1], rel=1e-6)
     weight = "linear0.weight"
@@ -113,7 +115,7 @@ def test_a_perceptron_with_accumulation_and_clipping(torch_desk: Desk) -> None:
     assert curves["lr"][:, 0] == pytest.approx([0.05 * (1 - t / 8) ** 2 for t in range(6)])
 
 
-def test_a_convolution_with_batch_norm(torch_desk: Desk) -> None:
+def test_a_convolution_with_batch_norm(torch_client: TrainingClient) -> None:
     model = [
         {"conv2d": {"out_channels": 4, "kernel_size": 3, "padding": 1, "stride": 2, "bias": False}},
         {"batch_norm": {"momentum": 0.2, "eps": 1e-4}},
@@ -125,8 +127,8 @@ def test_a_convolution_with_batch_norm(torch_desk: Desk) -> None:
     ]
     data = {"name": "classification", "features": (2, 8, 8), "classes": 3}
     case = training(model, data, optimizer="adam", options=ADAM, steps=5)
-    torch_desk.train(case)
-    curves = torch_desk.steps(5)
+    torch_client.train(case)
+    curves = torch_client.steps(5)
     module = nn.Sequential()
     layers = (
         nn.Conv2d(2, 4, 3, stride=2, padding=1, bias=False),
@@ -139,9 +141,11 @@ def test_a_convolution_with_batch_norm(torch_desk: Desk) -> None:
     )
     for name, layer in zip((la.name for la in case.layers), layers, strict=True):
         module.add_module(name, layer)
-    found = by_hand(module, torch_desk, case, 5, lambda m: torch.optim.Adam(m.parameters(), lr=1e-2, betas=(0.9, 0.99)))
-    assert_same(torch_desk, curves, found)
-    assert "buffer.batch_norm1.running_var" in torch_desk.record(5)
+    found = by_hand(
+        module, torch_client, case, 5, lambda m: torch.optim.Adam(m.parameters(), lr=1e-2, betas=(0.9, 0.99))
+    )
+    assert_same(torch_client, curves, found)
+    assert "buffer.batch_norm1.running_var" in torch_client.record(5)
 
 
 class Attention(nn.Module):
@@ -193,7 +197,7 @@ def warmed(t: int) -> float:
     return 0.1 + 0.9 * t / 3 if t < 3 else 1 - (t - 3) / 7
 
 
-def test_an_encoder_with_groups_a_warm_up_and_a_clip_for_each_group(torch_desk: Desk) -> None:
+def test_an_encoder_with_groups_a_warm_up_and_a_clip_for_each_group(torch_client: TrainingClient) -> None:
     whole = training(ENCODER, TEXT, optimizer="adamw", options=ADAM)
     decayed = tuple(p.name for p in whole.parameters if len(p.shape) > 1)
     plain = tuple(p.name for p in whole.parameters if len(p.shape) == 1)
@@ -203,8 +207,8 @@ def test_an_encoder_with_groups_a_warm_up_and_a_clip_for_each_group(torch_desk: 
     )
     clip = Clip("norm", max_norm=0.5, scope="group")
     case = replace(whole, groups=groups, schedule=schedule, clip=clip, steps=6)
-    torch_desk.train(case)
-    curves = torch_desk.steps(6)
+    torch_client.train(case)
+    curves = torch_client.steps(6)
 
     def split(module: nn.Module) -> list[list[Any]]:
         named = dict(module.named_parameters())
@@ -217,35 +221,35 @@ def test_an_encoder_with_groups_a_warm_up_and_a_clip_for_each_group(torch_desk: 
 
     found = by_hand(
         Encoder(),
-        torch_desk,
+        torch_client,
         case,
         6,
         optimizer_of,
         lambda o: torch.optim.lr_scheduler.LambdaLR(o, warmed),
         lambda m: [nn.utils.clip_grad_norm_(group, 0.5) for group in split(m)],
     )
-    assert_same(torch_desk, curves, found)
+    assert_same(torch_client, curves, found)
     assert curves["lr"].shape == (6, 2)
 
 
 @pytest.mark.parametrize("optimizer", OPTIONS)
-def test_every_optimizer_takes_torchs_steps(optimizer: str, torch_desk: Desk) -> None:
+def test_every_optimizer_takes_torchs_steps(optimizer: str, torch_client: TrainingClient) -> None:
     options = OPTIONS[optimizer]
     case = training([{"linear": {"out_features": 2}}], {"name": "regression", "features": (3,), "targets": 2})
     case = replace(case, optimizer=optimizer, groups=(Group(case.groups[0].parameters, options),), steps=4)
-    reply, _ = torch_desk.train(case)
-    curves = torch_desk.steps(4)
+    reply, _ = torch_client.train(case)
+    curves = torch_client.steps(4)
     module = nn.Sequential()
     module.add_module("linear0", nn.Linear(3, 2))
 
     def optimizer_of(m: nn.Module) -> Any:
         return getattr(torch.optim, CLASSES[optimizer])(m.parameters(), **options)
 
-    found = by_hand(module, torch_desk, case, 4, optimizer_of, loss_of=nn.functional.mse_loss)
-    assert_same(torch_desk, curves, found)
+    found = by_hand(module, torch_client, case, 4, optimizer_of, loss_of=nn.functional.mse_loss)
+    assert_same(torch_client, curves, found)
     kept = {name for name in reply["tracked"] if name.startswith("state.")}
     expected = {"sgd": 1, "adam": 2, "adamw": 2, "rmsprop": 3, "adagrad": 1}[optimizer]
-    assert len(kept) == 2 * expected and kept <= set(torch_desk.record(4))
+    assert len(kept) == 2 * expected and kept <= set(torch_client.record(4))
 
 
 SCHEDULED: dict[str, dict[str, Any]] = {
@@ -261,16 +265,16 @@ SCHEDULED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", SCHEDULED)
-def test_rates_are_those_of_the_formulas(kind: str, torch_desk: Desk) -> None:
+def test_rates_are_those_of_the_formulas(kind: str, torch_client: TrainingClient) -> None:
     name, options = kind.split(maxsplit=1)[0], SCHEDULED[kind]
     case = training(MLP, BLOBS, options=SGD, schedule=Schedule(name, options), steps=9)
-    torch_desk.train(case)
-    found = torch_desk.steps(9)["lr"][:, 0]
+    torch_client.train(case)
+    found = torch_client.steps(9)["lr"][:, 0]
     schedule = SCHEDULES[name]
     wanted = [schedule.rate(SGD["lr"], t, schedule.options(**options)) for t in range(9)]
     np.testing.assert_allclose(found, wanted, rtol=1e-14, atol=1e-18)
-    torch_desk.restore(5, torch_desk.state())
-    np.testing.assert_array_equal(torch_desk.steps(4)["lr"][:, 0], found[5:])
+    torch_client.restore(5, torch_client.state())
+    np.testing.assert_array_equal(torch_client.steps(4)["lr"][:, 0], found[5:])
 
 
 @pytest.mark.parametrize(
@@ -281,10 +285,10 @@ def test_rates_are_those_of_the_formulas(kind: str, torch_desk: Desk) -> None:
         (Clip("value", clip_value=0.01), 0.01),
     ],
 )
-def test_what_is_clipped(clip: Clip, limit: float, torch_desk: Desk) -> None:
-    torch_desk.train(training(MLP, BLOBS, options=SGD, clip=clip))
-    torch_desk.steps(1)
-    record = torch_desk.record(1)
+def test_what_is_clipped(clip: Clip, limit: float, torch_client: TrainingClient) -> None:
+    torch_client.train(training(MLP, BLOBS, options=SGD, clip=clip))
+    torch_client.steps(1)
+    record = torch_client.record(1)
     before = {n[5:]: v.astype(float) for n, v in record.items() if n.startswith("grad.")}
     after = {n[8:]: v.astype(float) for n, v in record.items() if n.startswith("clipped.")}
     assert sorted(before) == sorted(after)
@@ -299,14 +303,14 @@ def test_what_is_clipped(clip: Clip, limit: float, torch_desk: Desk) -> None:
         assert float(record["norm"]) == pytest.approx(total, rel=1e-6)
 
 
-def test_float64_is_trained_in_float64(torch_desk: Desk) -> None:
-    torch_desk.train(training(MLP, BLOBS, options=SGD), dtype="float64")
-    torch_desk.steps(1)
-    dtypes = {name: str(v.dtype) for name, v in torch_desk.record(1).items() if name != "rows"}
+def test_float64_is_trained_in_float64(torch_client: TrainingClient) -> None:
+    torch_client.train(training(MLP, BLOBS, options=SGD), dtype="float64")
+    torch_client.steps(1)
+    dtypes = {name: str(v.dtype) for name, v in torch_client.record(1).items() if name != "rows"}
     assert set(dtypes.values()) == {"float64"}
 
 
-def test_lamb_is_unsupported(torch_desk: Desk) -> None:
+def test_lamb_is_unsupported(torch_client: TrainingClient) -> None:
     case = preset("mlp", optimizer="lamb", options=ADAM)
     with pytest.raises(AssertionError, match=r"'unsupported'.*torch\.optim has no lamb"):
-        torch_desk.train(case)
+        torch_client.train(case)

@@ -16,7 +16,7 @@ from parity.training.spec import Clip, Group, Schedule, Training
 from parity.training.steps import rates
 from parity.training.worker.records import Ring, Sketcher, perturbed
 from tests.training.examples import preset, training
-from tests.training.requests import Desk, desk
+from tests.training.requests import TrainingClient, client
 from tests.training.whole_steps import stepped
 
 ADAMW = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
@@ -37,41 +37,41 @@ def mlp(**more: Any) -> Training:
 
 
 @pytest.fixture(scope="module")
-def framework(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with desk(tmp_path_factory.mktemp("framework"), "torch") as found:
+def framework(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingClient]:
+    with client(tmp_path_factory.mktemp("framework"), "torch") as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with desk(tmp_path_factory.mktemp("oracle"), "numpy") as found:
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingClient]:
+    with client(tmp_path_factory.mktemp("oracle"), "numpy") as found:
         yield found
 
 
 @pytest.fixture(
     params=[pytest.param("framework", marks=pytest.mark.frameworks), pytest.param("oracle", marks=pytest.mark.process)]
 )
-def clean(request: pytest.FixtureRequest) -> Desk:
+def clean(request: pytest.FixtureRequest) -> TrainingClient:
     """A worker without user ops."""
-    found: Desk = request.getfixturevalue(request.param)
+    found: TrainingClient = request.getfixturevalue(request.param)
     return found
 
 
-Loaded = Callable[[str], Desk]
+Loaded = Callable[[str], TrainingClient]
 
 
 @pytest.fixture(scope="module")
 def with_ops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
     """A worker of PyTorch that takes one file of user ops after the other."""
-    with desk(tmp_path_factory.mktemp("ops")) as found:
+    with client(tmp_path_factory.mktemp("ops")) as found:
 
-        def load(text: str) -> Desk:
+        def load(text: str) -> TrainingClient:
             return loaded(found, text)
 
         yield load
 
 
-def loaded(d: Desk, text: str) -> Desk:
+def loaded(d: TrainingClient, text: str) -> TrainingClient:
     path = d.folder / "my_ops.py"
     path.write_text(text)
     reply = d.worker.process.request(
@@ -81,7 +81,7 @@ def loaded(d: Desk, text: str) -> Desk:
     return d
 
 
-def test_records_are_there_for_the_last_steps_only(clean: Desk) -> None:
+def test_records_are_there_for_the_last_steps_only(clean: TrainingClient) -> None:
     reply, _ = clean.train(cnn(steps=12, accumulation=2), memory=30_000)
     keeps = reply["keeps"]
     assert 2 <= keeps < 12
@@ -105,7 +105,7 @@ def test_records_are_there_for_the_last_steps_only(clean: Desk) -> None:
         np.testing.assert_array_equal(values, records[-1][name])
 
 
-def test_curves_outlive_the_tensors_of_their_steps(clean: Desk) -> None:
+def test_curves_outlive_the_tensors_of_their_steps(clean: TrainingClient) -> None:
     case = replace(cnn(steps=9), schedule=Schedule("step", {"step_size": 2, "gamma": 0.5}))
     clean.train(case, memory=1)
     curves = clean.steps(9)
@@ -114,14 +114,14 @@ def test_curves_outlive_the_tensors_of_their_steps(clean: Desk) -> None:
     np.testing.assert_array_equal(curves["rows"], clean.drawn.setting.order)
 
 
-def test_memory_for_little_still_keeps_two_steps(clean: Desk) -> None:
+def test_memory_for_little_still_keeps_two_steps(clean: TrainingClient) -> None:
     reply, _ = clean.train(cnn(), memory=1)
     assert reply["keeps"] == 2
     clean.steps(3)
     assert clean.record(2) and clean.record(3)
 
 
-def test_curves_are_measured_on_the_tensors_of_the_records(clean: Desk) -> None:
+def test_curves_are_measured_on_the_tensors_of_the_records(clean: TrainingClient) -> None:
     reply, _ = clean.train(cnn(steps=3))
     curves, record, sketcher = clean.steps(3), clean.record(3), Sketcher()
     for i, name in enumerate(reply["tracked"]):
@@ -132,7 +132,7 @@ def test_curves_are_measured_on_the_tensors_of_the_records(clean: Desk) -> None:
     assert curves["grad_norm"][2] == pytest.approx(np.linalg.norm(np.concatenate(gradients)), rel=1e-6)
 
 
-def test_going_on_from_a_state_is_as_if_nothing_had_happened(clean: Desk) -> None:
+def test_going_on_from_a_state_is_as_if_nothing_had_happened(clean: TrainingClient) -> None:
     case = cnn(steps=10, accumulation=2)
     clean.train(case)
     clean.steps(5)
@@ -148,7 +148,7 @@ def test_going_on_from_a_state_is_as_if_nothing_had_happened(clean: Desk) -> Non
         np.testing.assert_array_equal(values, last[name], err_msg=name)
 
 
-def test_a_perturbed_start_differs_by_one_ulp(clean: Desk) -> None:
+def test_a_perturbed_start_differs_by_one_ulp(clean: TrainingClient) -> None:
     case = cnn()
     clean.train(case)
     unperturbed = clean.state()
@@ -167,7 +167,7 @@ def test_a_perturbed_start_differs_by_one_ulp(clean: Desk) -> None:
         assert values.size < 8 or not np.array_equal(perturbed[name], other[name])
 
 
-def test_the_oracles_trainer_takes_the_steps_of_its_lines(oracle: Desk) -> None:
+def test_the_oracles_trainer_takes_the_steps_of_its_lines(oracle: TrainingClient) -> None:
     groups = tuple(
         Group(tuple(p.name for p in cnn().parameters if (len(p.shape) > 1) == matrix), {**ADAMW, "lr": lr})
         for matrix, lr in ((True, 1e-2), (False, 1e-3))
@@ -188,7 +188,7 @@ def test_the_oracles_trainer_takes_the_steps_of_its_lines(oracle: Desk) -> None:
         np.testing.assert_allclose(record["lr"], rates(case, 4))
 
 
-def test_the_frameworks_curve_is_the_oracles(clean: Desk) -> None:
+def test_the_frameworks_curve_is_the_oracles(clean: TrainingClient) -> None:
     case = preset("bert", optimizer="adamw", options=ADAMW, steps=5, accumulation=2, clip=Clip("norm", 0.5))
     clean.train(case, dtype="float64")
     curves = clean.steps(5)
@@ -253,7 +253,7 @@ def test_errors_name_the_step_and_the_place(fault: str, with_ops: Loaded) -> Non
     assert again["message"] == f"step {done + 1}: ValueError: an earlier step failed"
 
 
-def test_a_training_goes_no_further_than_its_steps(clean: Desk) -> None:
+def test_a_training_goes_no_further_than_its_steps(clean: TrainingClient) -> None:
     clean.train(mlp(steps=2))
     reply, _ = clean.ask("steps", count=5)
     assert (reply["outcome"], reply["done"]) == ("error", 2)
@@ -307,7 +307,9 @@ def learning_rate(step, lr, name, warmup_steps, total_iters, start_factor, power
 
 
 @pytest.mark.parametrize("what", RIGHT)
-def test_functions_of_the_user_that_are_right_change_nothing(what: str, with_ops: Loaded, framework: Desk) -> None:
+def test_functions_of_the_user_that_are_right_change_nothing(
+    what: str, with_ops: Loaded, framework: TrainingClient
+) -> None:
     case = mlp(clip=Clip("norm", 0.1), accumulation=2, schedule=WARM, steps=8)
     d = with_ops(RIGHT[what])
     d.train(case)
@@ -368,7 +370,7 @@ def test_batch_norm_of_the_user_keeps_its_statistics(with_ops: Loaded) -> None:
     assert means and all((v == 2).all() for v in means)
 
 
-def test_numpy_calls_the_users_functions_around_the_model(oracle: Desk, tmp_path: Path) -> None:
+def test_numpy_calls_the_users_functions_around_the_model(oracle: TrainingClient, tmp_path: Path) -> None:
     case = mlp(clip=Clip("norm", 0.1), steps=3, options={**SGD, "momentum": 0.0})
     oracle.train(case)
     wanted = oracle.steps(3)
@@ -376,7 +378,7 @@ def test_numpy_calls_the_users_functions_around_the_model(oracle: Desk, tmp_path
         "def sgd(param, grad, lr):\n    return {'param': param - lr * grad}\n\n"
         "def learning_rate(step, lr, name):\n    return lr\n"
     )
-    with desk(tmp_path / "ops", "numpy", ops=ops) as d:
+    with client(tmp_path / "ops", "numpy", ops=ops) as d:
         d.train(case)
         for name, values in d.steps(3).items():
             np.testing.assert_allclose(values, wanted[name], rtol=1e-5, atol=1e-8, err_msg=name)
@@ -385,7 +387,7 @@ def test_numpy_calls_the_users_functions_around_the_model(oracle: Desk, tmp_path
             d.train(case)
 
 
-def test_cells_and_trainings_take_turns(clean: Desk) -> None:
+def test_cells_and_trainings_take_turns(clean: TrainingClient) -> None:
     clean.train(mlp(steps=4))
     first = clean.steps(2)
     path = clean.folder / "x.npy"
@@ -401,7 +403,7 @@ def test_cells_and_trainings_take_turns(clean: Desk) -> None:
     assert len(first["loss"]) == len(clean.steps(2)["loss"]) == 2
 
 
-def test_numbers_that_overflow_go_on_as_nan(clean: Desk) -> None:
+def test_numbers_that_overflow_go_on_as_nan(clean: TrainingClient) -> None:
     model = [{"linear": {"out_features": 8}}, {"linear": {"out_features": 2}}]
     data = {"name": "regression", "features": (6,), "targets": 2}
     clean.train(training(model, data, options={**SGD, "lr": 1e30}, steps=6))
@@ -411,7 +413,7 @@ def test_numbers_that_overflow_go_on_as_nan(clean: Desk) -> None:
 
 
 def test_requests_without_a_training_are_errors(tmp_path: Path) -> None:
-    with desk(tmp_path, "numpy") as d:
+    with client(tmp_path, "numpy") as d:
         reply, _ = d.ask("steps", count=1)
     assert (reply["outcome"], reply["message"]) == ("error", "ValueError: there is no training to continue")
 

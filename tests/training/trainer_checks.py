@@ -18,7 +18,7 @@ from parity.training.schedules import SCHEDULES
 from parity.training.spec import Clip, Group, Schedule, Training, message
 from tests.conftest import ROOT
 from tests.training.examples import preset
-from tests.training.requests import Desk, drawn
+from tests.training.requests import TrainingClient, drawn
 from tests.training.whole_steps import NO_CHANGES, StepChanges, stepped
 
 Arrays = dict[str, np.ndarray]
@@ -85,14 +85,14 @@ def errors(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> d
 
 
 def worst_errors(
-    desk: Desk, case: Training, dtype: str = "float64", changes: StepChanges = NO_CHANGES
+    client: TrainingClient, case: Training, dtype: str = "float64", changes: StepChanges = NO_CHANGES
 ) -> dict[str, float]:
     """The errors of all steps of a training, each against the oracle's step from the same state and on the same rows."""
-    desk.train(case, dtype)
-    setting, worst = desk.drawn.setting, {}
+    client.train(case, dtype)
+    setting, worst = client.drawn.setting, {}
     for step in range(1, case.steps + 1):
-        desk.steps(1)
-        record = desk.record(step)
+        client.steps(1)
+        record = client.record(step)
         before = {name.removeprefix("before."): v for name, v in record.items() if name.startswith("before.")}
         parts = np.split(setting.order[step - 1], case.accumulation)
         batches = [(setting.x[rows], setting.target[rows]) for rows in parts]
@@ -109,40 +109,42 @@ def assert_within(found: Mapping[str, float], limit: float, **other: float) -> N
     assert not off, off
 
 
-def rates_of(desk: Desk, case: Training) -> tuple[np.ndarray, np.ndarray]:
+def rates_of(client: TrainingClient, case: Training) -> tuple[np.ndarray, np.ndarray]:
     """The rates of all steps and groups, and those of the formula."""
-    desk.train(case)
+    client.train(case)
     kind = SCHEDULES[case.schedule.name]
     options = kind.options(**case.schedule.options)
     wanted = [[kind.rate(float(g.options["lr"]), t, options) for g in case.groups] for t in range(case.steps)]
-    return desk.steps(case.steps)["lr"], np.array(wanted)
+    return client.steps(case.steps)["lr"], np.array(wanted)
 
 
-def answer_to(desk: Desk, case: Training, dtype: str = "float32") -> dict[str, Any]:
+def answer_to(client: TrainingClient, case: Training, dtype: str = "float32") -> dict[str, Any]:
     """What a worker says to a training that it may refuse."""
     request = {"spec": message(case), "dtype": dtype, "perturbed": 0, "memory": 1 << 20}
-    return desk.ask("train", **request, **drawn(case, desk.folder).message)[0]
+    return client.ask("train", **request, **drawn(case, client.folder).message)[0]
 
 
-def assert_resumes(desk: Desk, case: Training, dtype: str) -> None:
+def assert_resumes(client: TrainingClient, case: Training, dtype: str) -> None:
     """From the state in the middle it goes on to the same bits."""
-    desk.train(case, dtype)
+    client.train(case, dtype)
     half = case.steps // 2
-    desk.steps(half)
-    state = desk.state()
-    curves, end = desk.steps(case.steps - half), desk.state()
+    client.steps(half)
+    state = client.state()
+    curves, end = client.steps(case.steps - half), client.state()
     assert any(not np.array_equal(end[name], state[name]) for name in end)
-    desk.restore(half, state)
-    again, second = desk.steps(case.steps - half), desk.state()
+    client.restore(half, state)
+    again, second = client.steps(case.steps - half), client.state()
     assert set(end) == set(second)
     for name, value in {**curves, **end}.items():
         np.testing.assert_array_equal({**again, **second}[name], value, err_msg=name)
 
 
-def run_by_hand(desk: Desk, adapter: str, script: str, case: Training, folder: Path) -> tuple[np.ndarray, Arrays]:
-    """What the loop of a user's own file makes of what the desk's training was drawn with: losses and parameters."""
-    names = {p.name: desk.drawn.message["tensors"][p.name] for p in case.parameters}
-    (folder / "setting.json").write_text(json.dumps({**desk.drawn.message, "tensors": list(names.values())}))
+def run_by_hand(
+    client: TrainingClient, adapter: str, script: str, case: Training, folder: Path
+) -> tuple[np.ndarray, Arrays]:
+    """What the loop of a user's own file makes of what the client's training was drawn with: losses and parameters."""
+    names = {p.name: client.drawn.message["tensors"][p.name] for p in case.parameters}
+    (folder / "setting.json").write_text(json.dumps({**client.drawn.message, "tensors": list(names.values())}))
     interpreter = resolve(BackendSpec(adapter, adapter), provision=False, announce=lambda _: None)
     path = ROOT / "tests" / "hand_written" / script
     # OneFlow would write a folder `log` into the working directory.

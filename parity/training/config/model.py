@@ -53,7 +53,7 @@ def build_model(
     sizes = _Sizes(report)
     try:
         resolved, last = sizes.resolve(written, signal)
-    except _DoesNotFit:
+    except _DoesNotFitError:
         return None
     return SizedModel(resolved, last.shape, sizes.n_computed)
 
@@ -96,7 +96,7 @@ def _numbered(kind: str, taken: Collection[str]) -> Iterator[str]:
     return (name for i in count() if (name := f"{kind}{i}") not in taken)
 
 
-class _DoesNotFit(Exception):  # noqa: N818 - never leaves this module
+class _DoesNotFitError(Exception):
     pass
 
 
@@ -139,4 +139,4 @@ class _Sizes:
 
     def _refuse(self, node: Node, message: str) -> NoReturn:
         self.report.add(node, message, value=False)
-        raise _DoesNotFit
+        raise _DoesNotFitError

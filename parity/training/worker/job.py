@@ -12,7 +12,7 @@ Keep = Callable[[str, Any], None]
 """Copies a tensor of the step, a NumPy array, into the record under this name."""
 
 
-class OwnError(ValueError):
+class UserFunctionError(ValueError):
     """The result of a user's function cannot be used."""
 
 

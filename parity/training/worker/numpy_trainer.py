@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from parity.adapters.base import Unsupported, parts_of
-from parity.training.worker.job import OwnError, ParameterGroup
+from parity.training.worker.job import ParameterGroup, UserFunctionError
 from parity.training.worker.op_model import flat
 from parity.training.worker.trainer import Trainer
 
@@ -33,7 +33,9 @@ class NumpyTrainer(Trainer):
         names = dict.fromkeys([*layers, *parts, self.recipe["loss"]["op"]])
         taken = [name for name in names if self.job.own(name) is not None]
         if taken:
-            raise OwnError(f"on NumPy, trainings differentiate the references and cannot call your {', '.join(taken)}")
+            raise UserFunctionError(
+                f"on NumPy, trainings differentiate the references and cannot call your {', '.join(taken)}"
+            )
         self.parameters = {name: np.array(self.job.tensors[name]) for name in self.recipe["parameters"]}
         self.buffers = {name: np.array(self.job.tensors[name]) for name in self.recipe["buffers"]}
         self.training = training_of(self.recipe, {name: array.shape for name, array in self.job.tensors.items()})
@@ -59,7 +61,7 @@ class NumpyTrainer(Trainer):
 
     def zero_grad(self) -> None:
         if self.job.own("zero_grad") is not None:
-            raise OwnError("on NumPy, parameters have no gradients that your zero_grad could clear")
+            raise UserFunctionError("on NumPy, parameters have no gradients that your zero_grad could clear")
         self.clear_gradients()
 
     def clear_gradients(self) -> None:

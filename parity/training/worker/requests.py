@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional
 import numpy as np
 
 from parity.adapters.base import Unsupported
-from parity.training.worker.job import OwnError, TrainJob
+from parity.training.worker.job import TrainJob, UserFunctionError
 from parity.training.worker.records import AFTER, Ring, Sketcher, StepCurves, perturbed
 from parity.worker.arrays import read_array
 from parity.worker.buffer import write_arrays
@@ -44,7 +44,7 @@ class TrainingRequests:
         if isinstance(error, Unsupported):
             return {"outcome": "unsupported", "message": str(error)}
         traceback.print_exc()
-        if isinstance(error, OwnError):
+        if isinstance(error, UserFunctionError):
             return {"outcome": "error", "message": f"{self.backend.user_ops.name}: {error}"}
         unsupported = not self.backend.user_ops.raised(error) and self.backend.adapter.lacks_kernel(error)
         return {"outcome": "unsupported" if unsupported else "error", "message": explain(self.backend, error)}

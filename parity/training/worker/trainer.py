@@ -22,9 +22,9 @@ from parity.training.worker.job import (
     PLAIN_SGD,
     Arrays,
     Keep,
-    OwnError,
     ParameterGroup,
     TrainJob,
+    UserFunctionError,
     group_of,
 )
 from parity.training.worker.op_model import function_of
@@ -274,7 +274,9 @@ class Trainer:
         before = [self.gradient(name) for name in names]
         returned = own(grads=before, **options)
         if len(returned["grads"]) != len(names):
-            raise OwnError(f"clip_grad_{clip['name']} returned {len(returned['grads'])} of {len(names)} gradients")
+            raise UserFunctionError(
+                f"clip_grad_{clip['name']} returned {len(returned['grads'])} of {len(names)} gradients"
+            )
         for name, old, new in zip(names, before, returned["grads"]):
             self.set_gradient(name, fitting(f"clip_grad_{clip['name']}", "gradient", new, old))
         return returned.get("total_norm")
@@ -381,15 +383,17 @@ def norm_of_norms(norms: Sequence[Any], norm_type: float) -> Any:
 
 
 def row_numbers(name: str, rows: Any, wanted: int, count: int) -> Any:
-    """The result of the user's `batch` or `shard`; raises OwnError unless it is `wanted` of the `count` rows."""
+    """The result of the user's `batch` or `shard`; raises UserFunctionError unless it has `wanted` of `count` rows."""
     numbers = np.asarray(rows)
     if numbers.dtype.kind not in "iu" or numbers.shape != (wanted,) or numbers.min() < 0 or numbers.max() >= count:
-        raise OwnError(f"{name} must return {wanted} row numbers from 0 to {count - 1} as a NumPy array of integers")
+        raise UserFunctionError(
+            f"{name} must return {wanted} row numbers from 0 to {count - 1} as a NumPy array of integers"
+        )
     return numbers.astype(np.int64)
 
 
 def fitting(function: str, what: str, value: Any, like: Any) -> Any:
-    """The result of a user's function that replaces `like`; raises OwnError if the shapes differ."""
+    """The result of a user's function that replaces `like`; raises UserFunctionError if the shapes differ."""
     if shape_of(value) != shape_of(like):
-        raise OwnError(f"{function} returned a {what} of shape {shape_of(value)} instead of {shape_of(like)}")
+        raise UserFunctionError(f"{function} returned a {what} of shape {shape_of(value)} instead of {shape_of(like)}")
     return value
