@@ -25,12 +25,6 @@ def matching(pattern: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in names if fnmatchcase(name, pattern))
 
 
-def members(group: PatternGroup, names: Iterable[str]) -> frozenset[str]:
-    """The names that match any of a group's patterns."""
-    known = tuple(names)
-    return frozenset(name for pattern in group.patterns for name in matching(pattern, known))
-
-
 def grouped(
     names: Sequence[str], options: Mapping[str, Any], groups: Sequence[PatternGroup], excludes: Sequence[str]
 ) -> tuple[Group, ...]:
@@ -38,7 +32,7 @@ def grouped(
 
     A group with parameters that match `excludes`, which are not decayed, becomes two groups.
     """
-    claimed = [members(group, names) for group in groups]
+    claimed = [frozenset(n for pattern in group.patterns for n in matching(pattern, names)) for group in groups]
     excluded = {name for pattern in excludes for name in matching(pattern, names)}
     rest = frozenset(names).difference(*claimed)
     split = []

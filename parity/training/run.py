@@ -29,8 +29,7 @@ from parity.reporting.results.kept import backend_folders
 from parity.reporting.results.rows import TrainingRow
 from parity.training.config.models import CLIPS, LOSSES, OPTIMIZERS
 from parity.training.cost import LONGDOUBLE, cost
-from parity.training.judge.divergence import FirstDivergence
-from parity.training.judge.judge import Divergences, TrainingJudge
+from parity.training.judge.judge import FirstRatios, TrainingJudge
 from parity.training.layers import LAYER_OPS
 from parity.training.lockstep.asking import ParticipantAsking
 from parity.training.lockstep.session import (
@@ -238,17 +237,14 @@ class LockstepRun:
         shown = [outcome for outcome in shown if not interrupted or outcome.outcome is not Outcome.OK]
         return JudgedCase(self.case, self.dtype, shown, judged.comparisons, judged.diagnoses, rows, self.judge_seconds)
 
-    def _other_dtypes(self) -> Mapping[str, Divergences]:
-        """Where backends diverge in the case's dtypes that were judged before."""
-        divergences: dict[str, dict[str, FirstDivergence | None]] = {}
+    def _other_dtypes(self) -> Mapping[str, FirstRatios]:
+        """The ratios of first divergences in the case's dtypes that were judged before."""
+        ratios: dict[str, dict[str, float | None]] = {}
         for row in self._rows:
             if row.case == self.case.id and row.dtype != self.dtype:
                 at = row.parting
-                first = None
-                if at is not None:
-                    first = FirstDivergence(at.step, at.stage, at.tensor or "", at.ratio or math.nan)
-                divergences.setdefault(row.dtype, {})[row.backend] = first
-        return divergences
+                ratios.setdefault(row.dtype, {})[row.backend] = None if at is None else at.ratio or math.nan
+        return ratios
 
     def _outcomes(self) -> dict[str, CellOutcome]:
         """The outcomes of all participants. If every perturbed run failed, no curve can be judged, and every backend's

@@ -414,8 +414,7 @@ def test_rates_may_be_off_by_a_rounding_and_not_by_more(case: CasePlan) -> None:
 def test_what_no_cause_explains_is_judged_by_the_other_dtype(
     ratio: float, dtype: str, others: dict[str, float | None], kind: str
 ) -> None:
-    elsewhere = {d: None if r is None else FirstDivergence(1, "update", "param.x", r) for d, r in others.items()}
-    assert kind_of(FirstDivergence(1, "update", "param.x", ratio), dtype, elsewhere) == kind
+    assert kind_of(FirstDivergence(1, "update", "param.x", ratio), dtype, others) == kind
 
 
 def test_members_and_the_oracle_have_the_same_steps(case: CasePlan) -> None:

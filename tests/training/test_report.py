@@ -37,7 +37,7 @@ from parity.reporting.results.results import FILE_NAME, ResultsError, read_resul
 from parity.reporting.results.rows import MAX_STEPS, ComparisonRow, Results, Stage
 from parity.training.judge.findings import attributed
 from parity.training.report.plot import Band, DrawnCurve, Look, Mark, Panel, plot
-from parity.training.report.view import sentence, sparkline, table_row, training_runs
+from parity.training.report.view import clauses, sparkline, table_row, training_runs
 from parity.training.spec import STAGES
 from tests.conftest import ROOT
 from tests.reporting import ci_runs
@@ -253,20 +253,20 @@ def test_formats_agree_about_the_cells_of_a_training(tmp_path):
 )  # fmt: skip
 def test_the_answer_in_a_sentence(tmp_path, rows, said):
     (run,) = training_runs(read_results(trained(tmp_path, rows)))
-    assert sentence(run) == said
+    assert "; ".join(clauses(run)) == said
 
 
 def test_everybody_together_is_said_of_all(tmp_path):
     names = ("torch", "paddle", "oneflow")
     trained(tmp_path, [training(name, 1_000) for name in names], backends=[backend_row(name) for name in names])
     (run,) = training_runs(read_results(tmp_path))
-    assert sentence(run) == "all 3 backends stay within rounding over 1,000 steps"
+    assert "; ".join(clauses(run)) == "all 3 backends stay within rounding over 1,000 steps"
 
 
 def test_a_cause_that_nobody_knows_is_said_as_it_is(tmp_path):
     rows = [training("torch"), parted(parting={**PARTING, "diagnosis": "gremlins"})]
     (run,) = training_runs(read_results(trained(tmp_path, rows, diagnoses=[])))
-    assert sentence(run).startswith("paddle diverges at step 1 in the update: gremlins; ")
+    assert "; ".join(clauses(run)).startswith("paddle diverges at step 1 in the update: gremlins; ")
 
 
 def test_the_table_has_what_is_known(tmp_path):
@@ -291,7 +291,7 @@ def test_all_causes_of_a_side_are_named(tmp_path):
     ]
     paddle = parted(parting={**PARTING, "stage": "loss", "diagnosis": "scaled"})
     (run,) = training_runs(read_results(trained(tmp_path, [training("torch"), paddle], diagnoses=told)))
-    assert sentence(run).startswith(
+    assert "; ".join(clauses(run)).startswith(
         "paddle diverges at step 1 in the loss: off by one factor (scaled), and exceeds the error bound in the gradient (unexplained) and "
         "update (dampening-first-step) too; "
     )

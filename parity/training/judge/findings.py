@@ -31,17 +31,17 @@ def worst_kind(causes: Sequence[Cause]) -> str:
     return max((cause.kind for cause in causes), key=ORDER.index)
 
 
-def kind_of(divergence: FirstDivergence, dtype: str, others: Mapping[str, FirstDivergence | None]) -> str:
-    """`semantic`, `unstable` or `degraded`: by the cause if known, else by the backend's divergence in `others`, the
-    case's other dtypes."""
+def kind_of(divergence: FirstDivergence, dtype: str, others: Mapping[str, float | None]) -> str:
+    """`semantic`, `unstable` or `degraded`: by the cause if known, else by the ratios of the backend's divergences in
+    the case's other dtypes."""
     if divergence.causes:
         return worst_kind(divergence.causes)
     if not others:
         return SEMANTIC if divergence.ratio >= LARGE else UNSTABLE
     error = divergence.ratio * UNIT_ROUNDOFF[dtype]
-    for other, theirs in others.items():
-        if theirs is not None:
-            smaller, larger = sorted((error, theirs.ratio * UNIT_ROUNDOFF[other]))
+    for other, ratio in others.items():
+        if ratio is not None:
+            smaller, larger = sorted((error, ratio * UNIT_ROUNDOFF[other]))
             return SEMANTIC if larger <= SAME * smaller else UNSTABLE
     if dtype == "float64":
         return DEGRADED if error < ERROR_BOUND * UNIT_ROUNDOFF["float32"] else SEMANTIC

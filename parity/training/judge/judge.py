@@ -35,8 +35,8 @@ SLOW_S = 10.0
 APPROXIMATE = "no cause explains it, and it is as small as the error of a library's approximate functions"
 ONE_DTYPE = "judged in one dtype only, so the kind of the error is less certain"
 
-Divergences = Mapping[str, FirstDivergence | None]
-"""The first divergence of each backend; None if there is none."""
+FirstRatios = Mapping[str, float | None]
+"""The ratio of each backend's first divergence; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class JudgedTraining:
     comparisons: tuple[Comparison, ...]
     diagnoses: tuple[Diagnosis, ...]
     rows: tuple[TrainingRow, ...]
-    divergences: Divergences = field(default_factory=dict)
+    divergences: Mapping[str, FirstDivergence | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ class TrainingJudge:
     def judged(
         self,
         outcomes: Mapping[str, CellOutcome],
-        others: Mapping[str, Divergences] | None = None,
+        others: Mapping[str, FirstRatios] | None = None,
         *,
         diagnose: bool = True,
     ) -> JudgedTraining:
-        """Verdicts and causes of all backends; without causes unless `diagnose`. `others` are the divergences in the
-        case's dtypes that were judged before."""
+        """Verdicts and causes of all backends; without causes unless `diagnose`. `others` are the ratios in the case's
+        dtypes that were judged before."""
         wrong = self._faults(others or {}, diagnose=diagnose)
         comparisons = [c for name in self.backends for c in self._comparisons(name, wrong, outcomes)]
         diagnoses: list[Diagnosis] = []
@@ -134,7 +134,7 @@ class TrainingJudge:
         curve = self.curves.runs[name]
         return curve.ratio.crossings() | curve.own.crossings()
 
-    def _faults(self, others: Mapping[str, Divergences], *, diagnose: bool) -> dict[str, BackendFaults]:
+    def _faults(self, others: Mapping[str, FirstRatios], *, diagnose: bool) -> dict[str, BackendFaults]:
         """The faults of all backends.
 
         A curve does not diverge if it differs only from a baseline that is wrong itself. Nor does it if it leaves the
@@ -153,8 +153,8 @@ class TrainingJudge:
             elif first.stage is None and self._drifts(name):
                 wrong[name] = BackendFaults(faults[name], drift=first)
             else:
-                elsewhere = {dtype: where[name] for dtype, where in others.items() if name in where}
-                wrong[name] = BackendFaults(faults[name], first, kind_of(first, self.dtype, elsewhere))
+                own_ratios = {dtype: ratios[name] for dtype, ratios in others.items() if name in ratios}
+                wrong[name] = BackendFaults(faults[name], first, kind_of(first, self.dtype, own_ratios))
         return wrong
 
     def _drifts(self, name: str) -> bool:

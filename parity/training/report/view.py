@@ -134,20 +134,15 @@ def training_runs(results: Results) -> list[TrainingRun]:
     return runs
 
 
-def sentence(run: TrainingRun) -> str:
-    """The result in a sentence: which backends diverge, where and why; which do not; which have no result."""
-    return "; ".join(clauses(run))
-
-
 def brief(run: TrainingRun) -> str:
-    """The result beside a table: if several backends diverge, only their names."""
+    """The result beside a table: its clauses, but only the names of diverging backends if there are several."""
     if len(run.diverged) < 2:
-        return sentence(run)
+        return "; ".join(clauses(run))
     return "; ".join([f"{listed(row.backend for row, _ in run.diverged)} diverge", *rest(run)])
 
 
 def clauses(run: TrainingRun) -> list[str]:
-    """The result in clauses: one for each diverging backend, then the others."""
+    """The result: a clause for each diverging backend, where and why; then those about the others."""
     return [*(divergence_text(run, row, at) for row, at in run.diverged), *rest(run)] or ["nothing was run"]
 
 
