@@ -9,6 +9,10 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+"""Tensors by name."""
+
 
 class Judgement(Enum):
     """An enum without a truth value, since `if outcome` would treat a crash as a success."""
@@ -34,7 +38,7 @@ class Output:
 
     dtype: str
     shape: tuple[int, ...]
-    values: NDArray[Any] | None
+    values: Array | None
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,3 @@ class CellOutcome:
 def copied(outputs: Mapping[str, Output]) -> dict[str, Output]:
     """The outputs with copied arrays."""
     return {name: replace(o, values=None if o.values is None else o.values.copy()) for name, o in outputs.items()}
-
-
-Arrays = Mapping[str, NDArray[Any]]

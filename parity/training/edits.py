@@ -9,15 +9,12 @@ from typing import Any
 
 import numpy as np
 from autograd.tracer import getval
-from numpy.typing import NDArray
 
 from parity.cases.edits import Edit, edited, replayed, transferred
 from parity.cases.op import CaseError, IncompatibleError, Op
 from parity.cases.oracle import IN_PAIRS, Functions, program_of
 from parity.cases.program import Program
-
-Array = NDArray[Any]
-Arrays = Mapping[str, Array]
+from parity.outcome import Array, Arrays
 
 
 @dataclass(frozen=True)

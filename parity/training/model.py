@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from autograd.tracer import getval
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from parity.cases import OPS
 from parity.cases.edits import edited
@@ -24,13 +24,13 @@ from parity.cases.exact.matmul import MATMUL, matmul_in_sequence, reduced
 from parity.cases.op import IncompatibleError, Op
 from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, Functions, evaluate
 from parity.cases.program import Program, trace
+from parity.outcome import Array, Arrays
 from parity.training.data import IGNORED
 from parity.training.edits import ProgramEdits
 from parity.training.spec import RESIDUAL, Layer, Training
 
-Arrays = Mapping[str, NDArray[Any]]
 Variants = Mapping[str, Mapping[str, Any]]
-Batch = tuple[NDArray[Any], NDArray[Any]]
+Batch = tuple[Array, Array]
 """x and target of a micro-batch."""
 
 NONE: Variants = {}
@@ -100,8 +100,8 @@ class Share:
     `leads`, the first rank's, updates the buffers.
     """
 
-    x: NDArray[Any]
-    target: NDArray[Any]
+    x: Array
+    target: Array
     divisor: int
     leads: bool
 
@@ -124,10 +124,10 @@ class StepGradients:
     """The result of a step's micro-batches: all outputs [rows, ...], the mean loss, its gradient by parameter (empty
     without a backward pass), and the updated buffers."""
 
-    output: NDArray[Any]
-    loss: NDArray[Any]
-    grads: dict[str, NDArray[Any]]
-    buffers: dict[str, NDArray[Any]]
+    output: Array
+    loss: Array
+    grads: dict[str, Array]
+    buffers: dict[str, Array]
 
 
 def gradients(
@@ -245,12 +245,12 @@ def unprefixed(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {n.removeprefix(f"{prefix}."): values for n, values in tensors.items() if n.startswith(f"{prefix}.")}
 
 
-def counted(target: NDArray[Any]) -> NDArray[Any]:
+def counted(target: Array) -> Array:
     """Targets in which every negative class is IGNORED."""
     return np.where(target < 0, IGNORED, target) if target.dtype.kind in "iu" else target
 
 
-def added(grads: Sequence[NDArray[Any] | None], like: NDArray[Any]) -> NDArray[Any]:
+def added(grads: Sequence[Array | None], like: Array) -> Array:
     """The sum of a parameter's gradients that are not None, in the order of the passes."""
     total = np.zeros_like(like)
     for grad in grads:
@@ -265,12 +265,12 @@ def evaluate_in_dtype(op: Op, params: Any, tensors: Arrays, functions: Functions
 
 def loss_of_output(
     training: Training,
-    output: NDArray[Any],
-    target: NDArray[Any],
+    output: Array,
+    target: Array,
     *,
     variants: Variants = NONE,
     functions: Functions = IN_PAIRS,
-) -> NDArray[Any]:
+) -> Array:
     """The step's loss from the model's output for all its rows, in the dtype of `output`."""
     n, op, kind = training.accumulation, OPS[training.loss.name], output.dtype
     parts = zip(np.array_split(output, n), np.array_split(counted(target), n), strict=True)

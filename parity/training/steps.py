@@ -7,18 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parity.cases import OPS
 from parity.cases.clip import ClipGradNormParams, ClipGradValueParams
 from parity.cases.op import IncompatibleError
 from parity.cases.oracle import IN_PAIRS, Functions, evaluate
+from parity.outcome import Array, Arrays
 from parity.training.edits import ProgramEdits
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Clip, Training
-
-Array = NDArray[Any]
-Arrays = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
