@@ -75,15 +75,10 @@ MODELS = CaseKind(ModelCase, build, shortened, check)
 
 def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     report, n_before = scope.report, len(scope.report)
-    case = substitute(
-        without(scope.defaults.under(MODEL, without(combination.case, "sweep")), "gradients", "stress"), report
-    )
-    values: Any = None if case is None else read(ModelCase, case, report)
+    case, values = read_case(combination, scope, MODEL, ModelCase)
     if case is None or values is None:
         return None
     dtypes = values.dtypes or scope.dtypes
-    if "float16" in dtypes:
-        report.add(case.get("dtypes") or case, "models run in float64, float32 and bfloat16", value=False)
     stored = None
     if values.batch.endswith(".npz"):
         stored = existing_file(case.mapping["batch"], report, "batch")
@@ -103,6 +98,17 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     source, tolerance = WrittenAt(case.file, case.line), tolerance_of(MODEL, values, scope)
     plan = CasePlan(case_id, MODEL, spec, dtypes, (), tolerance, source, gradients=bool(spec.loss))
     return BuiltCase(plan, combination.case, "id" in case.mapping, COMPARED, UNKNOWN)
+
+
+def read_case(combination: Combination, scope: Scope, kind: str, grammar: Any) -> tuple[Node | None, Any]:
+    """An entry of a kind, and its values; None where it is invalid."""
+    report = scope.report
+    written = without(scope.defaults.under(kind, without(combination.case, "sweep")), "gradients", "stress")
+    case = substitute(written, report)
+    values: Any = None if case is None else read(grammar, case, report)
+    if case is not None and values is not None and "float16" in (values.dtypes or scope.dtypes):
+        report.add(case.get("dtypes") or case, "models run in float64, float32 and bfloat16", value=False)
+    return case, values
 
 
 def absolute(path: Path | None) -> Path | None:

@@ -6,15 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from parity.cases.op import Op
 from parity.config.plan import CasePlan
 from parity.models.layouts import Layout
 from parity.models.leaves import Kernel, op_of, options_of
-from parity.models.ports import Array, LayerInfo, ModelError, RemotePort, TensorInfo
+from parity.models.ports import Array, ModelError, RemotePort, TensorInfo
 from parity.models.state import Move, canonical, composed
 from parity.models.steps import grouped, inside, lengths
 from parity.models.weights import FOLDED as SAME
@@ -198,41 +196,20 @@ def folded(base: RemotePort, other: RemotePort, fold: Fold) -> Iterator[Move]:
 
 
 @dataclass(frozen=True)
-class FoldedKernel:
+class FoldedKernel(Kernel):
     """The baseline's convolution and the BatchNorm after it as one kernel of the convolution's op.
 
-    It only runs with the folded weight and bias. `kernel` is that of the port's layer.
+    It only runs with the folded weight and bias. The layer and its `state` are the port's.
     """
 
-    kernel: Kernel
     base: RemotePort
+    base_state: Path
     fold: Fold
-    call: int
-    params: Any
-    states: Mapping[str, Path]
-
-    @property
-    def op(self) -> Op:
-        """The convolution."""
-        return self.kernel.op
-
-    @property
-    def layer(self) -> LayerInfo:
-        """The port's layer."""
-        return self.kernel.layer
-
-    @property
-    def dtype(self) -> str:
-        """The dtype."""
-        return self.kernel.dtype
 
     def _folded(self) -> dict[str, Array]:
         """The folded weight and bias."""
-        stored, arrays = Recorded(str(self.states[self.kernel.port.name])), {}
-        for name in ("weight", "bias"):
-            if f"{self.fold.layer}.{name}" in stored:
-                arrays[name] = stored.load(f"{self.fold.layer}.{name}")
-        return arrays
+        stored, names = Recorded(str(self.state)), (f"{self.fold.layer}.{name}" for name in ("weight", "bias"))
+        return {name.rpartition(".")[2]: stored.load(name) for name in names if name in stored}
 
     def inputs(self, plain: Recorded) -> dict[str, Array]:
         """The op's inputs in a run. Raises KeyError."""
@@ -245,10 +222,10 @@ class FoldedKernel:
             name in inputs and np.array_equal(inputs[name], array) for name, array in own.items()
         ):
             return None
-        state, x = self.states[self.base.name], np.asarray(inputs["x"])
+        x = np.asarray(inputs["x"])
         try:
             for layer in (self.fold.conv, self.fold.norm):
-                x = self.base.alone(state, layer, self.call, {"in:0": x})[f"{layer}|{self.call}|out|0"]
+                x = self.base.alone(self.base_state, layer, self.call, {"in:0": x})[f"{layer}|{self.call}|out|0"]
         except (ModelError, KeyError):
             return None
         return {self.op.grad_outputs[0]: x}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -167,31 +167,8 @@ class Kernel:
         return outputs
 
 
-class OpKernel(Protocol):
-    """A layer's kernel, as far as its case needs it."""
-
-    @property
-    def op(self) -> Op:
-        """The op."""
-
-    @property
-    def params(self) -> Any:
-        """Its params."""
-
-    @property
-    def layer(self) -> LayerInfo:
-        """The layer."""
-
-    @property
-    def dtype(self) -> str:
-        """The dtype."""
-
-    def inputs(self, plain: Recorded) -> dict[str, Array]:
-        """The op's inputs in a run. Raises KeyError."""
-
-
 def layer_case(
-    kernel: OpKernel, model: CasePlan, plain: Recorded, folder: Path, *, gradients: bool
+    kernel: Kernel, model: CasePlan, plain: Recorded, folder: Path, *, gradients: bool
 ) -> tuple[CasePlan, dict[str, Array]] | None:
     """A layer's call as a case of its op with the tensors of the run, which are stored in `folder`.
 

@@ -73,7 +73,7 @@ class PortPair(ComparedPorts):
             self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, keys=self.keys,
             axes=self.axes, resized=self.resized,
         )  # fmt: skip
-        self.findings, _ = steps.wrong_in_step(self.other, self.step, run, self.partners, self.keys, self.axes)
+        self.findings = steps.wrong_in_step(self.other, self.step, run, self.partners, self.keys, self.axes)
         if not is_wrong and not any(self._wrong_gradients()) and not any(self._buffers_left()):
             # Layers that commute, in another order: the tensors between them differ, nothing after them does.
             self.findings = [finding for finding in self.findings if finding.kind != CODE]
@@ -466,7 +466,7 @@ class PortPair(ComparedPorts):
                 continue
         return {}
 
-    def _kernels(self, finding: ModelFinding, op: Any) -> tuple[Kernel | FoldedKernel, Kernel] | None:
+    def _kernels(self, finding: ModelFinding, op: Any) -> tuple[Kernel, Kernel] | None:
         """Both ports' layers as kernels of an op with the baseline's params; None if these do not fit."""
         params = self._params(self.base, finding.partner, op)
         ours, theirs = (
@@ -480,7 +480,7 @@ class PortPair(ComparedPorts):
             return None
         if finding.layer in self.behind:
             fold = Fold(finding.layer, finding.partner, self.behind[finding.layer])
-            return FoldedKernel(theirs, self.base, fold, finding.call, params, self.states), theirs
+            return FoldedKernel(**vars(theirs), base=self.base, base_state=ours.state, fold=fold), theirs
         return ours, theirs
 
     def _params(self, port: RemotePort, name: str, op: Any) -> Any:
@@ -673,7 +673,7 @@ def outcome(
     case: CasePlan,
     dtype: str,
     backend: str,
-    kernel: Kernel | CodeKernel | FoldedKernel,
+    kernel: Kernel | CodeKernel,
     inputs: Mapping[str, Array],
     oracle: Any,
 ) -> CellOutcome:

@@ -255,8 +255,3 @@ def write(tensors: Mapping[str, Array], folder: Path) -> None:
     for name, array in tensors.items():
         tape.put(name, np.asarray(array))
     tape.close()
-
-
-def forget(recorded: Recorded) -> None:
-    """Remove a run that is no longer needed."""
-    shutil.rmtree(recorded.folder, ignore_errors=True)

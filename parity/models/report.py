@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.models.view import HEAD, views
+from parity.models.view import HEAD, CaseView, views
 from parity.reporting.kinds import Anchors, CaseReport
 from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Results
 
@@ -106,36 +106,6 @@ class ModelReport(CaseReport):
         """The same on the console."""
         for one in self.views(results):
             yield from parts(one, self.head)
-
-
-class CaseView(Protocol):
-    """A case's result as an answer and a table."""
-
-    @property
-    def case(self) -> CaseRow:
-        """The case."""
-
-    @property
-    def dtype(self) -> str:
-        """The dtype."""
-
-    @property
-    def anchor(self) -> str:
-        """The id of its section in a page."""
-
-    @property
-    def title(self) -> str:
-        """The heading."""
-
-    @property
-    def fails(self) -> bool:
-        """Whether anything exceeds the error bound."""
-
-    def answer(self) -> list[str]:
-        """Sentences."""
-
-    def table(self) -> list[tuple[str, ...]]:
-        """Rows of texts."""
 
 
 def markdown(one: CaseView, head: Sequence[str]) -> str:

@@ -186,19 +186,17 @@ def wrong_in_step(
     partners: Mapping[str, str],
     keys: Mapping[str, str],
     axes: Mapping[str, Axes],
-) -> tuple[list[ModelFinding], dict[Boundary, Distance]]:
-    """The findings of a run in step, in the order of the run, and all distances beyond the error bound.
+) -> list[ModelFinding]:
+    """The findings of a run in step, in the order of the run.
 
     The output of a layer without children belongs to the layer; any other tensor belongs to the code of the innermost
     layer with a partner around it.
     """
     wrong: dict[tuple[str, str, int], dict[Boundary, float]] = {}
-    far: dict[Boundary, Distance] = {}
     resized = set()
     for at, distance in distances(bench, run, keys, axes):
         if not distance.exceeds_bound:
             continue
-        far[at] = distance
         kind, layer = owner(port, at, partners)
         call = at.call if layer == at.layer else 0
         wrong.setdefault((kind, layer, call), {})[at] = distance.ratio
@@ -208,7 +206,7 @@ def wrong_in_step(
         ModelFinding(*key, partners.get(key[1], ""), boundaries, resized=key in resized)
         for key, boundaries in wrong.items()
     ]
-    return one_each(findings), far
+    return one_each(findings)
 
 
 def owner(port: RemotePort, at: Boundary, partners: Mapping[str, str]) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,16 +23,45 @@ ALL = 0.9995
 
 
 @dataclass(frozen=True)
-class ModelView:
-    """A port in a model's case and dtype.
+class CaseView(ABC):
+    """A backend's result in a case and dtype as an answer and a table."""
+
+    case: CaseRow
+    dtype: str
+    backend: str
+
+    @property
+    def anchor(self) -> str:
+        """The id of its section in a page."""
+        return f"{self.case.op}-{slug(self.case.id)}-{self.dtype}-{slug(self.backend)}"
+
+    @property
+    def title(self) -> str:
+        """`model bert float32: paddle`."""
+        return f"{self.case.op} {self.case.id} {self.dtype}: {self.backend}"
+
+    @property
+    @abstractmethod
+    def fails(self) -> bool:
+        """Whether anything exceeds the error bound."""
+
+    @abstractmethod
+    def answer(self) -> list[str]:
+        """The answer in a few sentences."""
+
+    @abstractmethod
+    def table(self) -> list[tuple[str, ...]]:
+        """The rows of the table."""
+
+
+@dataclass(frozen=True)
+class ModelView(CaseView):
+    """A port of a model.
 
     `outputs` are the comparisons of its outputs, `parts` the diagnoses in the order of the run. `ended` says why there
     is no result, `lacking` what could not be compared.
     """
 
-    case: CaseRow
-    dtype: str
-    backend: str
     baseline: str
     outputs: Sequence[ComparisonRow]
     rows: Sequence[ComparisonRow]
@@ -40,19 +70,9 @@ class ModelView:
     lacking: Sequence[str] = ()
 
     @property
-    def anchor(self) -> str:
-        """The id of its section in a page."""
-        return f"model-{slug(self.case.id)}-{self.dtype}-{slug(self.backend)}"
-
-    @property
     def fails(self) -> bool:
         """Whether anything exceeds the error bound."""
         return bool(self.ended or self.parts) or any(row.fails for row in self.rows)
-
-    @property
-    def title(self) -> str:
-        """`model bert float32: paddle`."""
-        return f"model {self.case.id} {self.dtype}: {self.backend}"
 
     def answer(self) -> list[str]:
         """The answer in a sentence or two."""

@@ -182,6 +182,7 @@ TWICE = """
 import numpy as np
 
 from parity.capture.frameworks import framework
+from parity.capture.frameworks.recorder import Recorder, start, stop
 
 here = framework({framework!r})
 nn = here.framework.nn
@@ -206,8 +207,10 @@ def sink(call, role, name, array):
     recorded[call.layer, call.nth, role, name] = array
 
 
-with here.recording(model, sink, gradients=True):
-    (model(x, mask=mask)["h"] ** 2).sum().backward()
+recorder = Recorder(here, {{id(layer): (name, layer) for name, layer in here.named_layers(model)}}, sink, gradients=True)
+start(recorder, here.base)
+(model(x, mask=mask)["h"] ** 2).sum().backward()
+stop(recorder, here.base)
 assert ("linear", 1, "grad.input", "0") in recorded, list(recorded)
 np.testing.assert_array_equal(recorded["", 0, "input", "mask"], 1)
 np.testing.assert_array_equal(recorded["", 0, "output", "h"], recorded["linear", 1, "output", "0"])

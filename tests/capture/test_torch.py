@@ -13,6 +13,7 @@ from torch import nn
 import parity
 from parity.capture.capturing import Capture
 from parity.capture.frameworks import framework
+from parity.capture.frameworks.recorder import Recorder, start, stop
 from parity.capture.safetensors import entries, read
 
 TORCH = framework("torch")
@@ -51,8 +52,13 @@ def recorded(model, *args, gradients=False, run=None):
         tensors[call.layer, call.nth, role, name] = array
         calls[call.order] = call
 
-    with TORCH.recording(model, sink, gradients):
+    layers = {id(layer): (name, layer) for name, layer in TORCH.named_layers(model)}
+    recorder = Recorder(TORCH, layers, sink, gradients)
+    start(recorder, TORCH.base)
+    try:
         (run or model)(*args)
+    finally:
+        stop(recorder, TORCH.base)
     return tensors, [calls[order] for order in sorted(calls)]
 
 

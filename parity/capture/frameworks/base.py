@@ -6,11 +6,10 @@ Runs in the framework's own interpreter, on Python 3.8 and later, with the stand
 from __future__ import annotations
 
 import functools
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, Iterator, List, Tuple
 
 from parity.capture.frameworks import recorder as recorders
-from parity.capture.frameworks.calls import CapturedLayer, Sink, described
+from parity.capture.frameworks.calls import CapturedLayer, described
 from parity.capture.frameworks.visit import visit
 
 if TYPE_CHECKING:
@@ -101,21 +100,6 @@ class LayeredFramework(Framework):
         recorder = recorders.ModelRecorder(capture, self, model)
         recorders.start(recorder, self.base)
         return functools.partial(recorders.stop, recorder, self.base)
-
-    @contextmanager
-    def recording(self, model: Any, sink: Sink, gradients: bool = False) -> Iterator[None]:
-        """Pass the tensors of every call of a layer of `model` to `sink` within the context.
-
-        `gradients`: in backward passes within the context also those of inputs, by that call alone, and of outputs. A
-        call within a compiled layer is not seen, nor is one that bypasses `__call__`.
-        """
-        layers = {id(layer): (name, layer) for name, layer in self.named_layers(model)}
-        recorder = recorders.Recorder(self, layers, sink, gradients)
-        recorders.start(recorder, self.base)
-        try:
-            yield
-        finally:
-            recorders.stop(recorder, self.base)
 
     def tensors(self, value: Any) -> List[Tuple[str, Any]]:
         """All tensors in a result, by name."""

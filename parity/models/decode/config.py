@@ -10,14 +10,12 @@ from pydantic import Field, WithJsonSchema
 from parity.config.case_models import Dtypes
 from parity.config.cases import BuiltCase, Scope, expanded, id_of, tolerance_of
 from parity.config.files import existing_file
-from parity.config.grammar import Text, list_of, model_of, read
+from parity.config.grammar import Text, list_of, model_of
 from parity.config.kinds import CaseKind
-from parity.config.nodes import Node, Problems
-from parity.config.plan import BackendSpec, CasePlan, WrittenAt
-from parity.config.references import substitute
+from parity.config.nodes import Node
+from parity.config.plan import CasePlan, WrittenAt
 from parity.config.sweep import Combination, suffixes, sweep_of
 from parity.config.tolerance_grammar import Tolerances
-from parity.config.tree import without
 from parity.models import config as models
 from parity.models.decode.spec import DECODE, DecodeSpec
 from parity.models.decode.ways import WAYS, WORDS
@@ -49,25 +47,15 @@ def build(node: Node, scope: Scope) -> Iterator[BuiltCase]:
     return expanded(node, DecodeCase, scope, _build, roots=ROOTS, example="chunk")
 
 
-def check(built: BuiltCase, baseline: str, backends: tuple[BackendSpec, ...], report: Problems) -> None:
-    """Reports a baseline or a backend that has no port."""
-    models.check(built, baseline, backends, report)
-
-
-DECODINGS = CaseKind(DecodeCase, build, models.shortened, check)
+DECODINGS = CaseKind(DecodeCase, build, models.shortened, models.check)
 
 
 def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     report, n_before = scope.report, len(scope.report)
-    case = substitute(
-        without(scope.defaults.under(DECODE, without(combination.case, "sweep")), "gradients", "stress"), report
-    )
-    values: Any = None if case is None else read(DecodeCase, case, report)
+    case, values = models.read_case(combination, scope, DECODE, DecodeCase)
     if case is None or values is None:
         return None
     dtypes = values.dtypes or scope.dtypes
-    if "float16" in dtypes:
-        report.add(case.get("dtypes") or case, "models run in float64, float32 and bfloat16", value=False)
     mapping = existing_file(case.mapping["mapping"], report, "mapping") if values.mapping is not None else None
     for name in ("build", "forward", "prompts"):
         if not getattr(values, name).isidentifier():

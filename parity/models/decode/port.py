@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class Decoder(RemotePort):
             "model.decode",
             state=str(state),
             record=str(record),
-            calls=[call.message() for call in calls],
+            calls=[asdict(call) for call in calls],
             lengths=[len(tokens) for tokens in prompts],
             layers=list(layers),
             partner={str(i): full.folder for i, full in (partner or {}).items()},

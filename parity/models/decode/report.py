@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from parity.engine.inputs import slug
 from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.decode.spec import DECODE
 from parity.models.decode.ways import WORDS
-from parity.models.report import UNMEASURED, CaseView, ModelReport
-from parity.reporting.results.rows import CaseRow, ComparisonRow, OutcomeRow, Results
+from parity.models.report import UNMEASURED, ModelReport
+from parity.models.view import CaseView
+from parity.reporting.results.rows import ComparisonRow, OutcomeRow, Results
 from parity.reporting.text.words import grouped, listed, number
 
 if TYPE_CHECKING:
@@ -23,30 +23,17 @@ NOTHING = "-"
 
 
 @dataclass(frozen=True)
-class DecodeView:
-    """A backend in a case and dtype: `rows` are the comparisons of its ways, `causes` the diagnoses."""
+class DecodeView(CaseView):
+    """A backend that decodes: `rows` are the comparisons of its ways, `causes` the diagnoses."""
 
-    case: CaseRow
-    dtype: str
-    backend: str
     rows: Sequence[ComparisonRow]
     causes: Sequence[Diagnosis]
     ended: OutcomeRow | None
 
     @property
-    def anchor(self) -> str:
-        """The id of its section in a page."""
-        return f"decode-{slug(self.case.id)}-{self.dtype}-{slug(self.backend)}"
-
-    @property
     def fails(self) -> bool:
         """Whether anything exceeds the error bound."""
         return any(row.fails for row in self.rows)
-
-    @property
-    def title(self) -> str:
-        """`decode gpt float32: torch`."""
-        return f"decode {self.case.id} {self.dtype}: {self.backend}"
 
     @property
     def by_way(self) -> dict[str, list[ComparisonRow]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 Tokens = Sequence[int]
 
@@ -30,10 +29,6 @@ class DecodeCall:
     positions: Sequence[Tokens]
     rows: Sequence[CallRow]
     fresh: bool
-
-    def message(self) -> dict[str, Any]:
-        """The call in a request to a worker."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
