@@ -25,6 +25,7 @@ from parity.cases.program import trace
 from parity.cases.repeats import repeats
 from parity.config.errors import nearest
 from parity.config.plan import BackendSpec
+from parity.errors import UserError
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.reporting.console.run import stdout_console
 from parity.starter.design import example
@@ -34,7 +35,7 @@ MOST_LINES, LONGEST = 12, 160
 Rows = tuple[tuple[str, ...], ...]
 
 
-class UnknownOpError(Exception):
+class UnknownOpError(UserError):
     """There is no op of that name."""
 
 

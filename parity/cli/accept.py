@@ -50,9 +50,7 @@ def accept(
     read, or a config cannot be written or has changed since the run.
     """
     from parity.config.plan import REASON_WANTED
-    from parity.reporting.accept import AcceptError, AcceptRequest, acceptance
-    from parity.reporting.console.explain import ExplainError
-    from parity.reporting.results.results import ResultsError
+    from parity.reporting.accept import AcceptRequest, acceptance
 
     if not (reason is not None or unsupported or expired):
         raise click.UsageError('nothing to do: give --reason "...", --unsupported or --expired')
@@ -61,10 +59,7 @@ def accept(
     today = datetime.date.today()
     day = end(until, today)
     request = AcceptRequest(reason, day, case, backend, dtype, diagnosis, unsupported, expired)
-    try:
-        accepted = acceptance(run_dir, request, today)
-    except (AcceptError, ExplainError, ResultsError) as error:
-        fail(str(error))
+    accepted = acceptance(run_dir, request, today)
     for change in accepted.changes:
         try:
             if not dry_run:

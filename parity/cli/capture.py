@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from parity.cli.group import example, fail, main
+from parity.cli.group import example, main
 
 
 @main.command(
@@ -79,16 +79,12 @@ def capture(
 def interpreter_of(backend: str | None, python: str | None, *, provision: bool) -> tuple[str, dict[str, str]]:
     """The interpreter for a script, and its environment variables; without a backend that of the user's shell."""
     from parity import environments
-    from parity.config import ConfigError
     from parity.config.backend_options import load_backends
     from parity.environments.interpreter import isolated_environment
 
     if backend is None:
         return str(Path(python).absolute()) if python else sys.executable, dict(os.environ)
-    try:
-        spec = load_backends([backend])[0]
-        interpreter = environments.resolve(spec, provision=provision, progress=lambda line: click.echo(line, err=True))
-    except (ConfigError, environments.EnvironmentUnavailable) as error:
-        fail(str(error))
+    spec = load_backends([backend])[0]
+    interpreter = environments.resolve(spec, provision=provision, progress=lambda line: click.echo(line, err=True))
     managed = interpreter.kind == "managed"
     return str(interpreter.python), isolated_environment(os.environ) if managed else dict(os.environ)

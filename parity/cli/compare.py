@@ -97,13 +97,11 @@ def opened(
     check_dtype: bool,
 ) -> tuple[ComparisonJob, CompareOptions]:
     """The dumps with their matching, and what is asked; exits with 2 if anything cannot be read."""
-    from parity.config.errors import ConfigError
     from parity.dumps.compare import Rules
     from parity.dumps.dump import open_dump
     from parity.dumps.mapping import read_mapping
     from parity.dumps.matching import MatchingError
     from parity.dumps.session import CompareOptions, names_of, parse_limits, prepared, read_known
-    from parity.dumps.tensors import DumpError
 
     mapping, known = files
     try:
@@ -114,8 +112,6 @@ def opened(
         accepted = () if known is None else read_known(known, names)
         asking = CompareOptions(rules, {} if mapping is None else read_mapping(mapping), accepted, fail_on)
         return prepared(left, right, truth, asking), asking
-    except (ConfigError, DumpError) as error:
-        fail(str(error))
     except MatchingError as error:
         fail(f"{mapping}: {error}")
 

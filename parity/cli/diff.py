@@ -73,15 +73,10 @@ def diff(
     3 nothing is new or worse, but tensors of RUN_A were not compared in RUN_B, or nothing could be compared.
     """
     from parity.reporting.diff.compare import compare
-    from parity.reporting.diff.compared_run import DiffError
-    from parity.reporting.results.results import ResultsError
 
     if not math.isfinite(factor):
         raise click.BadParameter(f"{factor} is not a finite number", param_hint="--factor")
-    try:
-        differences = compare(run_a, run_b, maps=maps, level=fail_on, factor=factor)
-    except (ResultsError, DiffError) as error:
-        fail(str(error))
+    differences = compare(run_a, run_b, maps=maps, level=fail_on, factor=factor)
     try:
         write_files(differences, markdown, html)
     except OSError as error:

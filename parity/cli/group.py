@@ -17,6 +17,7 @@ import click
 
 from parity import __version__
 from parity.cli.streams import stdout_loss, use_lossy_streams
+from parity.errors import UserError
 from parity.exit_codes import INCOMPLETE, INTERRUPTED, USAGE
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ class InterruptibleGroup(click.Group):
             if error.param is None or error.param.name != "configs":
                 raise
             raise click.UsageError(f"no config is named.\n\n{first_steps()}", error.ctx) from None
+        except UserError as error:
+            fail(str(error))
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception:

@@ -61,10 +61,8 @@ def hunt(
     Exit code: 0 nothing is beyond the error bound; 1 something is; 2 the command is wrong; 3 nothing could be compared,
     or a backend crashed or hung; 130 interrupted (the findings so far are written; --resume continues).
     """
-    from parity.config import ConfigError
     from parity.engine import EngineOptions
-    from parity.hunt import HuntError, check_installed
-    from parity.starter import StarterError
+    from parity.hunt import check_installed
 
     if (subject is None) == (resume is None):
         raise click.UsageError("name an op, a config or a file of kernels, or an earlier hunt with --resume")
@@ -83,15 +81,11 @@ def hunt(
             wanted, state = resumed(resume, wanted)
         claim = claimed(resume or out, wanted, resume=resume is not None)
         folder = click.get_current_context().with_resource(claim)
-    except HuntError as error:
-        fail(str(error))
     except OSError as error:
         fail(f"cannot use {error.filename or 'reports'}: {error.strerror or error}; name another --out")
     end_once_on_signals()
     try:
         sys.exit(hunt_and_show(wanted, folder, state, ["parity", *sys.argv[1:]]))
-    except (HuntError, ConfigError, StarterError) as error:
-        fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or 'the hunt'}: {error.strerror or error}", INCOMPLETE)
 
@@ -126,10 +120,7 @@ def reduce(
     there is no such finding, or the backend no longer shows it.
     """
     from parity.engine import EngineOptions
-    from parity.hunt import HuntError, check_installed
-    from parity.reporting.console.explain import ExplainError
-    from parity.reporting.results.results import ResultsError
-    from parity.repro import ReproError
+    from parity.hunt import check_installed
 
     end_once_on_signals()
     try:
@@ -140,7 +131,5 @@ def reduce(
         options = EngineOptions(timeout_s=timeout, provision=not no_provision)
         finding, spec = reduce_stored(run_dir, case, options, backend=backend, dtype=dtype)
         click.echo(show_small(finding, spec, out))
-    except (HuntError, ResultsError, ExplainError, ReproError) as error:
-        fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or out}: {error.strerror or error}; name another --out")

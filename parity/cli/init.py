@@ -37,7 +37,6 @@ def init(ctx: click.Context, file: Path, adapter: str | None, config: Path | Non
     The config compares them with the framework's own ops and with the exact answer, on inputs that reveal common
     mistakes. FILE runs only in a worker process. Exit code: that of `parity run`; 2 if no config was written.
     """
-    from parity.starter import StarterError
     from parity.starter.write import starter
 
     if not file.is_file():
@@ -50,8 +49,6 @@ def init(ctx: click.Context, file: Path, adapter: str | None, config: Path | Non
     try:
         made = starter(file, config, adapter, lambda op: click.echo(f"choosing inputs for {op}", err=True))
         config.write_text(made.text, encoding="utf-8")
-    except StarterError as error:
-        fail(str(error))
     except OSError as error:
         fail(f"cannot write {config}: {error.strerror or error}; name another with -o")
     for note in made.notes:

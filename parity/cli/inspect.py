@@ -32,16 +32,10 @@ def inspect(
 
     Exit code: 0 the tensor is shown; 2 the command is wrong, the run cannot be read, or the tensor was not stored.
     """
-    from parity.reporting.console.explain import ExplainError
-    from parity.reporting.console.inspect import InspectError
     from parity.reporting.console.inspect import inspect as show
     from parity.reporting.console.run import stdout_console
-    from parity.reporting.results.kept import KeptError
-    from parity.reporting.results.results import ResultsError
 
     try:
         show(run_dir, case, tensor, stdout_console(), dtype=dtype, backends=backends, slice_text=index)
-    except (ExplainError, InspectError, KeptError, ResultsError) as error:
-        fail(str(error))
     except OSError as error:
         fail(f"cannot print: {error.strerror or error}")

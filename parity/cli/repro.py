@@ -35,8 +35,6 @@ def repro(
     Exit code: 0 the scripts are written; 2 the command is wrong or there are no findings; 3 the scripts are written,
     but their paths could not be printed.
     """
-    from parity.reporting.console.explain import ExplainError
-    from parity.reporting.results.results import ResultsError
     from parity.repro import ReproError
     from parity.repro.write import Written, write_scripts
 
@@ -44,8 +42,6 @@ def repro(
         raise click.UsageError("give a case or --all, not both")
     try:
         scripts = list(write_scripts(run_dir, case, every=every, backend=backend, dtype=dtype, out=out, issues=issues))
-    except (ExplainError, ReproError, ResultsError) as error:
-        fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or out or run_dir}: {error.strerror or error}; name another --out")
     try:

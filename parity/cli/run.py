@@ -150,7 +150,6 @@ def run(
     from parity.cluster import ClusterError
     from parity.engine import EngineOptions
     from parity.reporting.results import last
-    from parity.reporting.results.resume import ResumeError
     from parity.run import claimed, run_and_show
 
     if not math.isfinite(timeout):
@@ -189,8 +188,6 @@ def run(
             resume=resume,
             source=source,
         )
-    except ResumeError as error:
-        fail(str(error))
     except ClusterError as error:
         fail(f"{error}. What was finished is in {run_dir}; repeat the command with --out {run_dir} --resume")
     except OSError as error:
@@ -204,12 +201,9 @@ def on_cluster(address: str | None) -> Source:
 
     if address is None:
         return execute
-    from parity.cluster import ClusterError, connected
+    from parity.cluster import connected
 
-    try:
-        return click.get_current_context().with_resource(connected(address)).run
-    except ClusterError as error:
-        fail(str(error))
+    return click.get_current_context().with_resource(connected(address)).run
 
 
 @main.command(
@@ -269,10 +263,7 @@ def schema() -> None:
 
 
 def load(configs: tuple[Path, ...], selection: dict[str, Any]) -> Plan:
-    """The plan; reports all errors and exits with 2 if there are any. `selection` are the values of `plan_options`."""
-    from parity.config import ConfigError, Overrides, load_plan
+    """The plan; raises ConfigError with all errors. `selection` are the values of `plan_options`."""
+    from parity.config import Overrides, load_plan
 
-    try:
-        return load_plan(configs, Overrides(**selection))
-    except ConfigError as error:
-        fail(str(error))
+    return load_plan(configs, Overrides(**selection))

@@ -29,8 +29,7 @@ def query(run_dir: Path, sql: str | None, in_csv: bool, as_json: bool, parquet: 
 
     Without SQL, --parquet writes all comparisons. Exit code: 0 answered; 2 the query or the run is wrong.
     """
-    from parity.reporting.query import EVERYTHING, Answer, QueryError, as_parquet, ask, show_on_stdout
-    from parity.reporting.results.results import ResultsError
+    from parity.reporting.query import EVERYTHING, Answer, as_parquet, ask, show_on_stdout
 
     if in_csv + as_json + (parquet is not None) > 1:
         raise click.UsageError("--csv, --json and --parquet exclude each other")
@@ -45,8 +44,6 @@ def query(run_dir: Path, sql: str | None, in_csv: bool, as_json: bool, parquet: 
 
     try:
         ask(run_dir, EVERYTHING if sql is None else sql, show)
-    except (QueryError, ResultsError) as error:
-        fail(str(error))
     except OSError as error:
         fail(f"cannot write {parquet or 'the answer'}: {error.strerror or error}")
 
@@ -66,9 +63,8 @@ def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
     Exit code: that of the merged run, as of `parity run`; 2 if the runs have different seeds or backends, disagree in a
     cell, or cannot be read, or the directory cannot be written; 3 if all would pass but a shard is missing.
     """
-    from parity.reporting.merge import MergeError, merge
+    from parity.reporting.merge import merge
     from parity.reporting.results.directory import held, made
-    from parity.reporting.results.results import ResultsError
     from parity.reporting.text.words import listed
     from parity.run import check_ours, empty, show
 
@@ -80,8 +76,6 @@ def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
             empty(out)
             results, missing = merge(runs, out)
         show(results, verbosity=-1 if quiet else 0)
-    except (MergeError, ResultsError) as error:
-        fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or out}: {error.strerror or error}")
     if missing:
@@ -120,10 +114,8 @@ def judge(
     Exit code: that of the run with these tolerances, with --rule 1 if the rule rejects a tensor, else 0; 2 the command
     is wrong, or the run cannot be read or kept no such elements; 3 also if some tensors lack them.
     """
-    from parity.config import ConfigError
     from parity.reporting.console.judge import rules_of, show_judged, show_rule
-    from parity.reporting.judge import JudgeError, judged
-    from parity.reporting.results.results import ResultsError
+    from parity.reporting.judge import judged
 
     if rule is not None and (rtol or atol or fail_on):
         raise click.UsageError("--rule has tolerances of its own; leave --rtol, --atol and --fail-on out")
@@ -135,8 +127,6 @@ def judge(
             show_rule(rule, said)
             sys.exit(MISMATCH if any(n for (rejected, _), n in said.counts.items() if rejected) else 0)
         judged_run = judged(run_dir, rules_of(rtol, atol), fail_on)
-    except (ConfigError, JudgeError, ResultsError) as error:
-        fail(str(error))
     except OSError as error:
         fail(f"cannot judge {run_dir}: {error.strerror or error}")
     show_judged(judged_run, verbose=verbose)

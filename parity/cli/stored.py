@@ -33,7 +33,7 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
     """
     from parity.reporting.results.directory import Losses
     from parity.reporting.results.outputs import write_asked
-    from parity.reporting.results.results import ResultsError, read_results
+    from parity.reporting.results.results import read_results
     from parity.run import show
 
     wanted, losses = outputs(**asked), Losses()
@@ -44,8 +44,6 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
         for path in write_asked(results, run_dir, wanted, losses):
             click.echo(f"written to {path}", err=True)
         losses.check()
-    except ResultsError as error:
-        fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or 'the results'}: {error.strerror or error}")
 
@@ -65,7 +63,7 @@ def census(run_dirs: Sequence[Path], out: Path) -> None:
     """
     from parity.config.nodes import printable
     from parity.reporting.html.census import census_page, to_script
-    from parity.reporting.results.results import ResultsError, read_results, write_atomically
+    from parity.reporting.results.results import read_results, write_atomically
     from parity.reporting.text.words import plural
     from parity.repro import ReproError
     from parity.repro.write import scripts_of
@@ -84,8 +82,6 @@ def census(run_dirs: Sequence[Path], out: Path) -> None:
         names = {item.script.stem for item in made if not isinstance(item, ReproError)}
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / "index.html", census_page(runs, names))
-    except ResultsError as error:
-        fail(str(error))
     except OSError as error:
         fail(f"cannot write {error.filename or out}: {error.strerror or error}")
     for item in refused:
@@ -111,9 +107,8 @@ def explain(
     subject: str | None, case: str | None, as_list: bool, dtype: str | None, tensor: str | None, verbose: bool
 ) -> None:
     """Explain a diagnosis, or what the run in RUN_DIR found in CASE (an id or a part of one)."""
-    from parity.reporting.console.explain import ExplainError, explain_case, explain_id, explain_list
+    from parity.reporting.console.explain import explain_case, explain_id, explain_list
     from parity.reporting.console.run import stdout_console
-    from parity.reporting.results.results import ResultsError
 
     if (subject is None) != as_list or (case is not None and as_list):
         raise click.UsageError("name a diagnosis, or a run directory and a case, or give --list")
@@ -125,7 +120,5 @@ def explain(
             explain_id(subject, console)
         else:
             explain_case(Path(subject), case, console, dtype=dtype, tensor=tensor, verbose=verbose)
-    except (ExplainError, ResultsError) as error:
-        fail(str(error))
     except OSError as error:
         fail(f"cannot print: {error.strerror or error}")

@@ -41,13 +41,10 @@ def fingerprint(op: str, as_json: bool, **asked: Any) -> NoReturn:
 
     Exit code: 0 everything was measured; 2 the command is wrong; 3 something could not be measured; 130 interrupted.
     """
-    from parity.config import ConfigError
     from parity.fingerprint.study import fingerprint_and_show, request
 
     try:
         wanted = request(op, **asked)
-    except ConfigError as error:
-        fail(str(error))
     except OSError as error:
         fail(f"cannot use {error.filename or 'reports'}: {error.strerror or error}; name another --out")
     end_once_on_signals()
@@ -61,12 +58,9 @@ def fingerprint(op: str, as_json: bool, **asked: Any) -> NoReturn:
 @click.argument("name", required=False)
 def ops(name: str | None) -> None:
     """List the ops, their params and the backends that implement them; or show the op NAME in full."""
-    from parity.listing import UnknownOpError, op_details, ops_table
+    from parity.listing import op_details, ops_table
 
-    try:
-        op_details(name) if name else ops_table()
-    except UnknownOpError as error:
-        fail(str(error))
+    op_details(name) if name else ops_table()
 
 
 @main.command(short_help="List the backends and their interpreters.", epilog=example("parity backends"))
@@ -101,10 +95,7 @@ def env_create(backend: str) -> None:
 
     adapter, _, version = backend.partition("==")
     end_once_on_signals()
-    try:
-        environment = environments.create_environment(adapter, version or None, click.echo)
-    except environments.EnvironmentUnavailable as error:
-        fail(str(error))
+    environment = environments.create_environment(adapter, version or None, click.echo)
     click.echo(f"ready: {environment.name} ({environment.path})")
 
 
@@ -114,8 +105,5 @@ def env_remove(name: str) -> None:
     """Remove an environment; NAME is as `parity env list` shows it."""
     from parity import environments
 
-    try:
-        environments.remove_environment(name)
-    except environments.EnvironmentUnavailable as error:
-        fail(str(error))
+    environments.remove_environment(name)
     click.echo(f"removed: {name}")

@@ -14,6 +14,8 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parity.errors import UserError
+
 if TYPE_CHECKING:
     from distributed import Client
 
@@ -30,7 +32,7 @@ POLL_S = 0.2
 START = "start one with `dask scheduler`, and workers with `dask worker ADDRESS --nthreads 1`"
 
 
-class ClusterError(Exception):
+class ClusterError(UserError):
     """The cluster cannot be used or is lost; the message says what to do."""
 
 

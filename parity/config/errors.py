@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from parity.errors import UserError
+
 COMMAND_LINE = "command line"
 """The `file` of a problem on the command line."""
 
@@ -43,7 +45,7 @@ class Problem:
         return " = ".join(part for part in (self.key, self.value) if part)
 
 
-class ConfigError(Exception):
+class ConfigError(UserError):
     """The configuration, or an option that overrides it, is wrong; nothing runs."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:

@@ -13,6 +13,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.errors import UserError
+
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 
@@ -28,7 +30,7 @@ NARROW: dict[str, Any] = {
 """Dtypes that NumPy lacks; float32 holds their values."""
 
 
-class DumpError(Exception):
+class DumpError(UserError):
     """A dump that cannot be read; the message says which file and why."""
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from parity.errors import UserError
+
 Progress = Callable[[str], None]
 """Receives one line for the user about work that takes long."""
 
@@ -21,7 +23,7 @@ THREAD_VARIABLES = (
 HOST_ONLY_VARIABLES = ("PYTHONPATH", "PYTHONHOME")
 
 
-class EnvironmentUnavailable(Exception):  # noqa: N818 - named after its outcome, `unavailable`
+class EnvironmentUnavailable(UserError):  # noqa: N818 - named after its outcome, `unavailable`
     """No interpreter for a backend; the message says what is missing and the remedy."""
 
 

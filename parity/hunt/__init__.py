@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from parity.errors import UserError
+
 NEEDED = ("hypothesis", "cma")
 
 
-class HuntError(Exception):
+class HuntError(UserError):
     """A hunt cannot start or continue; the message says why and what to do."""
 
 

@@ -16,6 +16,7 @@ from parity.config.documents import Document, read_document
 from parity.config.known_edit import EditError, KnownEdit, edited, entry_text
 from parity.config.nodes import Problems, printable
 from parity.config.plan import KnownDeviation, Overrides, Plan
+from parity.errors import UserError
 from parity.exit_codes import INTERRUPTED
 from parity.judge.acceptance import JudgedRun, lacking, outgrown, unsupported
 from parity.judge.compare.verdict import Verdict
@@ -32,7 +33,7 @@ MAX_REASON = 160
 UNFINISHED = "the run was interrupted, so only what it finished is accepted"
 
 
-class AcceptError(Exception):
+class AcceptError(UserError):
     """The request cannot be accepted, and nothing is written; the message says why and what to do."""
 
 

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import structs
 
 from parity.config.tolerances import ToleranceRule, ToleranceTable
+from parity.errors import UserError
 from parity.exit_codes import INTERRUPTED
 from parity.judge.compare.frontier import NEVER, accepts
 from parity.judge.compare.verdict import Verdict
@@ -36,7 +37,7 @@ FRONTIER = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
 NOT_KEPT = "its tolerance frontier was not kept, so it can be judged only by running it again"
 
 
-class JudgeError(Exception):
+class JudgeError(UserError):
     """A run that cannot be judged; the message says why."""
 
 

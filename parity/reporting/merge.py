@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import structs
 
 from parity.engine.inputs import slug
+from parity.errors import UserError
 from parity.exit_codes import INTERRUPTED
 from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, rendered
 from parity.reporting.results.results import FILE_NAME, as_json, encode, write_atomically
@@ -47,7 +48,7 @@ Rows = dict[str, list[Any]]
 """The rows of a case in one dtype, by table."""
 
 
-class MergeError(Exception):
+class MergeError(UserError):
     """Runs that cannot be merged or disagree; the message names both and the difference."""
 
 

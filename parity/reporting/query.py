@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from parity.config.nodes import printable
+from parity.errors import UserError
 from parity.reporting.results.resume import stored
 from parity.reporting.results.store import TABLES, VIEWS, is_broken
 
@@ -26,7 +27,7 @@ MAX_SHOWN = 200
 MISSING = re.compile(r"no such (table|column): (\S+)")
 
 
-class QueryError(Exception):
+class QueryError(UserError):
     """SQL that cannot be answered; the message says why, and lists the names that exist."""
 
 

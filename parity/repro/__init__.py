@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from parity.errors import UserError
 
-class ReproError(Exception):
+
+class ReproError(UserError):
     """A script has nothing to show, or lacks what it needs; the message says what, and the remedy."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from parity.errors import UserError
 
-class StarterError(Exception):
+
+class StarterError(UserError):
     """No config can be made for a file; the message says why, where, and what to do."""

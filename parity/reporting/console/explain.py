@@ -16,6 +16,7 @@ from rich.text import Text
 
 from parity.config.errors import nearest
 from parity.config.nodes import printable
+from parity.errors import UserError
 from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.compare.verdict import Verdict
@@ -47,7 +48,7 @@ MAX_PAIRS = 4
 LABEL_WIDTH = 11
 
 
-class ExplainError(Exception):
+class ExplainError(UserError):
     """There is no such diagnosis, case, dtype or tensor; the message lists those that exist."""
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
+from parity.errors import UserError
 from parity.judge.bound.envelope import ERROR_BOUND
 from parity.reporting.console.explain import case_called, choices, hint
 from parity.reporting.plots.tensors import (
@@ -51,7 +52,7 @@ Array = NDArray[Any]
 Index = tuple[int | slice | EllipsisType, ...]
 
 
-class InspectError(Exception):
+class InspectError(UserError):
     """The tensor does not exist or was not stored, or the slice does not fit; the message says what to do."""
 
 

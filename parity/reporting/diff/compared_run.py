@@ -12,6 +12,7 @@ from msgspec import structs
 from parity import exit_codes
 from parity.config.errors import nearest
 from parity.config.nodes import printable
+from parity.errors import UserError
 from parity.reporting.results.cells import CellResult, Status, cells, ratio_of, status_of
 from parity.reporting.results.rows import (
     NOT_COMPARED,
@@ -35,7 +36,7 @@ SINGLE = re.compile(r"(?<!=)=(?!=)")
 """An equals sign that is not a part of `==`."""
 
 
-class DiffError(Exception):
+class DiffError(UserError):
     """Two runs that cannot be compared as requested; the message says why and lists the backends."""
 
 

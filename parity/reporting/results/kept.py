@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from parity.config.plan import ORACLE
 from parity.engine.inputs import slug
+from parity.errors import UserError
 from parity.reporting.results.rows import CaseRow
 
 Array = NDArray[Any]
 
 
-class KeptError(Exception):
+class KeptError(UserError):
     """A tensor is missing or cannot be read; the message names the file and says why."""
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from parity.errors import UserError
 from parity.reporting.results.rows import FORMAT, Results
 
 FILE_NAME = "results.json"
@@ -31,7 +32,7 @@ LOCATION = re.compile(r"(?s)(?P<problem>.*?)(?: - at `\$\.?(?P<location>[^`]*)`)
 """Splits a message of msgspec into the problem and its location."""
 
 
-class ResultsError(Exception):
+class ResultsError(UserError):
     """A run directory that cannot be read; the message says which file and why."""
 
 

@@ -13,6 +13,7 @@ from msgspec import to_builtins
 
 from parity.config.plan import CasePlan, Plan
 from parity.engine import EngineOptions
+from parity.errors import UserError
 from parity.judge.compare.verdict import Comparison
 from parity.reporting.kinds import report_of
 from parity.reporting.results import record
@@ -23,7 +24,7 @@ from parity.reporting.results.store import BACKENDS, CASES, RUN, STORE, Store, f
 Key = tuple[str, str, str, str, str]
 
 
-class ResumeError(Exception):
+class ResumeError(UserError):
     """The run in this directory cannot be resumed; the message says why."""
 
 
