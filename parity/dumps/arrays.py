@@ -255,10 +255,8 @@ def read_lines(path: Path) -> Contents:
                 number += 1
                 if len(line) > MAX_LINE:
                     raise DumpError(f"{path}:{number}: a line of more than {MAX_LINE >> 20} MiB; store it as .npy")
-                for name, values in named(path, number, line).items() if line.strip() else ():
+                for name, (array, weak) in named(path, number, line).items() if line.strip() else ():
                     view = functools.partial(line_values, path, number, offset, len(line), name)
-                    weak = not isinstance(values, Typed)
-                    array = values.array if isinstance(values, Typed) else values
                     tensors.append(Stored(name, array.shape, array.dtype.name, len(tensors), view, weak=weak))
                 offset += len(line)
     except OSError as error:
@@ -273,25 +271,18 @@ def is_lined(path: Path) -> bool:
     return not first or (first.startswith(b"{") and first.endswith(b"}"))
 
 
-class Typed:
-    """Values that say their dtype."""
-
-    def __init__(self, array: Array) -> None:
-        self.array = array
-
-
 def line_values(path: Path, number: int, offset: int, length: int, name: str) -> Array:
     """The values of one name of a line, read again."""
     with path.open("rb") as file:
         file.seek(offset)
-        values = named(path, number, file.read(length)).get(name)
-    if values is None:
+        arrays = named(path, number, file.read(length))
+    if name not in arrays:
         raise DumpError(f"{path}:{number}: the file has changed")
-    return values.array if isinstance(values, Typed) else values
+    return arrays[name][0]
 
 
-def named(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    """The arrays of a line by name."""
+def named(path: Path, number: int, line: bytes) -> dict[str, tuple[Array, bool]]:
+    """The arrays of a line by name, each with whether the line leaves its dtype open."""
     entry = parsed(path, line, f"line {number}")
     if isinstance(entry.get("name"), str) and "values" in entry:
         array = numbers(path, number, entry["name"], entry["values"])
@@ -299,9 +290,9 @@ def named(path: Path, number: int, line: bytes) -> dict[str, Any]:
         if count(shape) == array.size and shape is not None:
             array = array.reshape(shape)
         if dtype is None:
-            return {entry["name"]: array}
-        return {entry["name"]: Typed(typed(path, number, array, dtype))}
-    return {name: numbers(path, number, name, values) for name, values in entry.items()}
+            return {entry["name"]: (array, True)}
+        return {entry["name"]: (typed(path, number, array, dtype), False)}
+    return {name: (numbers(path, number, name, values), True) for name, values in entry.items()}
 
 
 def numbers(path: Path, number: int, name: str, values: Any) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, TypeVar
 
 import ml_dtypes  # noqa: F401 - NumPy knows its dtypes by name from then on
 import numpy as np
@@ -51,6 +51,7 @@ class Called:
 
 
 BASE: Any = pickle._Unpickler
+Container = TypeVar("Container", list[Any], dict[Any, Any], set[Any])
 
 
 class WeightsUnpickler(BASE):  # type: ignore[misc]
@@ -99,43 +100,34 @@ class WeightsUnpickler(BASE):  # type: ignore[misc]
     def load_append(self) -> None:
         """Append to a list."""
         value = self.stack.pop()
-        self.a_list().append(value)
+        self.top(list).append(value)
 
     def load_appends(self) -> None:
         """Append several to a list."""
         values = self.pop_mark()
-        self.a_list().extend(values)
+        self.top(list).extend(values)
 
     def load_setitem(self) -> None:
         """Set an item of a dict."""
         value, key = self.stack.pop(), self.stack.pop()
-        self.a_dict()[key] = value
+        self.top(dict)[key] = value
 
     def load_setitems(self) -> None:
         """Set several items of a dict."""
         items = self.pop_mark()
-        self.a_dict().update(zip(items[::2], items[1::2], strict=True))
+        self.top(dict).update(zip(items[::2], items[1::2], strict=True))
 
     def load_additems(self) -> None:
         """Add to a set."""
-        items, made = self.pop_mark(), self.stack[-1]
-        if not isinstance(made, set):
-            raise RefusedError("items for what is no set")
-        made.update(items)
+        items = self.pop_mark()
+        self.top(set).update(items)
 
-    def a_list(self) -> list[Any]:
-        """The list on the stack."""
-        made = self.stack[-1]
-        if not isinstance(made, list):
-            raise RefusedError(f"items for {type(made).__name__}")
-        return made
-
-    def a_dict(self) -> dict[Any, Any]:
-        """The dict on the stack."""
-        made = self.stack[-1]
-        if not isinstance(made, dict):
-            raise RefusedError(f"items for {type(made).__name__}")
-        return made
+    def top(self, kind: type[Container]) -> Container:
+        """The container on top of the stack."""
+        container = self.stack[-1]
+        if not isinstance(container, kind):
+            raise RefusedError(f"items for {type(container).__name__}")
+        return container
 
     def load_binbytes(self) -> None:
         """Bytes of a length of four bytes."""

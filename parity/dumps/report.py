@@ -94,7 +94,6 @@ class DumpReport(CaseReport):
         return [*said, *((f"no tensors, not compared: {note}", list[str]()) for note in notes)]
 
 
-LACKING = "does not have it"
 WORDS = {
     "exact": "exact name",
     "mapping": "the mapping",

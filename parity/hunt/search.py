@@ -164,12 +164,6 @@ class Search:
         except TimeUp:
             return
 
-    def run_until_finding(self) -> None:
-        """Search until the first finding."""
-        with contextlib.suppress(TimeUp):
-            while not self.findings:
-                self.round()
-
     def round(self) -> None:
         """One class of one op: Hypothesis, then CMA-ES on what is promising; what is found is followed."""
         total = sum(arm.n for arm in self.arms) + 1

@@ -133,11 +133,6 @@ def escaped(text: str) -> str:
     return data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def step_summary(results: Results, *, room: int = SUMMARY_LIMIT) -> str:
-    """The Markdown of `markdown`, in at most `room` bytes."""
-    return markdown(results, limit=room)
-
-
 def publish(results: Results, stream: TextIO, environ: Mapping[str, str]) -> None:
     """Print the annotations, and append the summary to the file that GITHUB_STEP_SUMMARY names.
 
@@ -161,7 +156,7 @@ def append_summary(results: Results, file: Path) -> Iterator[str]:
             )
             return
         with file.open("a", encoding="utf-8") as out:
-            out.write("\n" + step_summary(results, room=room))
+            out.write("\n" + markdown(results, limit=room))
     except OSError as error:
         message = f"cannot write the step's summary to {file}: {error.strerror or error}"
         yield Annotation("warning", "", 1, "parity", message).command(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from pathlib import Path
@@ -41,7 +42,9 @@ def searched(bench, subject, op, *, diagnose=False, trials=MOST_TRIALS):
     bench.most_trials = bench.n_trials + trials
     bases = [base for base in subject.bases if base.case.op == op]
     search = Search(bench, bases, DTYPES, until=float("inf") if diagnose else 0.0)
-    search.run_until_finding()
+    with contextlib.suppress(TimeUp):
+        while not search.findings:
+            search.round()
     return search
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from parity.reporting import github
 from parity.reporting.console.run import render
-from parity.reporting.github import annotations, publish, silenced, step_summary
-from parity.reporting.markdown import MARKER
+from parity.reporting.github import SUMMARY_LIMIT, annotations, publish, silenced
+from parity.reporting.markdown import MARKER, markdown
 from tests.reporting import ci_runs
 from tests.reporting.stored_runs import unstable
 from tests.reporting.test_markdown import problems
@@ -167,9 +167,9 @@ def test_no_token_can_be_guessed():
 
 @pytest.mark.slow
 def test_the_summary_is_bounded_and_safe():
-    text = step_summary(ci_runs.many(4_000))
+    text = markdown(ci_runs.many(4_000), limit=SUMMARY_LIMIT)
     assert 100_000 < len(text.encode()) <= 1024 * 1024
-    assert problems(step_summary(ci_runs.hostile())) == []
+    assert problems(markdown(ci_runs.hostile(), limit=SUMMARY_LIMIT)) == []
 
 
 def test_publish_prints_and_appends(tmp_path):
