@@ -55,7 +55,7 @@ from parity.judge.diagnose.findings import (
     index_diagnoses,
     rounding_diagnoses,
 )
-from parity.judge.diagnose.inquiry import Inquiry, Question
+from parity.judge.diagnose.inquiry import Inquiry, Measurement
 from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
 from parity.outcome import CellOutcome, Outcome, Output
@@ -359,7 +359,7 @@ class CaseJudge:
         self._baseline = baseline
         self._ask = ask
         self.cells: dict[str, Cell] = {}
-        self._questions: dict[tuple[str, str], Question] = {}
+        self._measurements: dict[tuple[str, str], Measurement] = {}
         self._calls: dict[tuple[str, str], tuple[CellOutcome, CellOutcome]] = {}
         self._rows: dict[tuple[str, str], DifferingRow] = {}
         self._choices: Choices | None = None
@@ -469,11 +469,11 @@ class CaseJudge:
         wrong = {name for name, value in cell.wrong[backend].items() if value >= ERROR_BOUND}
         if wrong <= set(exact) and any(name == backend and not r.best.explains for (_, name), r in results.items()):
             return search(evaluator, observed, exact=exact, depth=1)
-        question = Question(evaluator, observed)
-        others = [q for (_, name), q in self._questions.items() if name == backend] if exact else []
-        self._questions[evaluator.dtype, backend] = question
+        measurement = Measurement(evaluator, observed)
+        others = [q for (_, name), q in self._measurements.items() if name == backend] if exact else []
+        self._measurements[evaluator.dtype, backend] = measurement
         budget = WorkBudget() if cell.fails(backend) else WorkBudget(**OF_A_PASS)
-        return Inquiry(question, kernel_of(self._ask, backend), prepared, others, budget).result(exact)
+        return Inquiry(measurement, kernel_of(self._ask, backend), prepared, others, budget).result(exact)
 
     def _behaviour(self, evaluator: Evaluator, backend: str, observed: Observed) -> Behaved:
         """The behaviour that the run itself shows: with a row alone, strided tensors, or a second call."""

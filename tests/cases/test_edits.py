@@ -144,7 +144,7 @@ def test_the_first_turn_takes_what_is_carried_from_before_it():
     assert any(e.value[0] == "each" and e.value[1][0] == ("input", "c0") for e in edits)
 
 
-def test_the_steps_of_one_place_have_their_own_numbers():
+def test_the_steps_of_one_line_have_their_own_numbers():
     case = planned("interpolate", x=(1, 2, 4, 5), size=(6, 7), mode="bilinear")
     of = program(case)
     edits = edits_of(of, Trial(of, inputs_of(case)).shapes, "grad.x")

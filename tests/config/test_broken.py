@@ -38,7 +38,7 @@ def test_every_snapshot_has_its_config() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_problems_name_their_place(name: str) -> None:
+def test_problems_name_their_location(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_plan([Path(f"{name}.yaml")])
     for problem in caught.value.problems:

@@ -55,7 +55,7 @@ def test_the_op_of_a_reference_can_be_put_under_stress(tmp_path: Path):
 
 
 @pytest.mark.parametrize("body", [GATED + "    while True:\n        x", "while True:\n    pass"])
-def test_a_reference_that_hangs_is_told_with_its_line(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_reference_that_hangs_is_reported_with_its_line(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("parity.cases.brought.LIMIT_S", 0.2)
     told = problems(tmp_path, body)
     assert re.search(r"ref\.py:[234]: TimeoutError: no result after 0\.2 s", told), told
@@ -111,7 +111,7 @@ def test_gradients_are_the_derivatives(body: str, tmp_path: Path):
         ("raise SystemExit(3)", "ref.py:2: SystemExit: 3"),
     ],
 )
-def test_a_broken_reference_is_told_with_its_file_and_line(body: str, message: str, tmp_path: Path):
+def test_a_broken_reference_is_reported_with_its_file_and_line(body: str, message: str, tmp_path: Path):
     told = problems(tmp_path, body)
     assert "config.yaml:4: cases[0].reference = ./ref.py" in told
     assert message in told

@@ -54,7 +54,7 @@ def test_nothing_of_a_foreign_file_is_shown(tmp_path, name, said):
     assert "line 2" not in message
 
 
-def test_an_included_config_is_told_what_is_wrong_in_it(tmp_path):
+def test_what_is_wrong_in_an_included_config_is_reported(tmp_path):
     (tmp_path / "foreign").write_text("version: 1\ndtype: [float32]\n")
     assert 'did you mean "dtypes"?' in including(tmp_path)
     assert "foreign:2" in including(tmp_path)

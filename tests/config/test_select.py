@@ -125,7 +125,7 @@ def test_baseline(tmp_path: Path) -> None:
     assert "--baseline torch" in refused(tmp_path, CASES, baseline="torch", backends=("paddle",))
 
 
-def test_the_command_line_and_the_file_are_told_together(tmp_path: Path) -> None:
+def test_problems_of_the_command_line_and_the_file_are_reported_together(tmp_path: Path) -> None:
     message = refused(tmp_path, f"sed: 1\n{CASES}", backends=("torhc",), dtypes=("float8",), rtol=("x",))
     for part in ("sed", "--backend torhc", "--dtype float8", "--rtol x"):
         assert part in message

@@ -83,7 +83,7 @@ def test_a_sweep_lies_over_defaults(tmp_path: Path) -> None:
     assert (draw.mean, draw.std) == (7.0, 3.0)
 
 
-def test_all_bad_values_of_a_sweep_are_told(tmp_path: Path) -> None:
+def test_all_bad_values_of_a_sweep_are_reported(tmp_path: Path) -> None:
     message = refused(tmp_path, f"cases:\n  - {batch_norm('sweep: {params.eps: [1, tiny, 2, small]}')}\n")
     assert "sweep.params.eps[1] = tiny" in message
     assert "sweep.params.eps[3] = small" in message

@@ -84,7 +84,7 @@ def test_names_are_those_of_any_op_of_the_file(tmp_path: Path) -> None:
     assert 'there is no tensor "total_norm"' in refused(tmp_path, f"{settings}cases:\n{norm}")
 
 
-def test_names_of_gradients_that_are_off(tmp_path: Path) -> None:
+def test_tolerances_of_gradients_that_are_not_computed(tmp_path: Path) -> None:
     settings = f"tolerance: {{tensors: {{grad.x: {{float32: {row(0.5)}}}}}}}\ndefaults: {{gradients: false}}\n"
     text = "cases:\n  - {op: batch_norm, inputs: {x: {shape: [2, 4]}}}\n"
     assert 'there is no tensor "grad.x"' in refused(tmp_path, settings + text)

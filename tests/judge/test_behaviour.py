@@ -179,7 +179,7 @@ def test_a_weight_that_is_kept_by_its_size_is_stateful():
     assert found == {"stateful": {"depends_on": "first of its size", "tensors": ["grad.x", "y"]}}
 
 
-def test_inputs_that_are_written_are_told():
+def test_overwritten_inputs_are_reported():
     def kernel(case, dtype, inputs):
         changed = inputs["x"].astype(dtype)
         changed[0] += 1

@@ -62,7 +62,7 @@ def verdicts(found: Judged) -> set[Verdict]:
 
 
 @pytest.mark.parametrize(("slope", "which"), [(1, "from above"), (0.5, "mean of the derivatives from both sides")])
-def test_every_slope_between_the_sides_is_a_choice_that_does_not_fail(slope: float, which: str):
+def test_every_slope_between_the_one_sided_derivatives_is_a_choice_that_does_not_fail(slope: float, which: str):
     found = relu(slope)
     assert verdicts(found) == {Verdict.CHOICE}
     assert {d.id for d in found.diagnoses} == {"gradient-choice"}
@@ -74,7 +74,7 @@ def test_every_slope_between_the_sides_is_a_choice_that_does_not_fail(slope: flo
 
 
 @pytest.mark.parametrize("slope", [2, -0.5, 1.01])
-def test_a_slope_beyond_both_sides_is_wrong(slope: float):
+def test_a_slope_beyond_both_one_sided_derivatives_is_wrong(slope: float):
     found = relu(slope)
     assert verdicts(found) == {Verdict.SEMANTIC}
     assert "gradient-choice" not in names(found, "float64")

@@ -144,7 +144,7 @@ def test_where_there_is_no_scale_only_the_exact_answer_is_right():
     assert error_ratio(np.array([np.nan]), np.zeros(1, np.longdouble), Envelope(1.0, 1.0)) == np.inf
 
 
-def test_where_careful_code_overflows_nobody_is_off():
+def test_where_a_careful_implementation_overflows_no_backend_is_wrong():
     tensors = (
         TensorPlan("x", (2, 3), Normal()),
         TensorPlan("weight", (1, 3), Normal()),
@@ -228,7 +228,7 @@ def float16_rows(values):
     return error_ratio(values(y).astype(np.float16), oracle["y"], envelopes(case, "float16", inputs, oracle)["y"])
 
 
-def test_a_reference_that_overflows_in_a_narrow_type_excuses_nobody():
+def test_a_reference_that_overflows_in_a_narrow_type_excuses_no_backend():
     assert float16_rows(lambda y: y) < 2
     assert float16_rows(lambda y: y * np.float32(1.05)) >= ERROR_BOUND
     assert float16_rows(lambda y: np.where(np.arange(WIDTH) == 7, np.inf, y)) == np.inf

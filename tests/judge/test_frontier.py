@@ -54,7 +54,7 @@ def test_neither_threads_nor_the_tolerance_of_the_run_change_it():
     assert compare(*pair, 0, 0, threads=1).frontier == compare(*pair, 1e-3, 1e-8, threads=4).frontier
 
 
-def test_nothing_accepts_nan_on_one_side_and_nan_on_both_has_no_say():
+def test_nan_in_one_tensor_is_never_accepted_and_nan_in_both_is_ignored():
     values = EXPECTED[:1000].copy()
     values[3] = math.nan
     assert compare(values, EXPECTED[:1000], 0, 0).frontier == (NEVER,)

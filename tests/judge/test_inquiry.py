@@ -14,7 +14,7 @@ from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
 from parity.judge.case import CaseJudge, Judged, prepared
 from parity.judge.compare.cell import consult_oracle
-from parity.judge.diagnose.inquiry import SMALL, Inquiry, Question
+from parity.judge.diagnose.inquiry import SMALL, Inquiry, Measurement
 from parity.outcome import CellOutcome, Outcome, Output
 from tests.judge.judging import drawn, names, planned
 
@@ -23,7 +23,7 @@ Fault = Callable[[Tensors, Any, dict[str, np.ndarray]], Mapping[str, Any]]
 
 
 class Kernel:
-    """The oracle's lines with a fault, `fault(inputs, params, right outputs)`; it remembers the sizes of questions."""
+    """The oracle with a fault, `fault(inputs, params, right outputs)`; it remembers the sizes of its calls."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -107,8 +107,8 @@ def lost_in_float32(given: Tensors, _params: Any, right: Tensors) -> Tensors:
 @pytest.mark.parametrize(("fault", "exact"), [(negated, {"y"}), (lost_in_float32, set())])
 def test_an_error_that_is_the_same_in_float64_is_no_loss_of_digits(fault, exact):
     inputs, kernel = drawn(NORM), Kernel(fault)
-    question = Question(prepared(NORM, "float32", inputs), kernel(NORM, "float32", inputs))
-    result = Inquiry(question, partial(kernel.ask, "mine"), prepared).result()
+    measurement = Measurement(prepared(NORM, "float32", inputs), kernel(NORM, "float32", inputs))
+    result = Inquiry(measurement, partial(kernel.ask, "mine"), prepared).result()
     assert result.best.exact == exact
 
 

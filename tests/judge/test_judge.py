@@ -48,14 +48,14 @@ def verdicts(*outcomes, case=CASE, baseline="a"):
     return {(c.actual, c.expected, c.tensor): c for c in judge.judged(diagnose=False).comparisons}
 
 
-def test_equal_sides_pass():
+def test_equal_backends_pass():
     found = verdicts(outcome("a"), outcome("b"))
     assert {c.verdict for (_, expected, _), c in found.items() if expected == "a"} == {Verdict.EQUAL}
     assert all(c.verdict.passes for c in found.values())
     assert len(found) == 3 * 4
 
 
-def test_the_culprit_is_the_side_that_is_off_from_the_oracle():
+def test_the_culprit_is_the_backend_that_differs_from_the_oracle():
     y = ORACLE["y"].astype(np.float32)
     found = verdicts(outcome("a", y=y + np.float32(0.1)), outcome("b"))
     assert found["b", "a", "y"].verdict is Verdict.SEMANTIC
@@ -84,13 +84,13 @@ def test_structure_comes_first_then_masks(changed, verdict, said):
     assert found.message == said
 
 
-def test_an_output_that_nobody_asked_for_is_not_overlooked():
+def test_an_output_that_was_not_asked_for_is_not_overlooked():
     found = verdicts(outcome("a"), outcome("b", more=np.zeros(3, np.float32)))
     assert found["b", "a", "more"].verdict is Verdict.STRUCTURE
     assert found["b", "oracle", "more"].message == "oracle has no more"
 
 
-def test_both_nan_in_the_same_places_agree():
+def test_nan_at_the_same_locations_agree():
     spoiled = ORACLE["y"].astype(np.float32)
     spoiled[0] = np.nan
     found = verdicts(outcome("a", y=spoiled), outcome("b", y=spoiled))

@@ -89,7 +89,7 @@ def test_the_ids_are_those_of_the_catalogue():
     assert tuple(CATALOGUE) == DIAGNOSES
 
 
-def test_a_plan_without_a_ledger_changes_nothing():
+def test_a_plan_without_known_entries_changes_nothing():
     found = compared([off("oneflow")])
     result = apply(plan(), found, (), TODAY)
     assert result.comparisons == tuple(found)
@@ -163,7 +163,7 @@ def test_both_culprits_have_to_be_covered():
     assert judged(entry(), [both])[0] == ["because"]
 
 
-def test_a_diagnosis_covers_only_the_side_that_has_it():
+def test_a_diagnosis_covers_only_the_backend_that_has_it():
     both = off("oneflow", "torch")
     assert judged(entry(diagnosis="scaled"), [both], [cause("scaled")])[0] == [None]
     assert judged(entry(diagnosis="scaled"), [both], [cause("scaled"), cause("scaled", "torch")])[0] == ["because"]
@@ -177,7 +177,7 @@ def test_every_cause_of_a_tensor_has_to_be_accepted():
     assert judged(entry(), [off("oneflow")], causes)[0] == ["because"]
 
 
-def test_of_causes_that_cannot_be_told_apart_one_is_enough():
+def test_of_indistinguishable_causes_one_is_enough():
     causes = [cause("not-identifiable"), cause("scaled")]
     assert judged(entry(diagnosis="scaled"), [off("oneflow")], causes)[0] == ["because"]
     assert judged(entry(diagnosis="not-identifiable"), [off("oneflow")], causes)[0] == ["because"]
@@ -185,12 +185,12 @@ def test_of_causes_that_cannot_be_told_apart_one_is_enough():
 
 @pytest.mark.parametrize("verdict", [Verdict.ROUNDING, Verdict.NONFINITE, Verdict.STRUCTURE])
 @pytest.mark.parametrize(("backend", "accepted"), [(None, True), ("oneflow", True), ("torch", True), ("paddle", False)])
-def test_where_nobody_is_off_any_side_may_be_named(verdict, backend, accepted):
+def test_without_a_culprit_an_entry_may_name_either_backend(verdict, backend, accepted):
     reasons, _, _ = judged(entry(backend=backend), [off(verdict=verdict)])
     assert reasons == (["because"] if accepted else [None])
 
 
-def test_the_nan_of_one_side_is_not_accepted_in_the_name_of_another():
+def test_the_nan_of_one_backend_is_not_accepted_in_the_name_of_another():
     assert judged(entry(backend="torch"), [off("oneflow", verdict=Verdict.NONFINITE)])[0] == [None]
 
 
@@ -231,7 +231,7 @@ def test_no_number_is_beyond_any_recorded_size(ratio):
     ]
 
 
-def test_the_other_sides_ratio_does_not_count():
+def test_the_other_backends_ratio_does_not_count():
     c = replace(off("oneflow", "torch"), error_ratio=(10.0, 1e6))
     assert judged(entry(backend="oneflow", error_ratio=20.0), [c])[1] == [EntryState.MATCHED]
 
@@ -289,7 +289,7 @@ def test_other_tolerances_than_the_configs_make_nothing_stale():
     assert "other tolerances or another baseline" in found.message
 
 
-def test_a_glob_that_means_no_case_is_told_so():
+def test_a_glob_that_matches_no_case_is_reported():
     assert "no case matches ln-*" in state_of(entry("ln-*")).message
     assert "no case matching bn-1 runs in float64" in state_of(entry("bn-1", dtype="float64")).message
     assert state_of(entry("ln-*")).state is EntryState.STALE
@@ -366,7 +366,7 @@ def test_a_baseline_that_cannot_compute_a_cell_is_accepted_for_all_that_wanted_i
     assert accepted_pairs(result) == ({("torch", "oracle"), ("paddle", "torch"), ("oneflow", "torch")}, set())
 
 
-def test_both_sides_that_are_absent_have_to_be_accepted():
+def test_both_absent_backends_have_to_be_accepted():
     absent = ("torch", "paddle")
     one = held(cannot(backend="paddle"), absent)
     assert accepted_pairs(one) == (

@@ -189,7 +189,7 @@ def test_one_wrong_element_is_found_wherever_it_is(n: int, place: int, fault: fl
     assert got.required_rtol == math.inf if nonfinite else got.required_rtol > 1
 
 
-def test_the_worst_place_is_that_of_the_most_tolerances() -> None:
+def test_the_worst_location_is_that_of_the_most_tolerances() -> None:
     found = compare(np.array([1e6 + 15, 1.0]), np.array([1e6, 0.0]), 1e-5, 1e-5)
     assert (found.n_mismatched, found.worst_index, found.actual_value) == (2, (1,), 1.0)
     assert compare(np.array([2.0, 1.0]), np.array([1.0, 0.0]), 1e-5, 0.0).worst_index == (1,)
@@ -198,7 +198,7 @@ def test_the_worst_place_is_that_of_the_most_tolerances() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, LD])
-def test_a_tie_goes_to_the_first_place(dtype: Any) -> None:
+def test_a_tie_goes_to_the_first_location(dtype: Any) -> None:
     expected = np.zeros(3 * BLOCK, dtype)
     actual = expected.copy()
     actual[[BLOCK + 7, 2 * BLOCK + 1]] = 1
@@ -325,7 +325,7 @@ def test_squares_beyond_float64_do_not_spoil_the_sums(scale: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, LD, np.int64, np.bool_])
-def test_an_empty_tensor_has_no_worst_place(dtype: Any) -> None:
+def test_an_empty_tensor_has_no_worst_location(dtype: Any) -> None:
     got = compare(np.zeros((3, 0), dtype), np.zeros((3, 0), dtype), RTOL, ATOL)
     assert (got.n_elements, got.n_mismatched, got.worst_index) == (0, 0, None)
 
@@ -350,7 +350,7 @@ def test_dtypes_without_a_common_line_have_no_ulp() -> None:
 
 
 @pytest.mark.parametrize("wider", [np.float64, np.longdouble])
-def test_a_wider_expected_side_is_rounded_before_ulps_are_counted(wider: type) -> None:
+def test_a_wider_expected_tensor_is_rounded_before_ulps_are_counted(wider: type) -> None:
     actual, expected = pair(10)
     nudged = expected.astype(wider) * (1 + wider(1e-9))
     found = compare(actual, nudged, RTOL, ATOL).max_ulp_diff

@@ -214,7 +214,7 @@ def test_params_follow_only_where_they_must():
 def test_questions_are_bounded():
     case = planned("layer_norm", x=(512, 512), normalized_shape=(512,))
     asked: list[ShowsError] = []
-    small, cut = reduced(case, drawn(case), lambda *cell: bool(asked.append(cell)), most_questions=7)
+    small, cut = reduced(case, drawn(case), lambda *cell: bool(asked.append(cell)), most_calls=7)
     assert len(asked) == 7
     assert small is case
     assert cut.keys() == drawn(case).keys()

@@ -79,8 +79,8 @@ def diagnosis(cell: CellKey, cause: Cause, needing: Mapping[str, float], result:
         evidence["second"] = summary(result.second)
     if result.rivals:
         evidence["not_told_from"] = [summary(rival) for rival in result.rivals]
-    if result.n_asked:
-        evidence["further_inputs_predicted"] = result.n_asked
+    if result.n_predicted:
+        evidence["further_inputs_predicted"] = result.n_predicted
     if result.taken_from:
         evidence["first_found_in"] = result.taken_from
     if cause.alteration is not None and cause.alteration.unstable:

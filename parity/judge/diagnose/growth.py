@@ -23,7 +23,7 @@ from parity.judge.diagnose.reduction import Dim, sizes_of
 LENGTHS = (16, 128, 1024, 8192)
 FEWEST = 3
 MOST = 1 << 17
-"""Elements of the largest tensor of a question."""
+"""Elements of the largest tensor of a call."""
 SLOPE = 0.25
 """The least growth, as a power of the length: half of that for random signs."""
 STARTED = 0.05

@@ -42,7 +42,7 @@ N_PROBES, N_DRAWN = 2, 6
 """Other inputs to try; some are useless, since their options choose another branch."""
 SMALL = 2048
 """Up to this many input elements, a case is searched as it is: thousands of edits take seconds."""
-MOST_QUESTIONS = 30
+MOST_CALLS = 30
 MAX_TRANSFERRED = 8
 TIED = 0.3
 MOST_ALONE = 6
@@ -71,7 +71,7 @@ Prepare = Callable[[CasePlan, str, Mapping[str, Array], Observed], Evaluator]
 
 
 @dataclass(frozen=True)
-class Question:
+class Measurement:
     """A backend's results for some inputs, and their evaluator."""
 
     evaluator: Evaluator
@@ -86,13 +86,13 @@ class Inquiry:
 
     def __init__(
         self,
-        question: Question,
+        measurement: Measurement,
         kernel: Kernel | None,
         prepare: Prepare,
-        same: Sequence[Question] = (),
+        same: Sequence[Measurement] = (),
         budget: WorkBudget | None = None,
     ) -> None:
-        self._question, self._kernel, self._prepare, self._same = question, kernel, prepare, same
+        self._measurement, self._kernel, self._prepare, self._same = measurement, kernel, prepare, same
         self._budget = budget or WorkBudget()
 
     def result(self, exact: Sequence[str] = ()) -> SearchResult:
@@ -105,7 +105,7 @@ class Inquiry:
 
     def _same_in_float64(self) -> Sequence[str]:
         """The wrong tensors whose error is the same in float64; no algorithm that loses digits explains them."""
-        evaluator, observed = self._question.evaluator, self._question.observed
+        evaluator, observed = self._measurement.evaluator, self._measurement.observed
         ask = self._kernel if evaluator.dtype != "float64" else None
         answer = None if ask is None else ask(evaluator.case, "float64", evaluator.inputs)
         same = []
@@ -135,7 +135,7 @@ class Inquiry:
         result = self._divided(exact, result)
         if result.best.explains and "localized" not in result.best.ids:
             return result
-        if grown := self._grown(small) if self._question.evaluator.dtype in COMPUTED_IN else ():
+        if grown := self._grown(small) if self._measurement.evaluator.dtype in COMPUTED_IN else ():
             # Where the sums lose most is only a consequence.
             return replace(
                 result, best=result.start if "localized" in result.best.ids else result.best, behaviours=grown
@@ -151,16 +151,16 @@ class Inquiry:
 
     def _milder(self) -> SearchResult | None:
         """The lossy algorithm that milder inputs identify, if the user's inputs leave no correct digit."""
-        evaluator = self._question.evaluator
-        start = unaltered(evaluator, self._question.observed)
+        evaluator = self._measurement.evaluator
+        start = unaltered(evaluator, self._measurement.observed)
         for part, inputs in milder_inputs(evaluator.case, evaluator.inputs) if self._kernel is not None else ():
-            question = self._ask(evaluator.case, inputs)
-            if question is None or unaltered(question.evaluator, question.observed).explains:
+            measurement = self._ask(evaluator.case, inputs)
+            if measurement is None or unaltered(measurement.evaluator, measurement.observed).explains:
                 continue
-            result = Inquiry(question, self._kernel, self._prepare, budget=self._budget)._searched(())
+            result = Inquiry(measurement, self._kernel, self._prepare, budget=self._budget)._searched(())
             best = lost(start, result.best, part) if result.best.explains and result.best.causes else None
             if best is not None and best.explains:
-                return SearchResult(best, n_asked=result.n_asked)
+                return SearchResult(best, n_predicted=result.n_predicted)
         return None
 
     def _searched(self, exact: Sequence[str]) -> SearchResult:
@@ -186,7 +186,7 @@ class Inquiry:
                 kept = self.confirmed(fits) or self.confirmed_here(fits) or self._two_mistakes(first, origins)
             for causes_of in (self._formulas, self._measured):
                 here = [] if kept else self.confirmed_here(extended(first.start, causes_of(first.start)))
-                kept = kept or [e for e in here if all(holds(e, question) for question in self._far)]
+                kept = kept or [e for e in here if all(holds(e, measurement) for measurement in self._far)]
         return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
 
     def _two_mistakes(self, first: SearchResult, origins: Sequence[KernelExplanation]) -> list[KernelExplanation]:
@@ -207,7 +207,7 @@ class Inquiry:
     def _overflowing(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
         """The explanations by an overflow in float16, the best first: a kernel that is narrow throughout has other
         errors where nothing overflows. None if the backend cannot be called."""
-        if self._question.evaluator.dtype != "float16" or not self.can_ask:
+        if self._measurement.evaluator.dtype != "float16" or not self.can_ask:
             return []
         overflows = (e for e in explanations if e.explains and all(c.id == "narrow-overflow" for c in e.causes))
         return sorted(overflows, key=lambda e: e.rank)
@@ -228,16 +228,16 @@ class Inquiry:
         best = start.extended(*(replace(cause, only=frozenset(names)) for cause, names in owners.values()))
         if best is None or not best.causes or not (best.explains or set(best.wrong) < set(whole.best.wrong)):
             return whole
-        return SearchResult(best, n_asked=len(self.probes), untried=self._budget.untried)
+        return SearchResult(best, n_predicted=len(self.probes), untried=self._budget.untried)
 
     def _alone(self, name: str) -> Inquiry:
         """The inquiry about one tensor; it reuses the answers so far."""
 
-        def about(questions: Sequence[Question]) -> list[Question]:
-            return [replace(q, observed={name: q.observed.get(name)}) for q in questions]
+        def about(measurements: Sequence[Measurement]) -> list[Measurement]:
+            return [replace(q, observed={name: q.observed.get(name)}) for q in measurements]
 
-        (question,) = about([self._question])
-        alone = Inquiry(question, self._kernel, self._prepare, about(self._same), self._budget)
+        (measurement,) = about([self._measurement])
+        alone = Inquiry(measurement, self._kernel, self._prepare, about(self._same), self._budget)
         alone.probes, alone.alike = about(self.probes), about(self.alike)
         return alone
 
@@ -254,7 +254,7 @@ class Inquiry:
 
     def _search(self, exact: Sequence[str], depth: int) -> SearchResult:
         """The causes that are known in advance, or that the tensors suggest."""
-        return search(self._question.evaluator, self._question.observed, exact=exact, depth=depth)
+        return search(self._measurement.evaluator, self._measurement.observed, exact=exact, depth=depth)
 
     def _edits(self, origin: KernelExplanation) -> Sequence[Cause]:
         """The edits that explain what an explanation leaves."""
@@ -268,11 +268,11 @@ class Inquiry:
         """The formulas of the reference's values for a single wrong tensor."""
         if self._kernel is None or len(start.wrong) != 1 or start.evaluator.n_elements > SMALL:
             return []
-        name, questions = start.wrong[0], [self._question, *self.alike]
-        answers = [self._kernel(q.evaluator.case, "float64", q.evaluator.inputs) for q in questions]
+        name, measurements = start.wrong[0], [self._measurement, *self.alike]
+        answers = [self._kernel(q.evaluator.case, "float64", q.evaluator.inputs) for q in measurements]
         wide = [(answer or {}).get(name) for answer in answers]
-        given = [q.observed[name] for q in questions] if any(values is None for values in wide) else wide
-        data = [data_of(q.evaluator, name, values) for q, values in zip(questions, given, strict=True)]
+        given = [q.observed[name] for q in measurements] if any(values is None for values in wide) else wide
+        data = [data_of(q.evaluator, name, values) for q, values in zip(measurements, given, strict=True)]
         if any(one is None for one in data):
             return []
         unit = UNIT_ROUNDOFF[start.evaluator.dtype if given is not wide else "float64"]
@@ -302,61 +302,63 @@ class Inquiry:
                     return [Match(edit, frozenset((name,)), {}).cause]
         return []
 
-    def _reduced(self) -> Question | None:
+    def _reduced(self) -> Measurement | None:
         """The smallest case with the same wrong tensors; None if the user's is already small, or the backend cannot be
         called."""
-        evaluator, kernel = self._question.evaluator, self._kernel
+        evaluator, kernel = self._measurement.evaluator, self._kernel
         if kernel is None or evaluator.n_elements <= SMALL:
             return None
-        wrong = set(unaltered(evaluator, self._question.observed).wrong)
+        wrong = set(unaltered(evaluator, self._measurement.observed).wrong)
         steps = structure(evaluator)
-        questions: dict[int, Question] = {}
+        measurements: dict[int, Measurement] = {}
 
         def shows_error(case: CasePlan, inputs: Mapping[str, Array]) -> bool:
-            question = self._ask(case, inputs)
-            if question is None or structure(question.evaluator) != steps:
+            measurement = self._ask(case, inputs)
+            if measurement is None or structure(measurement.evaluator) != steps:
                 return False
-            questions[sum(values.size for values in inputs.values())] = question
-            return wrong <= set(unaltered(question.evaluator, question.observed).wrong)
+            measurements[sum(values.size for values in inputs.values())] = measurement
+            return wrong <= set(unaltered(measurement.evaluator, measurement.observed).wrong)
 
-        _, inputs = reduced(evaluator.case, evaluator.inputs, shows_error, MOST_QUESTIONS)
+        _, inputs = reduced(evaluator.case, evaluator.inputs, shows_error, MOST_CALLS)
         n_elements = sum(values.size for values in inputs.values())
-        return questions.get(n_elements) if n_elements < evaluator.n_elements else None
+        return measurements.get(n_elements) if n_elements < evaluator.n_elements else None
 
     def _carried(self, small: SearchResult) -> SearchResult | None:
         """The explanation of the smallest case, if it explains the user's tensors; else None."""
-        start = unaltered(self._question.evaluator, self._question.observed)
+        start = unaltered(self._measurement.evaluator, self._measurement.observed)
         explanations = [e for e in map(partial(carried, start), (small.best, *small.rivals)) if e is not None]
         if not explanations or not small.best.explains:
             return None
         return replace(small, best=explanations[0], rivals=tuple(explanations[1:]), second=None, partial=())
 
-    def _behaviours(self, small: Question | None, best: KernelExplanation) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    def _behaviours(
+        self, small: Measurement | None, best: KernelExplanation
+    ) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """The backend's behaviours that are not formulas, without those that may follow from a formula which explains
         a part."""
-        question, kernel = small or self._question, self._kernel
+        measurement, kernel = small or self._measurement, self._kernel
         if kernel is None:
             return ()
-        evaluator = question.evaluator
+        evaluator = measurement.evaluator
         bound = {name: ERROR_BOUND * envelope.max for name, envelope in evaluator.envelopes.items()}
-        case, inputs, observed = evaluator.case, evaluator.inputs, question.observed
+        case, inputs, observed = evaluator.case, evaluator.inputs, measurement.observed
         shown = behaviours(kernel, case, evaluator.dtype, inputs, observed, bound)
         formula = any(cause.alteration is not None for cause in best.causes)
         return tuple((name, evidence) for name, evidence in shown if not (formula and name == BY_ROW))
 
-    def _approximated(self, small: Question | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    def _approximated(self, small: Measurement | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """The functions that a backend approximates, if they explain all wrong tensors."""
-        question = self._question if self._question.evaluator.n_elements <= MOST_SAMPLED else small
-        if self._kernel is None or question is None:
+        measurement = self._measurement if self._measurement.evaluator.n_elements <= MOST_SAMPLED else small
+        if self._kernel is None or measurement is None:
             return ()
-        evaluator = question.evaluator
-        wrong = unaltered(evaluator, question.observed).wrong
+        evaluator = measurement.evaluator
+        wrong = unaltered(evaluator, measurement.observed).wrong
         evidence = approximated(self._kernel, evaluator.case, evaluator.dtype, evaluator.inputs, wrong)
         return () if evidence is None else ((APPROXIMATED, evidence),)
 
-    def _grown(self, small: Question | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    def _grown(self, small: Measurement | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """Sums in a narrow dtype whose error grows with the number of terms."""
-        evaluator = (small or self._question).evaluator
+        evaluator = (small or self._measurement).evaluator
         if self._kernel is None:
             return ()
         grown = growing(evaluator.case, evaluator.inputs, self._ratios)
@@ -364,7 +366,7 @@ class Inquiry:
 
     def _lost_when_narrow(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """The digits that steps in a narrow dtype lose: with the same inputs, the backend is right in a wider one."""
-        evaluator, observed = self._question.evaluator, self._question.observed
+        evaluator, observed = self._measurement.evaluator, self._measurement.observed
         dtype = COMPUTED_IN.get(evaluator.dtype)
         answer = self._kernel(evaluator.case, dtype, evaluator.inputs) if self._kernel and dtype else None
         if answer is None or dtype is None:
@@ -381,10 +383,10 @@ class Inquiry:
     def _ratios(self, case: CasePlan, inputs: Mapping[str, Array]) -> Mapping[str, float] | None:
         """The ratios of root mean squares for other inputs; None without a result. The worst element would grow with
         the number of elements."""
-        question = self._ask(case, inputs)
-        if question is None:
+        measurement = self._ask(case, inputs)
+        if measurement is None:
             return None
-        pairs = {n: (v, question.evaluator.base[n]) for n, v in question.observed.items() if v is not None}
+        pairs = {n: (v, measurement.evaluator.base[n]) for n, v in measurement.observed.items() if v is not None}
         return {n: size(v - p.values).rms / p.envelope.rms for n, (v, p) in pairs.items() if p.envelope.rms}
 
     @property
@@ -393,66 +395,66 @@ class Inquiry:
         return bool(self.probes)
 
     @cached_property
-    def probes(self) -> Sequence[Question]:
+    def probes(self) -> Sequence[Measurement]:
         """The backend's results for other inputs and options."""
         return self._some(range(self._n_drawn))
 
     @cached_property
-    def alike(self) -> Sequence[Question]:
+    def alike(self) -> Sequence[Measurement]:
         """The backend's results for other inputs and the user's options, some of which it may have hard-coded."""
         return self._some(range(KEEPS_ALL, 3 * self._n_drawn, 3))
 
     @cached_property
-    def _far(self) -> Sequence[Question]:
+    def _far(self) -> Sequence[Measurement]:
         """The backend's result for larger numbers, where a formula may have a limit that others do not show."""
-        data = self._question.evaluator.case.definition.data
+        data = self._measurement.evaluator.case.definition.data
         return self._scaled(FAR, () if data is None else (data,))
 
     @cached_property
-    def _farther(self) -> Sequence[Question]:
+    def _farther(self) -> Sequence[Measurement]:
         """The backend's results for inputs that are all larger or all smaller, where clipping differs, and for inputs
         with other magnitudes than the user's that reach the same branches."""
-        evaluator = self._question.evaluator
+        evaluator = self._measurement.evaluator
         names = [name for name, values in evaluator.inputs.items() if values.dtype.kind == "f"]
         near = self._ask(evaluator.case, varied(evaluator.case, evaluator.inputs))
-        scaled = [question for factor in (FAR, 1 / FAR) for question in self._scaled(factor, names)]
+        scaled = [measurement for factor in (FAR, 1 / FAR) for measurement in self._scaled(factor, names)]
         return scaled if near is None else [near, *scaled]
 
-    def _scaled(self, factor: float, names: Iterable[str]) -> Sequence[Question]:
+    def _scaled(self, factor: float, names: Iterable[str]) -> Sequence[Measurement]:
         """The backend's result for other inputs, with `names` multiplied; none if the reference is not finite there."""
-        case, inputs = generic(self._question.evaluator.case, KEEPS_ALL)
+        case, inputs = generic(self._measurement.evaluator.case, KEEPS_ALL)
         fixed = {plan.name for plan in case.tensors if plan.fixed}
         scaled = {name: inputs[name] * factor for name in names if name in inputs and name not in fixed}
-        question = self._ask(case, {**inputs, **scaled}) if scaled else None
-        values = [] if question is None else [p.values for p in question.evaluator.base.values()]
+        measurement = self._ask(case, {**inputs, **scaled}) if scaled else None
+        values = [] if measurement is None else [p.values for p in measurement.evaluator.base.values()]
         finite = all(v is not None and np.isfinite(v).all() for v in values)
-        return (question,) if question is not None and finite else ()
+        return (measurement,) if measurement is not None and finite else ()
 
     @property
     def _n_drawn(self) -> int:
         """How many other inputs may be tried: more if the case has few numbers, which distinguish little."""
-        return N_DRAWN if self._question.evaluator.n_elements >= FEW_ELEMENTS else 2 * N_DRAWN
+        return N_DRAWN if self._measurement.evaluator.n_elements >= FEW_ELEMENTS else 2 * N_DRAWN
 
-    def _some(self, numbers: Iterable[int]) -> list[Question]:
+    def _some(self, numbers: Iterable[int]) -> list[Measurement]:
         """A third of the results that were asked for, or as many as there are."""
         return list(islice(self._asked(numbers), N_PROBES * self._n_drawn // N_DRAWN))
 
-    def _asked(self, numbers: Iterable[int]) -> Iterator[Question]:
-        evaluator = self._question.evaluator
+    def _asked(self, numbers: Iterable[int]) -> Iterator[Measurement]:
+        evaluator = self._measurement.evaluator
         for number in numbers if self._kernel is not None else ():
-            question = self._ask(*generic(evaluator.case, number))
-            if question is not None and structure(question.evaluator) == structure(evaluator):
-                yield question
+            measurement = self._ask(*generic(evaluator.case, number))
+            if measurement is not None and structure(measurement.evaluator) == structure(evaluator):
+                yield measurement
 
-    def _ask(self, case: CasePlan, inputs: Mapping[str, Array]) -> Question | None:
+    def _ask(self, case: CasePlan, inputs: Mapping[str, Array]) -> Measurement | None:
         """The backend's result for other inputs; None if there is none."""
-        dtype = self._question.evaluator.dtype
+        dtype = self._measurement.evaluator.dtype
         answer = None if self._kernel is None else self._kernel(case, dtype, inputs)
         if answer is None:
             return None
-        observed = {name: answer.get(name) for name in self._question.observed}
-        choosing = observed if self._question.evaluator.chosen is not None else {}
-        return Question(self._prepare(case, dtype, inputs, choosing), observed)
+        observed = {name: answer.get(name) for name in self._measurement.observed}
+        choosing = observed if self._measurement.evaluator.chosen is not None else {}
+        return Measurement(self._prepare(case, dtype, inputs, choosing), observed)
 
     def confirmed(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
         """The explanations that also predict the results for other inputs and options, the best first."""
@@ -463,7 +465,7 @@ class Inquiry:
         return self._confirmed(explanations, self.alike) if self.can_ask and self.alike else []
 
     def _confirmed(
-        self, explanations: Sequence[KernelExplanation], answers: Sequence[Question]
+        self, explanations: Sequence[KernelExplanation], answers: Sequence[Measurement]
     ) -> list[KernelExplanation]:
         ranked = sorted(explanations, key=lambda e: e.rank)
         kept = [e for e in ranked if e.explains and all(holds(e, q) for q in (*self._further(e), *answers))]
@@ -475,9 +477,9 @@ class Inquiry:
         """Whether an edit fails to predict the result for other sizes: several block sizes give the same for one
         length."""
         edits = any(cause.alteration is not None and cause.alteration.edits for cause in explanation.causes)
-        return edits and not all(holds(explanation, question) for question in self.resized)
+        return edits and not all(holds(explanation, measurement) for measurement in self.resized)
 
-    def _further(self, explanation: KernelExplanation) -> Sequence[Question]:
+    def _further(self, explanation: KernelExplanation) -> Sequence[Measurement]:
         """The results in other dtypes, of other sizes or with the user's options that an explanation must predict."""
         counted = any(cause.counted for cause in explanation.causes)
         stored = self.can_ask and any(cause.id == STORED for cause in explanation.causes)
@@ -494,14 +496,14 @@ class Inquiry:
         return replace(best, causes=tuple(causes))
 
     @cached_property
-    def resized(self) -> Sequence[Question]:
+    def resized(self) -> Sequence[Measurement]:
         """The backend's result for other sizes, all different: they show which size a factor comes from."""
-        evaluator = self._question.evaluator
+        evaluator = self._measurement.evaluator
         other = resized(evaluator.case, evaluator.inputs)
-        question = None if other is None else self._ask(*other)
-        return () if question is None else (question,)
+        measurement = None if other is None else self._ask(*other)
+        return () if measurement is None else (measurement,)
 
-    def _in_other_dtypes(self, explanation: KernelExplanation) -> Sequence[Question]:
+    def _in_other_dtypes(self, explanation: KernelExplanation) -> Sequence[Measurement]:
         """The results in other dtypes, if an explanation must predict them too: one with an edit or a fitted number
         must."""
         has_edits = any(cause.alteration is not None and cause.alteration.edits for cause in explanation.causes)
@@ -516,7 +518,7 @@ class Inquiry:
     @cached_property
     def _others(self) -> list[Evaluator]:
         """Evaluators for other inputs, if the backend cannot be called."""
-        evaluator = self._question.evaluator
+        evaluator = self._measurement.evaluator
         drawn = (generic(evaluator.case, number) for number in range(N_PROBES))
         return [self._prepare(case, evaluator.dtype, inputs, {}) for case, inputs in drawn]
 
@@ -526,11 +528,11 @@ class Inquiry:
         exact = [e for e in kept if e.is_exact]
         if kept[0].is_exact and len(exact) > 1 and self.can_ask:
             # A range of error sizes holds nearly everywhere, so it never replaces values that fit.
-            kept = [e for e in exact if all(holds(e, question) for question in self._farther)] or kept
+            kept = [e for e in exact if all(holds(e, measurement) for measurement in self._farther)] or kept
         best = kept[0]
         rivals = [] if self.can_ask else [e for e in kept[1:] if e in first.rivals or self.is_rival(best, e)]
         second = next((e for e in (first.best, *first.rivals) if e not in kept and e.causes), first.second)
-        return SearchResult(self._recounted(best), tuple(rivals), second, n_asked=len(self.probes))
+        return SearchResult(self._recounted(best), tuple(rivals), second, n_predicted=len(self.probes))
 
 
 def data_of(evaluator: Evaluator, name: str, values: Array | None) -> Observation | None:
@@ -582,7 +584,7 @@ def extended(origin: KernelExplanation, causes: Iterable[Cause]) -> list[KernelE
     return [step.refined() for step in steps if step is not None and step.improves(origin)]
 
 
-def holds(explanation: KernelExplanation, probe: Question) -> bool:
+def holds(explanation: KernelExplanation, probe: Measurement) -> bool:
     """Whether an explanation predicts a result: exactly in the tensors it explains, in others with or without its
     causes."""
     wrong = unaltered(explanation.evaluator, explanation.observed).wrong
@@ -599,7 +601,7 @@ def holds(explanation: KernelExplanation, probe: Question) -> bool:
     return False
 
 
-def fits(prediction: Prediction, start: KernelExplanation, probe: Question, wrong: Sequence[str]) -> bool:
+def fits(prediction: Prediction, start: KernelExplanation, probe: Measurement, wrong: Sequence[str]) -> bool:
     """Whether a result agrees: with the causes in the `wrong` tensors, with or without them in others."""
     left = {n: ratio(probe.observed[n], defined(p)) for n, p in prediction.items() if n in start.left}
     return all(left.get(n, start.left[n]) < ERROR_BOUND for n in wrong if n in start.left) and all(
@@ -607,7 +609,7 @@ def fits(prediction: Prediction, start: KernelExplanation, probe: Question, wron
     )
 
 
-def widened(prediction: Prediction, causes: Sequence[Cause], probe: Question) -> Prediction:
+def widened(prediction: Prediction, causes: Sequence[Cause], probe: Measurement) -> Prediction:
     """A prediction with the error bound of a careful implementation of the causes, which may be wider than the
     reference's."""
     alteration = together(causes)

@@ -21,7 +21,7 @@ from parity.judge.bound.envelope import Array
 FEW = 64
 """A smaller largest tensor brings nothing: evaluations take microseconds, and with fewer rows and columns explanations
 become indistinguishable."""
-MOST_QUESTIONS = 60
+MOST_CALLS = 60
 """A [8192, 1024] tensor takes 1 call if everything is wrong, 34 if one element is, 52 if no smaller case shows it."""
 FEW_TENSORS = 3
 """The fewest tensors of a list: one does not distinguish a norm over all from a norm of each."""
@@ -38,17 +38,17 @@ def reduced(
     case: CasePlan,
     inputs: Mapping[str, Array],
     shows_error: ShowsError,
-    most_questions: int = MOST_QUESTIONS,
+    most_calls: int = MOST_CALLS,
     few: int = FEW,
 ) -> Small:
-    """The smallest case found in `most_questions` calls of `shows_error`, which says whether a case shows the same
+    """The smallest case found in `most_calls` calls of `shows_error`, which says whether a case shows the same
     error; from `few` elements on it is small enough.
 
     `inputs` by tensor name, grad_outputs as `grad.<output>`; `case` with them is assumed to show it. The inputs of the
     result are views of these; its tensors have its shapes, but their draws do not describe them.
     """
     small: Small = (case, dict(inputs))
-    left = most_questions
+    left = most_calls
     for corner in islice(corners(small, few), left):
         left -= 1
         if shows_error(*corner):

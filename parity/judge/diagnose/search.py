@@ -45,17 +45,17 @@ OF_OPS = Sources()
 class SearchResult:
     """The best explanation, its rivals that explain as much, and the best of those that explain less.
 
-    `taken_from`: the dtype or the case whose causes were tried first and explain this one too. `n_asked`: the number of
-    further inputs on which the best explanation predicted the backend's results. `partial` explain a part. `behaviours`
-    are faults that are not formulas, by id, with the evidence. `untried` counts the edits that the work budget
-    excluded.
+    `taken_from`: the dtype or the case whose causes were tried first and explain this one too. `n_predicted`: the
+    number of further inputs on which the best explanation predicted the backend's results. `partial` explain a part.
+    `behaviours` are faults that are not formulas, by id, with the evidence. `untried` counts the edits that the work
+    budget excluded.
     """
 
     best: KernelExplanation
     rivals: tuple[KernelExplanation, ...] = ()
     second: KernelExplanation | None = None
     taken_from: str = ""
-    n_asked: int = 0
+    n_predicted: int = 0
     partial: tuple[KernelExplanation, ...] = ()
     behaviours: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     untried: int = 0

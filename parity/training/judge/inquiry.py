@@ -22,7 +22,7 @@ from parity.judge.diagnose.edits import edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed
 from parity.judge.diagnose.explanation import CLEAR, COST, KernelExplanation, unaltered
 from parity.judge.diagnose.findings import summary
-from parity.judge.diagnose.inquiry import Inquiry, Question, carried, complete
+from parity.judge.diagnose.inquiry import Inquiry, Measurement, carried, complete
 from parity.judge.diagnose.proposals import proposals
 from parity.judge.diagnose.search import CLEARER, SearchResult, Sources, search
 from parity.training.cost import cost
@@ -91,10 +91,10 @@ class StageInquiry(Inquiry):
         forward: bool,
     ) -> None:
         first = max(outside, key=lambda measured: (measured.probe.previous is not None, measured.probe.step))
-        others = [question_of(oracle, stage, measured, known) for measured in outside if measured is not first]
+        others = [measurement_of(oracle, stage, measured, known) for measured in outside if measured is not first]
         self.main = StageEvaluator(oracle, stage, first, known)
-        super().__init__(Question(self.main, self.main.observed), None, no_other_inputs, others)
-        self._inside = [(measured.probe.step, question_of(oracle, stage, measured, known)) for measured in inside]
+        super().__init__(Measurement(self.main, self.main.observed), None, no_other_inputs, others)
+        self._inside = [(measured.probe.step, measurement_of(oracle, stage, measured, known)) for measured in inside]
         self._asked_about = Stage(oracle.training, ranks, oracle.dtype, first, forward)
         self._seconds = cost(oracle.training)
         self._results: dict[int, SearchResult] = {}
@@ -203,9 +203,9 @@ class StageInquiry(Inquiry):
     def _everywhere(self, explanation: KernelExplanation) -> list[KernelExplanation]:
         """The explanation in every wrong step in which it can be computed; empty if it fails in one."""
         explanations = [explanation]
-        for question in self._same:
+        for measurement in self._same:
             try:
-                other = carried(unaltered(question.evaluator, question.observed), explanation)
+                other = carried(unaltered(measurement.evaluator, measurement.observed), explanation)
             except UnknownError:
                 continue
             if other is None or other.exceptions:
@@ -215,7 +215,7 @@ class StageInquiry(Inquiry):
 
     def missed(self, explanation: KernelExplanation) -> list[int]:
         """The steps in which the stage is right, although this explanation would make it wrong."""
-        return [number for number, question in self._inside if spoils(explanation, question)]
+        return [number for number, measurement in self._inside if spoils(explanation, measurement)]
 
     def concluded(self, first: SearchResult, kept: Sequence[KernelExplanation]) -> SearchResult:
         """The best explanation, and its rivals: equally good ones, one of each diagnosis."""
@@ -267,19 +267,19 @@ def fitted_number(part: KernelExplanation, cause: Cause) -> float | None:
     return None
 
 
-def spoils(explanation: KernelExplanation, question: Question) -> bool:
+def spoils(explanation: KernelExplanation, measurement: Measurement) -> bool:
     """Whether an explanation makes a right step wrong; False if that cannot be computed."""
     try:
-        other = unaltered(question.evaluator, question.observed).extended(*explanation.causes)
+        other = unaltered(measurement.evaluator, measurement.observed).extended(*explanation.causes)
     except UnknownError:
         return False
     return other is not None and other.exceptions > 0
 
 
-def question_of(oracle: StepOracle, stage: str, measured: MeasuredStage, known: Variants) -> Question:
-    """A probe as a question with its answer."""
+def measurement_of(oracle: StepOracle, stage: str, measured: MeasuredStage, known: Variants) -> Measurement:
+    """The measurement that a probe gives."""
     evaluator = StageEvaluator(oracle, stage, measured, known)
-    return Question(evaluator, evaluator.observed)
+    return Measurement(evaluator, evaluator.observed)
 
 
 def no_other_inputs(_case: CasePlan, _dtype: str, _inputs: Mapping[str, Array], _observed: Observed) -> Evaluator:
