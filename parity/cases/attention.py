@@ -143,9 +143,9 @@ def in_blocks(scores: Any, value: Any, block: int, *, lost: str) -> Any:
     rescaled where a later block has a larger maximum: the `values`, or the `sums` of exponentials."""
     top, values, sums = -np.inf, 0.0, 0.0
     for start in range(0, scores.shape[-1], block):
-        some = scores[..., start : start + block]
-        higher = np.maximum(getval(some).max(axis=-1, keepdims=True), top)
-        powers, decay = anp.exp(some - higher), np.exp(top - higher)
+        tile = scores[..., start : start + block]
+        higher = np.maximum(getval(tile).max(axis=-1, keepdims=True), top)
+        powers, decay = anp.exp(tile - higher), np.exp(top - higher)
         values = matmul(powers, value[..., start : start + block, :]) + values * (1 if lost == "values" else decay)
         sums = total(powers, (-1 % powers.ndim,)) + sums * (1 if lost == "sums" else decay)
         top = higher

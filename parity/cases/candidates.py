@@ -182,13 +182,13 @@ def group_edits(
 ) -> Iterator[Edit]:
     """The edits of all steps of a kind together, and of all steps at one line of the source, if any is in `reach`."""
     known, sites = {*map(tuple, groups), *table.same.values()}, by_site(program).values()
-    same_site = {position: some for some in sites for position in some}
+    same_site = {position: positions for positions in sites for position in positions}
     kinds: tuple[tuple[Iterable[list[int]], Collection[str]], ...] = (
         (groups, WHOLESALE if table.same else COSTS),
-        ((some for some in sites if tuple(some) not in known), EVERYWHERE),
+        ((positions for positions in sites if tuple(positions) not in known), EVERYWHERE),
     )
-    for some, tried in kinds:
-        for positions in (each for each in some if len(each) > 1 and not set(each).isdisjoint(reach)):
+    for lists, tried in kinds:
+        for positions in (one for one in lists if len(one) > 1 and not set(one).isdisjoint(reach)):
             edits = step_edits(program, positions[0], table)
             yield from (at_all(e, positions, same_site) for e in edits if e.kind in tried)
 
@@ -600,9 +600,9 @@ def in_one_axis(step: Step) -> Iterator[ChangeOf]:
     for i, operand in enumerate(step.operands):
         if not is_whole(operand) or (isinstance(operand, tuple) and len(operand) != n_axes):
             continue
-        each = operand if isinstance(operand, tuple) else (operand,) * n_axes
+        integers = operand if isinstance(operand, tuple) else (operand,) * n_axes
         for axis, more in product(range(n_axes), (-1, 1)):
-            yield "constant", i, (*each[:axis], each[axis] + more, *each[axis + 1 :])
+            yield "constant", i, (*integers[:axis], integers[axis] + more, *integers[axis + 1 :])
 
 
 def other_ends(step: Step) -> Iterator[ChangeOf]:

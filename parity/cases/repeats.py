@@ -57,8 +57,8 @@ def in_turns(groups: Mapping[Any, list[int]], turns: int, least: int = LEAST_TUR
     left out. A gradient is not carried back beyond the first turn, which has fewer steps."""
     parts = []
     for positions in groups.values():
-        each = len(positions) // turns if len(positions) % turns == 0 else 1
-        parts += [tuple(positions[i::each]) for i in range(each)]
+        n_calls = len(positions) // turns if len(positions) % turns == 0 else 1
+        parts += [tuple(positions[i::n_calls]) for i in range(n_calls)]
     return {position: part for part in parts if len(part) >= least for position in part}
 
 

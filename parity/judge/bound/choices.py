@@ -59,12 +59,12 @@ def chosen_indices(values: Array, indices: Array, exact: Array, dim: int) -> Mas
     if not ((indices >= 0) & (indices < length)).all():
         return None
     if indices.ndim < values.ndim:
-        positions, expected = (np.expand_dims(each, axis) for each in (indices, exact))
+        positions, expected = (np.expand_dims(array, axis) for array in (indices, exact))
     else:
         positions, expected = indices, exact
     if not (np.diff(np.sort(positions, axis), axis=axis) > 0).all():
         return None
-    one, other = (np.take_along_axis(values, each, axis) for each in (positions, expected))
+    one, other = (np.take_along_axis(values, array, axis) for array in (positions, expected))
     same = ((one == other) | (np.isnan(one) & np.isnan(other))).all()
     return np.asarray(indices != exact) if same else None
 

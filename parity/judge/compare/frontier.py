@@ -54,7 +54,7 @@ def frontier_of(difference: Array, magnitude: Array, ratio: Array, top: int) -> 
 
 def joined(frontiers: Sequence[Frontier]) -> Frontier:
     """The frontier of several blocks."""
-    return frontiers[0] if len(frontiers) == 1 else chain([point for each in frontiers for point in each])
+    return frontiers[0] if len(frontiers) == 1 else chain([point for frontier in frontiers for point in frontier])
 
 
 def between(first: tuple[Any, Any], last: tuple[Any, Any], e: Array, d: Array, above: Array) -> Iterator[Any]:

@@ -236,7 +236,9 @@ def mismatched(actual: Array, expected: Array, space: Workspace, tol: metrics._T
 
     `space` has the differences and magnitudes, and is overwritten.
     """
-    difference, magnitude, bound = (each[: actual.size] for each in (space.difference, space.expected, space.actual))
+    difference, magnitude, bound = (
+        buffer[: actual.size] for buffer in (space.difference, space.expected, space.actual)
+    )
     limit(magnitude, bound, tol, 1)
     surely = difference > bound
     limit(magnitude, bound, tol, -1)

@@ -94,8 +94,8 @@ def approximated(
             return None
     if not by_tensor:
         return None
-    counts = Counter(one.step.index for some in by_tensor.values() for one in some)
-    best = {name: min(some, key=partial(order, counts)) for name, some in by_tensor.items()}
+    counts = Counter(one.step.index for candidates in by_tensor.values() for one in candidates)
+    best = {name: min(candidates, key=partial(order, counts)) for name, candidates in by_tensor.items()}
     texts = dict.fromkeys(one.text(samples[0].trial.program) for one in best.values())
     left = {name: one.left for name, one in best.items()}
     return {"tensors": list(best), "expression": "; ".join(texts), "left_of_the_error": left}

@@ -140,11 +140,11 @@ def edit_causes(origin: KernelExplanation, budget: WorkBudget | None = None, *, 
     budget = budget or WorkBudget()
     if is_beyond(origin):
         return []
-    for some in (forms, lossy_forms):
-        scans = [Scan(origin, form, rounding=rounding) for form in some(origin)]
+    for forms_of in (forms, lossy_forms):
+        scans = [Scan(origin, form, rounding=rounding) for form in forms_of(origin)]
         for target in scans[0].targets[:MAX_TARGETS] if scans else ():
             matches = [(scan, match) for scan in scans for match in scan.matches(target, budget)]
-            if some is forms and not any(scan.says_all(match) for scan, match in matches):
+            if forms_of is forms and not any(scan.says_all(match) for scan, match in matches):
                 matches += [(scans[0], match) for match in scans[0].detached(target, budget)]
             if matches:
                 most = max(len(match.tensors) for _, match in matches)

@@ -33,8 +33,8 @@ def changed_results(evaluator: Evaluator, cause: Cause) -> str:
         if name in program.outputs:
             names.setdefault(result, []).append(name)
     note = f" ({cause.parameters['meaning']})" if cause.counted else ""
-    texts = [result.text(program, some[0], note) for result, some in names.items()]
-    also = [f"the same in {', '.join(some[1:])}" for some in names.values() if some[1:]]
+    texts = [result.text(program, tensors[0], note) for result, tensors in names.items()]
+    also = [f"the same in {', '.join(tensors[1:])}" for tensors in names.values() if tensors[1:]]
     return "; ".join([*texts, *also])
 
 

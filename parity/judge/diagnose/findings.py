@@ -43,8 +43,8 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
     }
     for name, behaviour in result.behaviours:
         # A growing sum or an approximated function belongs to some tensors; other behaviours affect all.
-        some = "slope" in behaviour or name == APPROXIMATED
-        tensors = tuple(n for n in start.wrong if not some or n in behaviour["tensors"])
+        partial = "slope" in behaviour or name == APPROXIMATED
+        tensors = tuple(n for n in start.wrong if not partial or n in behaviour["tensors"])
         before = worst(start.left[n] for n in tensors)
         behaviour = {**behaviour, **computed_narrow(name, tensors, start.evaluator)}
         rows.append(Diagnosis(*cell, name, CATALOGUE[name].title, tensors, False, before, before, behaviour))

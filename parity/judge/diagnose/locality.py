@@ -126,10 +126,10 @@ def border(wrong: NDArray[np.bool_]) -> str:
     """The axes at whose ends the whole error lies; empty if there are none."""
     axes = [axis for axis in range(wrong.ndim) if wrong.shape[axis] > 2]
     for number in range(2, len(axes) + 1):
-        for some in combinations(axes, number):
-            inside = tuple(slice(1, -1) if axis in some else slice(None) for axis in range(wrong.ndim))
+        for chosen in combinations(axes, number):
+            inside = tuple(slice(1, -1) if axis in chosen else slice(None) for axis in range(wrong.ndim))
             if not wrong[inside].any():
-                return f"the border of axes {' and '.join(map(str, some))}"
+                return f"the border of axes {' and '.join(map(str, chosen))}"
     return ""
 
 

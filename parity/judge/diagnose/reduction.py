@@ -211,12 +211,12 @@ def sizes_of(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[Dim]:
     for size in sorted({size for shape in shapes.values() for size in shape if size > 1}):
         axes = [(name, axis) for name, shape in shapes.items() for axis, n in enumerate(shape) if n == size]
         for together in (1, 2):
-            for some in combinations(axes, together):
-                dim = Dim(size, some)
-                if set(some) <= set(axes) and any(
+            for chosen in combinations(axes, together):
+                dim = Dim(size, chosen)
+                if set(chosen) <= set(axes) and any(
                     dim.shapes((case, dict(inputs)), s) for s in (size // 2, size - 1, 1)
                 ):
-                    axes = [axis for axis in axes if axis not in some]
+                    axes = [axis for axis in axes if axis not in chosen]
                     yield dim
         if axes:
             yield Dim(size, tuple(axes), tuple(params_of(case.params, size)))

@@ -29,7 +29,7 @@ DENOMINATORS = 4096
 def copied(source: Sequence[Array], observed: Sequence[Array]) -> Weights | None:
     """Which element of the source each element of a tensor is, or which number; None if one is neither."""
     element_of: dict[bytes, int] = {}
-    columns, ours = (np.stack([np.ravel(values) for values in some], axis=1) + 0.0 for some in (source, observed))
+    columns, ours = (np.stack([np.ravel(values) for values in samples], axis=1) + 0.0 for samples in (source, observed))
     for element, column in enumerate(columns.astype(np.float64)):
         element_of.setdefault(column.tobytes(), element)
     weights, numbers = [], []
