@@ -471,7 +471,7 @@ def conditions_of(terms: Terms, right: NDArray[np.bool_], agrees: NDArray[np.boo
             conditions.setdefault(len(several) > 1, []).append(
                 reduce(lambda one, other: ("logical_and", one, other), limits)
             )
-    return [min(alike, key=length) for alike in conditions.values()]
+    return [min(group, key=length) for group in conditions.values()]
 
 
 def limits_of(inside: Columns, outside: Columns, expression: Expression) -> Iterator[Expression]:
