@@ -36,9 +36,9 @@ def capture(model: Any, folder: Union[str, Path], *, gradients: bool = False, st
         TypeError: `model` is no model of these frameworks.
     """
     framework = framework_of(model)
-    taken = Capture(folder, gradients=gradients, steps=steps)
-    taken.begin(framework, model)
-    return taken
+    recording = Capture(folder, gradients=gradients, steps=steps)
+    recording.begin(framework, model)
+    return recording
 
 
 class Capture:

@@ -38,22 +38,22 @@ def run(script: str, out: str, gradients: bool, steps: Optional[int], inputs: Op
     return 0
 
 
-def run_script(script: str, taken: Capture) -> None:
+def run_script(script: str, recording: Capture) -> None:
     """Run a Python file; every framework is watched from the end of its import."""
-    with taken:
-        sys.meta_path.insert(0, ImportHook(WATCHED, functools.partial(begin, taken)))
+    with recording:
+        sys.meta_path.insert(0, ImportHook(WATCHED, functools.partial(begin, recording)))
         runpy.run_path(script, run_name="__main__")
-    index = taken.dump.index
+    index = recording.dump.index
     if not index["layers"]:
         say(f"{script} called no model of {', '.join(WATCHED)}: nothing is stored.")
     elif index["complete"]:
-        say(f"{len(index['tensors'])} tensors of {len(index['layers'])} layers are in {taken.dump.folder}.")
+        say(f"{len(index['tensors'])} tensors of {len(index['layers'])} layers are in {recording.dump.folder}.")
 
 
-def begin(taken: Capture, name: str) -> None:
+def begin(recording: Capture, name: str) -> None:
     """Record a framework's models; if that fails, the script continues."""
     try:
-        taken.begin(framework(name))
+        recording.begin(framework(name))
     except Exception as error:  # whatever an unknown release raises
         say(f"{name} cannot be captured: {error!r}")
 

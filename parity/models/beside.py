@@ -11,7 +11,7 @@ from parity.models import steps
 from parity.models.code import Cut, children_of, given_to, inverted, own_inputs, placed
 from parity.models.findings import Boundary
 from parity.models.measure import TRUTH
-from parity.models.orders import Sight
+from parity.models.orders import AxesConverter
 from parity.models.ports import Array, ModelError, RemotePort
 from parity.models.trails import NEAR, ROUGHLY, Trail, TrailComparison, same
 from parity.models.worker.calls import WHOLE
@@ -24,7 +24,7 @@ MOST_LEFT_OUT = 40
 @dataclass
 class ClosedLayer:
     """A port's layer that is called with its children closed: it gets the tensors `given`, by location, and its
-    children are not entered. `sight` converts between its tensors and the baseline's."""
+    children are not entered. `converter` converts between its tensors and the baseline's."""
 
     port: RemotePort
     state: Path
@@ -32,7 +32,7 @@ class ClosedLayer:
     call: int
     children: Sequence[str]
     given: Mapping[str, Array]
-    sight: Sight
+    converter: AxesConverter
     dtype: str = ""
     locations: dict[str, str] = field(default_factory=dict)
 
@@ -59,7 +59,7 @@ class ClosedLayer:
 
     def seen(self, trail: Trail) -> Trail:
         """A trail with its outputs in the baseline's layout."""
-        outputs = {mark: self.sight.base(key, trail.values[mark]) for key, mark in trail.outputs.items()}
+        outputs = {mark: self.converter.to_baseline(key, trail.values[mark]) for key, mark in trail.outputs.items()}
         return replace(trail, values={**trail.values, **outputs})
 
 
@@ -70,7 +70,7 @@ def closed_layers(
     layer: str,
     call: int,
     plain: Recorded,
-    sight: Sight,
+    converter: AxesConverter,
     keys: Mapping[str, str],
     rows: int | None,
     behind: Collection[str] = (),
@@ -81,21 +81,21 @@ def closed_layers(
     """
     base, other = ports
     ours = partners[layer]
-    partners = closing(partners, layer, plain, sight.run)
+    partners = closing(partners, layer, plain, converter.run)
     theirs = {there: here for here, there in partners.items()}
     children = children_of(ours, [*partners.values(), *behind])
     cut = Cut(rows)
     given = cut.all(given_to(ours, call, children, [name for name in plain if Boundary.of(name) is not None], plain))
     names = inverted(keys)
     closed = [theirs[child] for child in children if child in theirs]
-    other_given = cut.all(dict(own_inputs(sight.run, layer, call)))
+    other_given = cut.all(dict(own_inputs(converter.run, layer, call)))
     for location, array in given.items():
         for mine in placed(location, layer, (ours, call), names, {}):
             kind, _, own = mine.partition(":")
-            other_given[mine] = sight.own(own if kind == "child" else f"{layer}|{call}|in|{own}", array)
+            other_given[mine] = converter.to_port(own if kind == "child" else f"{layer}|{call}|in|{own}", array)
     return (
-        ClosedLayer(base, states[base.name], ours, call, children, given, Sight(plain)),
-        ClosedLayer(other, states[other.name], layer, call, closed, other_given, sight),
+        ClosedLayer(base, states[base.name], ours, call, children, given, AxesConverter(plain)),
+        ClosedLayer(other, states[other.name], layer, call, closed, other_given, converter),
     )
 
 

@@ -18,7 +18,7 @@ from parity.config.plan import CasePlan
 from parity.models.findings import Boundary
 from parity.models.functions import others, source
 from parity.models.leaves import case_of, held
-from parity.models.orders import Sight
+from parity.models.orders import AxesConverter
 from parity.models.ports import Array, ModelError, RemotePort
 from parity.models.worker.crossing import LOSS
 from parity.models.worker.tape import Recorded
@@ -47,7 +47,7 @@ class CodeKernel:
     dtype: str
     op: str
     params: Any
-    sight: Sight
+    converter: AxesConverter
 
     def name(self, location: str) -> str:
         """The name of the tensor at a location, if it is at a boundary."""
@@ -60,14 +60,14 @@ class CodeKernel:
             return None
         given = dict(self.rest)
         given |= {
-            location: self.sight.own(self.name(location), np.asarray(inputs[name]))
+            location: self.converter.to_port(self.name(location), np.asarray(inputs[name]))
             for name, locations in self.inputs.items()
             for location in locations
             if name in inputs
         }
         grad_outputs = {name: inputs[f"grad.{name}"] for name in self.outputs if f"grad.{name}" in inputs}
         for name, array in grad_outputs.items():
-            given[f"grad:{self.outputs[name].rpartition('|')[2]}"] = self.sight.own(
+            given[f"grad:{self.outputs[name].rpartition('|')[2]}"] = self.converter.to_port(
                 self.outputs[name], np.asarray(array)
             )
         try:
@@ -78,9 +78,13 @@ class CodeKernel:
         locations = {
             f"grad.{name}": f"grad.{location[3:]}" for name, location in firsts.items() if location[:3] == "in:"
         }
-        outputs = {name: self.sight.base(key, returned[key]) for name, key in self.outputs.items() if key in returned}
+        outputs = {
+            name: self.converter.to_baseline(key, returned[key])
+            for name, key in self.outputs.items()
+            if key in returned
+        }
         return outputs | {
-            name: self.sight.base(self.name(f"in:{key[5:]}"), returned[key])
+            name: self.converter.to_baseline(self.name(f"in:{key[5:]}"), returned[key])
             for name, key in locations.items()
             if key in returned
         }
@@ -118,7 +122,7 @@ def code_case(
     layer: str,
     call: int,
     plain: Recorded,
-    sight: Sight,
+    converter: AxesConverter,
     keys: Mapping[str, str],
     folder: Path,
     rows: int | None = None,
@@ -127,9 +131,9 @@ def code_case(
     """The code of the other port's `layer` as a case whose reference is the program traced in the baseline's partner.
 
     Its files are stored in `folder`. `parameters` maps the baseline's parameters to the other port's of the same
-    layout, `keys` the other port's tensors (`sight`) to those of the baseline's run, `plain`. With `rows`, only so many
-    rows of the batch are computed. `behind` are layers of the baseline that the other port has folded into those before
-    them. Raises ModelError where the code cannot be traced, or has no program.
+    layout, `keys` the other port's tensors (`converter`) to those of the baseline's run, `plain`. With `rows`, only so
+    many rows of the batch are computed. `behind` are layers of the baseline that the other port has folded into those
+    before them. Raises ModelError where the code cannot be traced, or has no program.
     """
     base, other = ports
     ours = partners[layer]
@@ -140,10 +144,10 @@ def code_case(
     given = cut.all(given_to(ours, call, children, boundary, plain))
     reply, constants = base.traced(states[base.name], ours, call, given, children)
     by_partner = inverted(keys)
-    reply = without_flags(reply, plain, sight.run, by_partner)
+    reply = without_flags(reply, plain, converter.run, by_partner)
     outputs = {
         n: at for n, at in reply["outputs"].items()
-        if not is_folded(at, behind) and (at in by_partner or not is_called(at, theirs, sight.run))
+        if not is_folded(at, behind) and (at in by_partner or not is_called(at, theirs, converter.run))
     }  # fmt: skip
     reply = {**reply, "returned": {name: value for name, value in reply["returned"].items() if name in outputs}}
     locations = reply["inputs"]
@@ -169,8 +173,8 @@ def code_case(
     closed = [theirs[child] for child in children if child in theirs]
     kernels = {}
     for port, name, inner, names, known, seen in (
-        (base, ours, children, {name: name for name in boundary}, own, Sight(plain)),
-        (other, layer, closed, keys, parameters, sight),
+        (base, ours, children, {name: name for name in boundary}, own, AxesConverter(plain)),
+        (other, layer, closed, keys, parameters, converter),
     ):
         there = inverted(names)
         at = {
@@ -182,7 +186,9 @@ def code_case(
         kernel = CodeKernel(
             port, name, call, inner, inputs, returned, rest, states[port.name], dtype, case.op, case.params, seen
         )
-        rest |= {mine: seen.own(kernel.name(mine), array) for location, array in given.items() for mine in at[location]}
+        rest |= {
+            mine: seen.to_port(kernel.name(mine), array) for location, array in given.items() for mine in at[location]
+        }
         kernels[port.name] = kernel
     return CodeCase(case, used, kernels, options)
 

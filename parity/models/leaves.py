@@ -18,7 +18,7 @@ from parity.config.plan import CasePlan
 from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.engine.inputs import save_array
 from parity.models.layouts import Layout, layout_of
-from parity.models.orders import Sight
+from parity.models.orders import AxesConverter
 from parity.models.ports import Array, LayerInfo, ModelError, RemotePort
 from parity.models.worker.tape import Recorded
 
@@ -77,7 +77,7 @@ class Kernel:
     params: Any
     state: Path
     dtype: str
-    sight: Sight
+    converter: AxesConverter
 
     def own_name(self, name: str) -> tuple[str, Layout]:
         """The layer's name for one of the op's tensors, and its layout."""
@@ -132,10 +132,10 @@ class Kernel:
                     return None
                 array = layout.back(array, shape)
             else:
-                array = self.sight.own(self.key("in", location.partition(":")[2]), array)
+                array = self.converter.to_port(self.key("in", location.partition(":")[2]), array)
             given[location] = array
         given |= {
-            f"grad:{i}": self.sight.own(self.key("out", i), np.asarray(inputs[f"grad.{n}"]))
+            f"grad:{i}": self.converter.to_port(self.key("out", i), np.asarray(inputs[f"grad.{n}"]))
             for i, n in enumerate(self.op.grad_outputs)
             if f"grad.{n}" in inputs
         }
@@ -154,7 +154,7 @@ class Kernel:
         for i, name in enumerate(self.op.grad_outputs):
             if self.key("out", i) in returned:
                 array = returned[self.key("out", i)]
-                outputs[name] = self.sight.base(self.key("out", i), array, shapes.outputs[name])
+                outputs[name] = self.converter.to_baseline(self.key("out", i), array, shapes.outputs[name])
         for name, location in self.placed.items():
             kind, _, own = location.partition(":")
             for key, target in ((f"grad.{own}", f"grad.{name}"), (f"after.{own}" if kind == "param" else "", name)):
@@ -162,7 +162,7 @@ class Kernel:
                     if kind == "param":
                         array = self.own_name(name)[1].there(returned[key])
                     else:
-                        array = self.sight.base(self.key("in", own), returned[key])
+                        array = self.converter.to_baseline(self.key("in", own), returned[key])
                     outputs[target] = array.reshape(inputs[name].shape)
         return outputs
 

@@ -26,7 +26,7 @@ CLEARLY = 0.5
 
 
 @dataclass(frozen=True)
-class Sight:
+class AxesConverter:
     """Converts between a port's tensors at boundaries and the baseline's layout.
 
     `axes` is the order of the baseline's axes in the port, by name; `run` has the port's shapes, `partners` the
@@ -37,12 +37,12 @@ class Sight:
     axes: Mapping[str, Axes] = field(default_factory=dict)
     partners: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def own(self, name: str, array: Array) -> Array:
+    def to_port(self, name: str, array: Array) -> Array:
         """A tensor of the baseline's layout in the port's."""
         array = array.transpose(self.axes[name]) if name in self.axes else array
         return grouped_as(array, self.run.shape(name)) if name in self.run else array
 
-    def base(self, name: str, array: Array, shape: Sequence[int] | None = None) -> Array:
+    def to_baseline(self, name: str, array: Array, shape: Sequence[int] | None = None) -> Array:
         """A port's tensor in the baseline's layout, and in its shape if the elements have the same order there.
 
         A boolean mask becomes numbers if the baseline's is.

@@ -68,7 +68,7 @@ class PortPair(ComparedPorts):
         if self.other.converted and not is_wrong:
             self.keys = dict(self._trusted())
         self.axes = orders.axis_orders(self.free.plain, self.run, self.keys)
-        sight = self.sight
+        converter = self.converter
         run = self.other.run(
             self.states[self.other.name], self.batch, layers=self.partners, partner=self.free.plain, keys=self.keys,
             axes=self.axes, resized=self.resized,
@@ -78,7 +78,7 @@ class PortPair(ComparedPorts):
             # Layers that commute, in another order: the tensors between them differ, nothing after them does.
             self.findings = [finding for finding in self.findings if finding.kind != CODE]
         for finding in self.findings:
-            values = {at: sight.base(str(at), run.load(str(at))) for at in finding.boundaries}
+            values = {at: converter.to_baseline(str(at), run.load(str(at))) for at in finding.boundaries}
             finding.values = {at: array for at, array in values.items() if at.role == "in"}
             finding.metrics = {at: self._measured(array, at) for at, array in values.items()}
         self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
@@ -126,10 +126,10 @@ class PortPair(ComparedPorts):
                 yield name, ours
 
     @property
-    def sight(self) -> orders.Sight:
+    def converter(self) -> orders.AxesConverter:
         """The other port's tensors in the baseline's layout."""
         partners = {theirs: self.free.plain.entries[ours] for theirs, ours in self.keys.items()}
-        return orders.Sight(self.run, self.axes, partners)
+        return orders.AxesConverter(self.run, self.axes, partners)
 
     @property
     def _buffers(self) -> dict[str, str]:
@@ -193,7 +193,7 @@ class PortPair(ComparedPorts):
         """The code of a finding in both ports."""
         return beside.closed_layers(
             (self.base, self.other), self.states, self.partners, finding.layer, finding.call, self.free.plain,
-            self.sight, self.keys, rows, tuple(self.behind.values()),
+            self.converter, self.keys, rows, tuple(self.behind.values()),
         )  # fmt: skip
 
     def _called_otherwise(self, run: Recorded) -> list[ModelFinding]:
@@ -419,7 +419,7 @@ class PortPair(ComparedPorts):
         try:
             made = code_case(
                 self.case, self.dtype, (self.base, self.other), self.states, self.partners, same, finding.layer,
-                finding.call, self.free.plain, self.sight, self.keys, folder, rows, tuple(self.behind.values()),
+                finding.call, self.free.plain, self.converter, self.keys, folder, rows, tuple(self.behind.values()),
             )  # fmt: skip
             oracle = consult_oracle(made.case, made.inputs)
         except (ModelError, ValueError, TypeError, KeyError) as error:
@@ -470,10 +470,10 @@ class PortPair(ComparedPorts):
         """Both ports' layers as kernels of an op with the baseline's params; None if these do not fit."""
         params = self._params(self.base, finding.partner, op)
         ours, theirs = (
-            Kernel(port, port.layers[name], finding.call, op, params, self.states[port.name], self.dtype, sight)
-            for port, name, sight in (
-                (self.base, finding.partner, orders.Sight(self.free.plain)),
-                (self.other, finding.layer, self.sight),
+            Kernel(port, port.layers[name], finding.call, op, params, self.states[port.name], self.dtype, converter)
+            for port, name, converter in (
+                (self.base, finding.partner, orders.AxesConverter(self.free.plain)),
+                (self.other, finding.layer, self.converter),
             )
         )
         if params is None:

@@ -37,7 +37,7 @@ LOSSLESS = "has no loss, so neither it nor gradients are compared"
 """The messages about a port without gradients, or without a loss."""
 
 
-def each(
+def judged_cases(
     kind: str,
     made: Callable[..., Any],
     plan: Plan,
@@ -68,13 +68,13 @@ def each(
                 if (case.id, dtype) not in done:
                     folder = run_dir / "tensors" / folder_name(index, case) / dtype
                     judged = made(plan.of(case), case, dtype, workers, folder, notify).judged()
-                    yield from (whole(one, plan.of(case).baseline) for one in judged)
+                    yield from (with_missing(one, plan.of(case).baseline) for one in judged)
     finally:
         workers.close()
         log.close()
 
 
-def whole(judged: JudgedCase, baseline: str) -> JudgedCase:
+def with_missing(judged: JudgedCase, baseline: str) -> JudgedCase:
     """Adds a not-compared row for each backend that failed, so that the run counts as incomplete."""
     compared = {row.actual for row in judged.comparisons}
     failed = [o for o in judged.outcomes if o.outcome is not Outcome.OK and o.backend not in compared]
@@ -179,7 +179,7 @@ class ModelRun:
         watched = {name for theirs in layers.values() for name in theirs.values()}
         watched |= {fold.norm for folds in self.folds.values() for fold in folds}
         try:
-            free, step = self._bench(watched)
+            free, step = self._reference_runs(watched)
             free.check(self.base.name)
         except ModelError as error:
             self._fail(self.base, error)
@@ -253,7 +253,7 @@ class ModelRun:
             self._say(f"the state mapping is in {path}")
         return moves
 
-    def _bench(self, layers: Collection[str]) -> tuple[ReferenceRuns, ReferenceRuns]:
+    def _reference_runs(self, layers: Collection[str]) -> tuple[ReferenceRuns, ReferenceRuns]:
         """The baseline's runs: on its own, and in step with itself."""
         base, state, wide = self.base, self.base.state, TRUTH.get(self.dtype, "")
         self._say(f"runs {base.name}")
@@ -276,4 +276,4 @@ class ModelRun:
         return ReferenceRuns(plain, truths[0], free, self.dtype), ReferenceRuns(plain, truths[1], step, self.dtype)
 
 
-CLIENT = Client(partial(each, MODEL, ModelRun), replaceable=functions_of)
+CLIENT = Client(partial(judged_cases, MODEL, ModelRun), replaceable=functions_of)

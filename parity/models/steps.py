@@ -16,7 +16,7 @@ import numpy as np
 
 from parity.models.findings import CODE, LAYER, Boundary, ModelFinding
 from parity.models.measure import Distance, ReferenceRuns, difference
-from parity.models.orders import Axes, Sight, permuted
+from parity.models.orders import Axes, AxesConverter, permuted
 from parity.models.ports import RemotePort
 from parity.models.worker.crossing import LOSS, STATE
 from parity.models.worker.tape import Recorded, regrouped, squeezed
@@ -169,19 +169,19 @@ def grouped(run: Recorded) -> dict[tuple[str, int, str], list[str]]:
 
 
 def distances(
-    bench: ReferenceRuns, run: Recorded, keys: Mapping[str, str], axes: Mapping[str, Axes], *, whole: bool = False
+    reference: ReferenceRuns, run: Recorded, keys: Mapping[str, str], axes: Mapping[str, Axes], *, whole: bool = False
 ) -> Iterator[tuple[Boundary, Distance]]:
     """The distance at every boundary that both runs have, in the order of the port's run."""
     for name in run:
         at = Boundary.of(name)
-        if at is not None and keys.get(name) in bench.plain:
-            moved = Sight(run, axes).base(name, run.load(name)) if name in axes else None
-            yield at, bench.distance(keys[name], run, name, whole=whole, moved=moved)
+        if at is not None and keys.get(name) in reference.plain:
+            moved = AxesConverter(run, axes).to_baseline(name, run.load(name)) if name in axes else None
+            yield at, reference.distance(keys[name], run, name, whole=whole, moved=moved)
 
 
 def wrong_in_step(
     port: RemotePort,
-    bench: ReferenceRuns,
+    reference: ReferenceRuns,
     run: Recorded,
     partners: Mapping[str, str],
     keys: Mapping[str, str],
@@ -194,7 +194,7 @@ def wrong_in_step(
     """
     wrong: dict[tuple[str, str, int], dict[Boundary, float]] = {}
     resized = set()
-    for at, distance in distances(bench, run, keys, axes):
+    for at, distance in distances(reference, run, keys, axes):
         if not distance.exceeds_bound:
             continue
         kind, layer = owner(port, at, partners)

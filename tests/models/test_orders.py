@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from parity.models.measure import once
-from parity.models.orders import Sight, axis_orders, written
+from parity.models.orders import AxesConverter, axis_orders, written
 from parity.models.ports import write
 from parity.models.steps import same_kind
 from parity.models.worker.tape import Recorded, regrouped
@@ -49,13 +49,13 @@ def test_a_sight_goes_there_and_back(tmp_path):
         {"a": IMAGE, "heads": RNG.normal(size=(2, 5, 6)), "mask": np.array([[1.0, 0.0]])},
         {"a": IMAGE.transpose(LAST), "heads": RNG.normal(size=(2, 5, 2, 3)), "mask": np.array([[[True, False]]])},
     )
-    sight = Sight(other, {"a": LAST}, {name: base.entries[name] for name in keys})
+    converter = AxesConverter(other, {"a": LAST}, {name: base.entries[name] for name in keys})
     for name in keys:
         array = base.load(name)
-        own = sight.own(name, array)
+        own = converter.to_port(name, array)
         assert own.shape == other.shape(name)
-        np.testing.assert_array_equal(sight.base(name, own), array)
-    assert sight.base("mask", other.load("mask")).dtype == np.float64
+        np.testing.assert_array_equal(converter.to_baseline(name, own), array)
+    assert converter.to_baseline("mask", other.load("mask")).dtype == np.float64
 
 
 def test_a_mask_of_booleans_is_one_of_zeros_and_ones(tmp_path):

@@ -43,7 +43,7 @@ class Recorder:
         if not self.active or id(layer) not in self.layers:
             return run(*args, **kwargs)
         inputs: Dict[str, Any] = {}
-        call = self.begun(layer, self.taken((args, kwargs), inputs))
+        call = self.begun(layer, self.with_placeholders((args, kwargs), inputs))
         for name, tensor in inputs.items():
             self.pass_values(call, "input", name, tensor)
         if self.gradients:
@@ -72,7 +72,7 @@ class Recorder:
         self.order += 1
         return call
 
-    def taken(self, arguments: Any, inputs: Dict[str, Any]) -> Arguments:
+    def with_placeholders(self, arguments: Any, inputs: Dict[str, Any]) -> Arguments:
         """The arguments with a `Placeholder` in place of each tensor, which goes to `inputs`."""
 
         def take(name: str, tensor: Any) -> Placeholder:

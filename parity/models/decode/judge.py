@@ -125,7 +125,7 @@ class Decoding:
         """All layers."""
         return list(self.port.layers)
 
-    def bench(self, which: int, plain: Recorded, **how: Any) -> ReferenceRuns:
+    def reference_runs(self, which: int, plain: Recorded, **how: Any) -> ReferenceRuns:
         """The full pass over a prompt: plain, perturbed, and in a wider dtype, which is taken as exact."""
         runs = [self.alone(which, seed=seed, **how).tapes[0] for seed in range(1, RUNS + 1)]
         wide = TRUTH.get(self.dtype)
@@ -135,7 +135,7 @@ class Decoding:
         """Run all ways, and find the origin of each difference. Raises ModelError."""
         self.say(f"runs {self.port.name} without a cache")
         self.passes = [self.alone(i) for i in range(len(self.prompts))]
-        self.full = [self.bench(i, run.tapes[0]) for i, run in enumerate(self.passes)]
+        self.full = [self.reference_runs(i, run.tapes[0]) for i, run in enumerate(self.passes)]
         if self.base is not None:
             self._across("port", self.base.full, self.base.port.name)
         if self.dtype == "bfloat16":
@@ -173,12 +173,13 @@ class Decoding:
         runs = [self.alone(which, dtype="float32", seed=s, shaken="bfloat16").tapes[0] for s in range(1, RUNS + 1)]
         return ReferenceRuns(plain, plain, runs, "float32")
 
-    def _across(self, name: str, benches: Sequence[ReferenceRuns], other: str) -> None:
+    def _across(self, name: str, references: Sequence[ReferenceRuns], other: str) -> None:
         """Compare the full passes with those of another port or dtype."""
         measured = [
-            self._prompt(run, i, bench) for i, (run, bench) in enumerate(zip(self.passes, benches, strict=True))
+            self._prompt(run, i, reference)
+            for i, (run, reference) in enumerate(zip(self.passes, references, strict=True))
         ]
-        self.ran[name], self.against[name] = measured, (benches, other)
+        self.ran[name], self.against[name] = measured, (references, other)
         known = [one for one in measured if one is not None]
         changed, tokens = (sum(map(len, parts)) for parts in zip(*((p.changed, p.kl) for p in known), strict=True))
         kl = max(value for one in known for value in one.kl.values())
@@ -221,13 +222,13 @@ class Decoding:
             self.say(f"searches the origin of the difference in {self.port.name}, {WAYS[name].words}")
             self._explain(divergence, calls, run)
 
-    def _prompt(self, run: DecodeResult, which: int, bench: ReferenceRuns | None = None) -> Prompt | None:
+    def _prompt(self, run: DecodeResult, which: int, reference: ReferenceRuns | None = None) -> Prompt | None:
         """A prompt's result, compared with its full pass, or with another one."""
-        length, bench = len(self.prompts[which]), bench or self.full[which]
-        pairs = log_probabilities(run, bench, which, length)
+        length, reference = len(self.prompts[which]), reference or self.full[which]
+        pairs = log_probabilities(run, reference, which, length)
         if not pairs:
             return None
-        ratios = token_ratios(bench, run, LOGPROBS, which, length)
+        ratios = token_ratios(reference, run, LOGPROBS, which, length)
         with np.errstate(invalid="ignore", over="ignore"):
             kl = {token: float(np.sum(np.exp(ours) * (ours - row))) for token, (row, ours) in pairs.items()}
         changed = [token for token, (row, ours) in pairs.items() if np.argmax(row) != np.argmax(ours)]
@@ -239,7 +240,7 @@ class Decoding:
     @cached_property
     def step(self) -> list[ReferenceRuns]:
         """The full passes in step with themselves."""
-        return [self.bench(i, one.plain, partner={i: one.plain}) for i, one in enumerate(self.full)]
+        return [self.reference_runs(i, one.plain, partner={i: one.plain}) for i, one in enumerate(self.full)]
 
     def _explain(self, divergence: Divergence, calls: Sequence[DecodeCall], run: DecodeResult) -> None:
         """Find the origin and the cause of a divergence, and whether fixing the origin is enough."""
@@ -260,9 +261,9 @@ class Decoding:
         if origin is not None and (why is None or why[0] == "decode-mask"):
             why = self._parted(origin, divergence.prompt, upto, why)
         if origin is not None:
-            mended = self.run(upto, layers=self.layers, partner=plain, replace=origin.boundaries)
-            divergence.left = self._largest(mended, divergence.prompt)
-            mended.forget()
+            fixed = self.run(upto, layers=self.layers, partner=plain, replace=origin.boundaries)
+            divergence.left = self._largest(fixed, divergence.prompt)
+            fixed.forget()
             divergence.id, divergence.cause = why or ("layer-code", differs(origin))
         elif why:
             divergence.id, divergence.cause = why
@@ -271,19 +272,19 @@ class Decoding:
         self,
         run: DecodeResult,
         which: int,
-        bench: ReferenceRuns,
+        reference: ReferenceRuns,
         partners: Mapping[str, str],
         keys: Mapping[str, str] | None = None,
     ) -> Origin | None:
         """The origin of a difference in step: the first tensor that is wrong at the first wrong token.
 
-        `keys` maps the run's tensors to the bench's names, if they differ.
+        `keys` maps the run's tensors to the reference's names, if they differ.
         """
         wrong: dict[Boundary, TokenRatios] = {}
         for name in dict.fromkeys(name for tape in run.tapes for name in tape):
             at, theirs = Boundary.of(name), name if keys is None else keys.get(name, "")
-            if at is not None and theirs in bench.plain:
-                ratios = token_ratios(bench, run, theirs, which, len(self.prompts[which]), name)
+            if at is not None and theirs in reference.plain:
+                ratios = token_ratios(reference, run, theirs, which, len(self.prompts[which]), name)
                 wrong |= {at: ratios} if ratios.wrong_tokens else {}
         if not wrong:
             return None
@@ -324,16 +325,16 @@ class Decoding:
         if difference is None:
             return why
         text, is_cache = difference
-        said = f"from token {View.of(calls[k], which).start} on, {text}" if k else text
+        message = f"from token {View.of(calls[k], which).start} on, {text}" if k else text
         if why:
-            return why[0], f"{why[1]}: {said}"
-        return ("layer-code" if said.endswith(NO_PART) else "decode-cache" if is_cache else "decode-code"), said
+            return why[0], f"{why[1]}: {message}"
+        return ("layer-code" if message.endswith(NO_PART) else "decode-cache" if is_cache else "decode-code"), message
 
     def _part(self, layer: str, which: int, calls: Sequence[DecodeCall]) -> PassComparison:
         """The calls of a layer's code in the last of some calls, and in one pass, in a wider dtype if it runs there."""
         rows, length = {row.prompt for call in calls for row in call.rows}, full(self.prompts, which)
 
-        def heard(dtype: str, near: float) -> PassComparison:
+        def comparison(dtype: str, near: float) -> PassComparison:
             plain = {i: self.run(full(self.prompts, i), layers=self.layers, dtype=dtype).tapes[0] for i in rows}
             whole, step = (
                 self.run(some, layers=self.layers, partner=plain, dtype=dtype, listen=layer) for some in (length, calls)
@@ -343,9 +344,9 @@ class Decoding:
             )
 
         try:
-            return heard(TRUTH.get(self.dtype, self.dtype), NEAR)
+            return comparison(TRUTH.get(self.dtype, self.dtype), NEAR)
         except ModelError:
-            return heard(self.dtype, ROUGHLY)
+            return comparison(self.dtype, ROUGHLY)
 
     def _largest(self, run: DecodeResult, which: int) -> float:
         """The largest error ratio of a prompt's tokens in a run."""
@@ -402,18 +403,18 @@ class Decoding:
     def comparisons(self) -> Iterator[Comparison]:
         """The log-probabilities of each prompt in each way."""
         for way, measured in self.ran.items():
-            benches, other = self.against.get(way, (self.full, FULL))
+            references, other = self.against.get(way, (self.full, FULL))
             for i, one in enumerate(measured):
                 if one is not None:
-                    yield self._comparison(f"{way}.{i}", other, one, benches[i])
+                    yield self._comparison(f"{way}.{i}", other, one, references[i])
         for way, message in self.failed.items():
             yield Comparison(
                 self.case.id, self.dtype, f"{way}.0", self.port.name, FULL, Verdict.STRUCTURE, 0.0, 0.0,
                 message=f"it does not run: {message}", culprit=(self.port.name,),
             )  # fmt: skip
 
-    def _comparison(self, tensor: str, other: str, one: Prompt, bench: ReferenceRuns) -> Comparison:
-        envelope = bench.envelope(LOGPROBS)[1]
+    def _comparison(self, tensor: str, other: str, one: Prompt, reference: ReferenceRuns) -> Comparison:
+        envelope = reference.envelope(LOGPROBS)[1]
         metrics, is_wrong = compare(*one.logprobs, 0.0, envelope.max), bool(one.ratios.wrong_tokens)
         verdict = Verdict.SEMANTIC if is_wrong else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
         name = self.port.name
@@ -540,9 +541,9 @@ def kept(caches: Sequence[Sequence[Any]], dtype: str) -> tuple[str, str] | None:
 
 def differs(origin: Origin) -> str:
     """What is known about a difference without a cause."""
-    said = f"given the full pass's values before it, {origin.what} for token {origin.token} differs"
+    message = f"given the full pass's values before it, {origin.what} for token {origin.token} differs"
     if origin.ratios.values is None or origin.ratios.values[0].dtype.kind != "f":
-        return said
+        return message
     mine, ours = (value.astype(np.float64) for value in origin.ratios.values)
     scale = float(np.sqrt(np.mean(ours**2))) or 1.0
-    return f"{said} by {number(float(np.sqrt(np.mean((mine - ours) ** 2))) / scale)} of its size"
+    return f"{message} by {number(float(np.sqrt(np.mean((mine - ours) ** 2))) / scale)} of its size"

@@ -140,17 +140,17 @@ class PassComparison:
             return None
         step = self.call.by_mark.get(mark)
         if step is None:
-            said = self._of_cache(self.call.values[mark], self.known) or self._shorter(self.call.values[mark])
-            return (f"what it gets as `{self.call.names[mark]}` {said}", True) if said else None
+            explanation = self._of_cache(self.call.values[mark], self.known) or self._shorter(self.call.values[mark])
+            return (f"what it gets as `{self.call.names[mark]}` {explanation}", True) if explanation else None
         while step.kind in MOVES and len(step.reads) == 1 and (before := self.call.by_mark.get(step.reads[0])):
             step = before
         value, text = self.call.values[step.mark], f"`{self._text(step)}`"
         text = f"{step.name} = {text}" if step.labelled else text
-        said = self._beside(step) or self._shorter(value)
-        if said:
-            return f"{text} {said}", False
-        said = self._joint(value) or self._of_cache(value, self.known)
-        return f"{text} {said or NO_PART}", bool(said)
+        explanation = self._beside(step) or self._shorter(value)
+        if explanation:
+            return f"{text} {explanation}", False
+        explanation = self._joint(value) or self._of_cache(value, self.known)
+        return f"{text} {explanation or NO_PART}", bool(explanation)
 
     # Explanations
 
@@ -174,9 +174,9 @@ class PassComparison:
             old, new = np.split(value, [past], axis)
             fresh = [full for full in self.known if full.ndim == new.ndim and self._is_part(new, full)]
             if fresh and not any(self._is_part(old, full) for full in fresh):
-                said = self._of_cache(old, fresh)
-                if said:
-                    return f"joins new tokens with a cache that {said}{self._meant(fresh)}"
+                explanation = self._of_cache(old, fresh)
+                if explanation:
+                    return f"joins new tokens with a cache that {explanation}{self._meant(fresh)}"
         return ""
 
     def _meant(self, fresh: Sequence[Array]) -> str:
@@ -188,9 +188,9 @@ class PassComparison:
     def _of_cache(self, value: Array, known: Sequence[Array]) -> str:
         """What a cached tensor is, compared with one pass's values that it should be a part of."""
         pairs = [pair for full in known for pair in self.view.pairs(value, full)]
-        said = next(filter(None, (relation(*pair) for pair in pairs)), "")
+        explanation = next(filter(None, (relation(*pair) for pair in pairs)), "")
         names = (f"is {name}" for name, other in self.others.items() if self._is_part(value, other))
-        return said or next(names, "")
+        return explanation or next(names, "")
 
     def _shorter(self, value: Array) -> str:
         """A text if some of the tokens are missing."""

@@ -46,18 +46,18 @@ class DecodeView(CaseView):
             return [self.ended.message]
         notes = [self.ended.message] if self.ended is not None and self.ended.message else []
         fine = [way for way, rows in self.by_way.items() if not any(row.fails for row in rows)]
-        said = sentences(self.causes)
-        said += [f"{WORDS[way]}: {rows[0].message}" for way, rows in self.by_way.items() if rows[0].message]
+        lines = sentences(self.causes)
+        lines += [f"{WORDS[way]}: {rows[0].message}" for way, rows in self.by_way.items() if rows[0].message]
         if not self.fails:
             apart = max((row.max_abs_diff or 0.0 for row in self.rows), default=0.0)
             expected = max((row.envelope.max for row in self.rows if row.envelope), default=0.0)
-            said = [
+            lines = [
                 f"aligned: {listed([WORDS[way] for way in fine])}; log-probabilities differ from one pass's by "
                 f"{number(apart)} at most, {number(expected)} expected from rounding"
             ]
         elif fine:
-            said.append(f"aligned: {listed([WORDS[way] for way in fine])}")
-        return [*said, *notes]
+            lines.append(f"aligned: {listed([WORDS[way] for way in fine])}")
+        return [*lines, *notes]
 
     def table(self) -> list[tuple[str, ...]]:
         """A row for each way, in the texts of `HEAD`."""

@@ -88,4 +88,4 @@ class DecodeRun:
         self._notify(Announced(f"{self.case.id} {self.dtype}: {text}"))
 
 
-CLIENT = Client(partial(models.each, DECODE, DecodeRun), replaceable=models.functions_of)
+CLIENT = Client(partial(models.judged_cases, DECODE, DecodeRun), replaceable=models.functions_of)

@@ -55,21 +55,21 @@ def pieces(run: DecodeResult, name: str, full: tuple[int, ...], prompt: int, len
 
 
 def token_ratios(
-    bench: ReferenceRuns, run: DecodeResult, name: str, prompt: int, length: int, theirs: str = ""
+    reference: ReferenceRuns, run: DecodeResult, name: str, prompt: int, length: int, theirs: str = ""
 ) -> TokenRatios:
     """The error ratio of each token of a tensor; `theirs` is its name in the run, if that differs.
 
     Empty if the run has no such tensor of this form.
     """
     result, measured = TokenRatios(), None
-    for piece in pieces(run, theirs or name, bench.plain.shape(name), prompt, length):
-        exact, envelope = measured = measured or bench.envelope(name)
+    for piece in pieces(run, theirs or name, reference.plain.shape(name), prompt, length):
+        exact, envelope = measured = measured or reference.envelope(name)
         for j in range(piece.values.shape[piece.axis]):
             token, index = piece.start + j, cut(piece.axis, piece.start + j, 1)
             mine = piece.values[cut(piece.axis, j, 1)]
             result.ratios[token] = ratio = token_ratio(mine, exact[index], index, envelope, piece.axis)
             if result.values is None and not ratio < ERROR_BOUND:
-                result.values = mine, bench.plain.load(name)[index]
+                result.values = mine, reference.plain.load(name)[index]
     return result
 
 
