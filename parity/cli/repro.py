@@ -36,7 +36,7 @@ def repro(
     but their paths could not be printed.
     """
     from parity.repro import ReproError
-    from parity.repro.write import Written, write_scripts
+    from parity.repro.write import WrittenScript, write_scripts
 
     if every and case is not None:
         raise click.UsageError("give a case or --all, not both")
@@ -47,7 +47,7 @@ def repro(
     try:
         for item in scripts:
             click.echo(item, err=isinstance(item, ReproError))
-            if isinstance(item, Written) and item.note:
+            if isinstance(item, WrittenScript) and item.note:
                 click.echo(item.note, err=True)
     except OSError as error:
         fail(f"cannot print: {error.strerror or error}; the scripts are written", INCOMPLETE)

@@ -140,7 +140,7 @@ def domain_of(plan: TensorPlan) -> str:
 
 
 @dataclass(frozen=True)
-class Formed:
+class FormedDraw:
     """A draw with the numbers of a form."""
 
     draw: Draw
@@ -213,7 +213,7 @@ def trial_of(bases: Sequence[Base], wanted: Descriptor) -> TrialCase | None:
         inputs_only = tuple(plan for plan in case.tensors if base.op.input(plan.name))
         case = replace(case, gradients=False, tensors=inputs_only)
     tensors = tuple(
-        replace(plan, draw=Formed(plan.draw, forms[plan.name], domain_of(plan), wanted.dtype))
+        replace(plan, draw=FormedDraw(plan.draw, forms[plan.name], domain_of(plan), wanted.dtype))
         if plan.name in forms
         else plan
         for plan in case.tensors

@@ -59,7 +59,7 @@ def merge(runs: Sequence[Path], out: Path) -> tuple[Results, list[str]]:
     Raises MergeError, ResultsError if a run cannot be read, and OSError if something cannot be written.
     """
     with contextlib.closing(Store(out / STORE)) as store:
-        merged = Merged(out, store)
+        merged = Merger(out, store)
         for run_dir in runs:
             with stored(run_dir) as source:
                 merged.take(run_dir, source)
@@ -84,7 +84,7 @@ def missing_shards(commands: Iterable[Sequence[str]]) -> list[str]:
     return [f"{i}/{n}" for n, there in sorted(seen.items()) for i in range(1, n + 1) if i not in there]
 
 
-class Merged:
+class Merger:
     """The runs that were merged so far."""
 
     def __init__(self, out: Path, store: Store) -> None:

@@ -22,7 +22,7 @@ Part = tuple[int | None, ...]
 """An index along each axis; None for all of it."""
 
 
-class Careful:
+class CarefulRuns:
     """A cell's reference runs, repeated: a run keeps the size of a tensor's envelope, not that of its parts."""
 
     def __init__(self, case_id: str, op: Op, params: Any, dtype: str, inputs: Mapping[str, Array]) -> None:

@@ -28,7 +28,7 @@ from parity.reporting.results.results import as_number
 from parity.reporting.results.rows import BackendRow, BroughtRow, ComparisonRow, Results
 from parity.reporting.text.reasons import CaseRows
 from parity.repro import ReproError
-from parity.repro.part import Careful, Part
+from parity.repro.part import CarefulRuns, Part
 from parity.repro.source import bound_names, has_method
 
 GRADIENT = "grad."
@@ -217,7 +217,7 @@ def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) ->
     try:
         data = dict(inputs(cell, op, run_dir))
         given = {after("inputs/", name): values for name, values in data.items()}
-        careful = Careful(cell.id, op, params, cell.dtype, given) if brought is None else None
+        careful = CarefulRuns(cell.id, op, params, cell.dtype, given) if brought is None else None
         checks = tuple(checks_of(cell, run_dir, labels, data, careful)) if cell.finding else ()
     except KeptError as error:
         raise ReproError(f"{name_of(cell)}: {printable(str(error))}; run it again to store its tensors") from error
@@ -349,7 +349,7 @@ def real(values: Array, name: str) -> Array:
 
 
 def checks_of(
-    cell: CellResult, run_dir: Path, labels: Mapping[str, str], data: dict[str, Array], careful: Careful | None
+    cell: CellResult, run_dir: Path, labels: Mapping[str, str], data: dict[str, Array], careful: CarefulRuns | None
 ) -> Iterator[Check]:
     """The comparisons of a cell's tensors; what they need is added to `data`."""
     folders = backend_folders(name for name in labels if name != ORACLE)
@@ -419,7 +419,7 @@ def layout(values: Array | None, dtype: str, *, exact: bool = False) -> ArrayLay
 
 
 def accuracy(
-    cell: CellResult, row: ComparisonRow, live: Array | None, exact: Array | None, careful: Careful | None
+    cell: CellResult, row: ComparisonRow, live: Array | None, exact: Array | None, careful: CarefulRuns | None
 ) -> Accuracy:
     """The error from which on the backend counts as wrong, whatever the tolerance.
 

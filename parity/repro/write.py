@@ -28,7 +28,7 @@ MAX_ISSUE = 65536
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenScript:
     """A script, what it shows, the issue beside it (None: none), and the interpreter that runs it.
 
     `note` says why a requested issue is missing, else it is empty.
@@ -56,7 +56,7 @@ def write_scripts(
     dtype: str | None = None,
     out: Path | None = None,
     issues: bool = False,
-) -> Iterator[Written | ReproError]:
+) -> Iterator[WrittenScript | ReproError]:
     """A script for each finding of a case, or of the whole run, or the reason why there is none.
 
     Raises ExplainError and ResultsError, and ReproError if there is no such finding.
@@ -69,7 +69,7 @@ def write_scripts(
 
 def scripts_of(
     chosen: Iterable[CellResult], results: Results, run_dir: Path, folder: Path, *, issues: bool = False
-) -> Iterator[Written | ReproError]:
+) -> Iterator[WrittenScript | ReproError]:
     """A script in `folder` for each of these cells of a run, or the reason why there is none."""
     rows = case_rows(results)
     for cell in chosen:
@@ -121,7 +121,7 @@ class Texts:
     user_ops: str
 
 
-def write(item: ScriptRecipe, results: Results, folder: Path, python: str, *, issues: bool) -> Written:
+def write(item: ScriptRecipe, results: Results, folder: Path, python: str, *, issues: bool) -> WrittenScript:
     """One script with all that it needs."""
     script = folder / f"{item.cell.anchor}.py"
     note = f"{title(item)}: only rounding, so there is nothing to report upstream" if only_rounding(item) else ""
@@ -137,7 +137,7 @@ def write(item: ScriptRecipe, results: Results, folder: Path, python: str, *, is
     markdown = script.with_name(f"{item.cell.anchor}.md") if issues and not note else None
     if markdown:
         write_atomically(markdown, texts.issue)
-    return Written(title(item), script, markdown, python, printable(note) if issues else "")
+    return WrittenScript(title(item), script, markdown, python, printable(note) if issues else "")
 
 
 def composed(item: ScriptRecipe, results: Results, name: str, *, issues: bool, inline: bool) -> Texts:
