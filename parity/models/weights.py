@@ -22,7 +22,7 @@ FOLDED = 1e-5
 """The error of folded values, computed in float32, relative to the largest."""
 GRID = 256
 """The number of values of 8 bits."""
-STALE = "of another training step, rounded, or folded otherwise"
+STALE = "from another training step, rounded, or folded differently"
 NEAR = 0.2
 """The largest relative distance at which values count as another training step's."""
 SHIFTS = tuple(by for n in range(1, 5) for by in (n, -n))
