@@ -210,7 +210,7 @@ FAULTS = (
     Fault("float16", "encoder", 'in_float16("encoder.0.up")', "encoder.0.up", "computes in float16"),
     Fault("transposed", "encoder", f'changed({value_of("encoder.1.attention.value")}, np.transpose)', "encoder.1.attention.value.weight", "torch's transposed"),
     Fault("query-key-weights", "encoder", f'swapped(node({SECOND}.query", "MatMul"), node({SECOND}.key", "MatMul"), 1)', r"encoder.1.attention.(query|key).weight", "should have"),
-    Fault("stale", "encoder", f'changed({value_of("encoder.1.down")}, lambda w: w + np.float32(1e-3) * np.sign(w))', "encoder.1.down.weight", "of another training step"),
+    Fault("stale", "encoder", f'changed({value_of("encoder.1.down")}, lambda w: w + np.float32(1e-3) * np.sign(w))', "encoder.1.down.weight", "from another training step"),
     Fault("float16-weight", "encoder", f'changed({value_of("encoder.0.up")}, lambda w: w.astype(np.float16).astype(np.float32))', "encoder.0.up.weight", "rounded to float16"),
     Fault("bfloat16-weight", "encoder", f'changed({value_of("encoder.1.up")}, lambda w: ((w.view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32))', "encoder.1.up.weight", "rounded to bfloat16"),
     Fault("8-bits", "encoder", f'changed({value_of("encoder.0.down")}, lambda w: np.rint(w / abs(w).max() * 127) * (abs(w).max() / 127))', "encoder.0.down.weight", "quantised to 8 bits"),
