@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from parity.cases.draw import Float64, Shape, generator
 from parity.cases.op import CaseError
+from parity.outcome import Array
 from parity.training.spec import DataSpec, Training
 
 IGNORED = -100
@@ -126,7 +127,7 @@ class GeneratorKind:
     x: Callable[[Any], Shape]
     target: Callable[[Any], Shape]
     output: Callable[[Any], Shape]
-    draw: Callable[[Any, int, np.random.Generator], tuple[NDArray[Any], NDArray[Any]]]
+    draw: Callable[[Any, int, np.random.Generator], tuple[Array, Array]]
     loss: str
     tokens: Callable[[Any], int] | None = None
 
@@ -183,7 +184,7 @@ def check(options: Any) -> None:
             raise CaseError(name, f"{name} must be {least.get(name, 1)} or more, not {value}")
 
 
-def generate(data: DataSpec, seed: int, case_id: str, dtype: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def generate(data: DataSpec, seed: int, case_id: str, dtype: str) -> tuple[Array, Array]:
     """The data set: x [rows, *data.x] and target [rows, *data.target].
 
     Floats are rounded to `dtype`, the case's coarsest; integers are int64.

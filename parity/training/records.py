@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from parity.outcome import Arrays
+from parity.outcome import Array, Arrays
 
 CURVES_AXES = {"loss": 1, "grad_norm": 1, "lr": 2, "rows": 2, "norms": 2, "sketches": 2}
 """The arrays of `Curves`, and how many axes each has; the first axis is the steps."""
@@ -25,12 +23,12 @@ class Curves:
     """
 
     first: int
-    loss: NDArray[Any]
-    grad_norm: NDArray[Any]
-    lr: NDArray[Any]
-    rows: NDArray[Any]
-    norms: NDArray[Any]
-    sketches: NDArray[Any]
+    loss: Array
+    grad_norm: Array
+    lr: Array
+    rows: Array
+    norms: Array
+    sketches: Array
     tracked: tuple[str, ...] = ()
 
     @property
@@ -39,7 +37,7 @@ class Curves:
         return len(self.loss)
 
     @property
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """The arrays by name."""
         return {name: getattr(self, name) for name in CURVES_AXES}
 
@@ -90,7 +88,7 @@ class StepRecord:
     """
 
     step: int
-    rows: NDArray[Any]
+    rows: Array
     before: Arrays
     tensors: Arrays
     previous: StepRecord | None = None
@@ -104,9 +102,9 @@ class Setting:
     the initial parameters and buffers by name.
     """
 
-    x: NDArray[Any]
-    target: NDArray[Any]
-    order: NDArray[Any]
+    x: Array
+    target: Array
+    order: Array
     tensors: Arrays
 
 

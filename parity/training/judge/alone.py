@@ -13,13 +13,12 @@ from parity.cases.draw import Normal, TensorPlan, generator
 from parity.cases.dtypes import as_dtype
 from parity.config.plan import ORACLE, CasePlan, WrittenAt
 from parity.config.tolerances import DEFAULT_TOLERANCES
-from parity.judge.bound.envelope import Array
 from parity.judge.case import CaseJudge
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.diagnose.asking import Ask
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.outcome import CellOutcome, Outcome, Output
+from parity.outcome import Array, CellOutcome, Outcome, Output
 from parity.training.judge.oracle import StepOracle
 from parity.training.model import Pass, counted, unprefixed
 from parity.training.records import StepRecord

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from parity.config.plan import ORACLE
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF
+from parity.outcome import Array
 from parity.training.judge.measured import EXPONENTIAL, kind_of, owner
-from parity.training.judge.oracle import Array
 from parity.training.records import Curves, Ensemble
 from parity.training.spec import Training
 

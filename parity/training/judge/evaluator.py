@@ -22,9 +22,10 @@ from parity.config.plan import CasePlan, WrittenAt
 from parity.config.tolerances import ToleranceTable
 from parity.judge.bound.envelope import UNIT_ROUNDOFF, Envelope, size
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction
+from parity.outcome import Array
 from parity.training.edits import ProgramEdits, whole_program
 from parity.training.judge.measured import MeasuredStage, measure, owner
-from parity.training.judge.oracle import Array, StepOracle, clipping_of, merged, update_of
+from parity.training.judge.oracle import StepOracle, clipping_of, merged, update_of
 from parity.training.model import Variants, counted, program_of, unprefixed
 from parity.training.spec import RESIDUAL, Training, walk
 from parity.training.steps import by_parameter, clip_params, params_of, units, zero_states

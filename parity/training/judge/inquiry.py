@@ -16,7 +16,6 @@ from parity.cases.edit_functions import NUMBERS
 from parity.cases.edits import OTHER, READ, Edit, option_of
 from parity.cases.program import Program
 from parity.config.plan import CasePlan
-from parity.judge.bound.envelope import Array
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.edits import edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed
@@ -25,6 +24,7 @@ from parity.judge.diagnose.findings import summary
 from parity.judge.diagnose.inquiry import Inquiry, Measurement, carried, complete
 from parity.judge.diagnose.proposals import proposals
 from parity.judge.diagnose.search import CLEARER, SearchResult, Sources, search
+from parity.outcome import Array
 from parity.training.cost import cost
 from parity.training.edits import ProgramEdits
 from parity.training.judge.causes import NAMED, Stage, limited, standing

@@ -10,7 +10,8 @@ import numpy as np
 
 from parity.cases import OPS
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, WORK, Envelope, envelope_of, error_ratio, size
-from parity.training.judge.oracle import NOTHING, Array, Arrays, StepOracle, UnknownError, merged
+from parity.outcome import Array, Arrays
+from parity.training.judge.oracle import NOTHING, StepOracle, UnknownError, merged
 from parity.training.model import Variants
 from parity.training.records import StepRecord
 from parity.training.spec import Training, walk

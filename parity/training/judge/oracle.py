@@ -13,17 +13,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parity.cases.oracle import IN_PAIRS, Functions
 from parity.judge.bound.envelope import perturbed
+from parity.outcome import Array, Arrays
 from parity.training.model import MODEL_IN_SEQUENCE, StepGradients, Variants, gradients, loss_of_output, unprefixed
 from parity.training.records import Setting, StepRecord
 from parity.training.spec import Training
 from parity.training.steps import Clipping, Update, clipped, updated
 
-Array = NDArray[Any]
-Arrays = Mapping[str, Array]
 MAX_CACHED_ELEMENTS = 1 << 23
 
 

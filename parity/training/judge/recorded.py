@@ -15,9 +15,9 @@ from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF
 from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.findings import summary
+from parity.outcome import Array
 from parity.training.judge.causes import NAMED
 from parity.training.judge.inquiry import StageFault
-from parity.training.judge.oracle import Array
 from parity.training.judge.schedule_search import explanations
 from parity.training.schedules import SCHEDULES
 from parity.training.spec import Training

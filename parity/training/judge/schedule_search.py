@@ -12,11 +12,12 @@ import numpy as np
 from parity.cases.op import Input, Op, TensorShapes
 from parity.config.plan import CasePlan, WrittenAt
 from parity.config.tolerances import ToleranceTable
-from parity.judge.bound.envelope import Array, Envelope
+from parity.judge.bound.envelope import Envelope
 from parity.judge.diagnose.edits import edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator
 from parity.judge.diagnose.explanation import KernelExplanation, unaltered
 from parity.judge.diagnose.inquiry import extended
+from parity.outcome import Array
 from parity.training.judge.causes import NAMED
 from parity.training.judge.inquiry import OPTION, other_value
 from parity.training.schedules import SCHEDULES, ScheduleKind
