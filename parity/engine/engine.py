@@ -297,8 +297,8 @@ class Dispatcher:
             in_order(arrived, backends),
             last_of_case=not self._left[case.id],
         )
-        for each in arrived:
-            each.release()
+        for arrival in arrived:
+            arrival.release()
         del self._arrived[event.cell.number]
         if not self._left[case.id]:
             self._bytes_ahead -= self._size_of(case)
@@ -313,5 +313,5 @@ class Dispatcher:
 
 def in_order(arrived: Sequence[OutcomeArrived], backends: Sequence[BackendSpec]) -> tuple[CellOutcome, ...]:
     """The outcomes in the order of the backends."""
-    by_name = {each.outcome.backend: each.outcome for each in arrived}
+    by_name = {arrival.outcome.backend: arrival.outcome for arrival in arrived}
     return tuple(by_name[spec.name] for spec in backends)

@@ -208,6 +208,6 @@ def order(training: Training, seed: int, case_id: str) -> NDArray[np.int32]:
     epochs = -(-training.steps // per_epoch)
     rng = generator(seed, case_id, "order")
     shuffled = training.data.order == "shuffled"
-    passes = [rng.permutation(rows) if shuffled else np.arange(rows) for _ in range(epochs)]
-    batches = [some[: per_epoch * batch].reshape(per_epoch, batch) for some in passes]
+    orders = [rng.permutation(rows) if shuffled else np.arange(rows) for _ in range(epochs)]
+    batches = [epoch[: per_epoch * batch].reshape(per_epoch, batch) for epoch in orders]
     return np.concatenate(batches)[: training.steps].astype(np.int32)

@@ -146,7 +146,7 @@ def updated(
     """
     op = OPS[training.optimizer]
     states = by_parameter(before["state"])
-    groups = {name: i for i, some in enumerate(training.groups) for name in some.parameters}
+    groups = {name: i for i, group in enumerate(training.groups) for name in group.parameters}
     updates: dict[str, Array] = {}
     for name, grad in grads.items():
         i, change = groups[name], changes.at(name)

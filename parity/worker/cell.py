@@ -114,9 +114,9 @@ def called_again(backend: Backend, request: Message, given: Arrays, first: Array
             if name.startswith("input."):
                 differing[name] = array
                 continue
-            apart = distance(first.get(name), array)
-            if apart > distances.get(name, 0.0):
-                distances[name], differing[f"again.{name}"] = apart, array
+            largest = distance(first.get(name), array)
+            if largest > distances.get(name, 0.0):
+                distances[name], differing[f"again.{name}"] = largest, array
     return differing
 
 
@@ -130,9 +130,9 @@ def distance(one: Any, other: Any) -> float:
         return 0.0
     numbers = [values_of(array) if array.dtype == np.uint16 else array for array in (one, other)]
     with np.errstate(all="ignore"):
-        apart = np.abs(numbers[0].astype(np.float64) - numbers[1].astype(np.float64))
-    apart[np.isnan(apart) & (np.isnan(numbers[0]) != np.isnan(numbers[1]))] = math.inf
-    return max(float(np.nanmax(apart, initial=0.0)), TINY)
+        difference = np.abs(numbers[0].astype(np.float64) - numbers[1].astype(np.float64))
+    difference[np.isnan(difference) & (np.isnan(numbers[0]) != np.isnan(numbers[1]))] = math.inf
+    return max(float(np.nanmax(difference, initial=0.0)), TINY)
 
 
 def in_memory(arrays: Arrays, layouts: Mapping[str, Any], adapter: Adapter) -> Arrays:

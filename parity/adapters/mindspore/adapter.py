@@ -55,8 +55,8 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
 
     def describe(self, error: BaseException) -> str:
         """The message without the rules before it, and the graph nodes and C++ frames after it."""
-        said = (line for line in str(error).splitlines() if line.strip() and not line.startswith("-"))
-        return next(said, str(error))
+        lines = (line for line in str(error).splitlines() if line.strip() and not line.startswith("-"))
+        return next(lines, str(error))
 
     def leaf(self, array: Any, requires_grad: bool) -> Any:  # noqa: ARG002 - mindspore.vjp is told at the call
         if array.dtype == "uint16":

@@ -90,18 +90,18 @@ def op_faults(oracle: StepOracle, probe: StepRecord, backend: str, ask: AskAbout
 def op_cases(oracle: StepOracle, probe: StepRecord) -> Iterator[OpCase]:
     """The different ops of the model, and its loss."""
     training = oracle.training
-    own = {kind: unprefixed(kind, probe.before) for kind in ("param", "buffer")}
-    tensors = {name: values.astype(np.float64) for some in own.values() for name, values in some.items()}
+    before = {**unprefixed("param", probe.before), **unprefixed("buffer", probe.before)}
+    tensors = {name: values.astype(np.float64) for name, values in before.items()}
     x = oracle.setting.x[probe.rows]
     n_rows = len(x) // training.accumulation
     seen = RecordingPass(tensors)
     with np.errstate(all="ignore"):
         output = seen.run(training.layers, (x.astype(np.float64) if x.dtype.kind == "f" else x)[:n_rows])
-    alike: dict[str, list[Layer]] = {}
+    same_op: dict[str, list[Layer]] = {}
     for layer in (layer for layer in walk(training.layers) if layer.op != RESIDUAL):
         shapes = [p.shape for p in layer.parameters]
-        alike.setdefault(repr((layer.op, layer.params, np.shape(seen.given[layer.name]), shapes)), []).append(layer)
-    for layers in list(alike.values())[:MOST_OPS]:
+        same_op.setdefault(repr((layer.op, layer.params, np.shape(seen.given[layer.name]), shapes)), []).append(layer)
+    for layers in list(same_op.values())[:MOST_OPS]:
         layer, op = layers[0], OPS[layers[0].op]
         mine = {p.name.removeprefix(f"{layer.name}."): tensors[p.name] for p in layer.parameters}
         given = {op.inputs[0].name: seen.given[layer.name], **mine}

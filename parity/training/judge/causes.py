@@ -79,8 +79,8 @@ def layer_variants(stage: Stage) -> Causes:
     for key, variant in model_variants(stage.training):
         if key != LOSS:
             yield in_model(key, variant, backward=stage.forward)
-            alike = [layer for layer in layers if layer.op == key]
-            every = [on(key, layer) for layer in alike if len(alike) > 1]
+            same_op = [layer for layer in layers if layer.op == key]
+            every = [on(key, layer) for layer in same_op if len(same_op) > 1]
             yield from (in_model(one, variant, backward=stage.forward) for one in every)
 
 
@@ -124,7 +124,7 @@ def loss_factors(stage: Stage) -> Causes:
     for name, meaning, factor in factors(stage):
         parameters = {"factor": factor, "meaning": meaning}
         yield cause(name, parameters, NAMED, loss__factor=factor, gradient__factor=factor)
-    exact, observed = (float(some.get("loss", 0.0)) for some in (stage.measured.exact, stage.measured.observed))
+    exact, observed = (float(own.get("loss", 0.0)) for own in (stage.measured.exact, stage.measured.observed))
     if exact and observed and np.isfinite(observed):
         factor, parameters = observed / exact, {"factor": observed / exact, "meaning": UNNAMED}
         yield cause("scaled", parameters, UNNAMED_WEIGHT, loss__factor=factor, gradient__factor=factor)
@@ -344,5 +344,6 @@ def standing(name: str, stage: Stage) -> list[Cause]:
     """The causes of a stage and of earlier ones that the mode does not expose, without duplicates."""
     hidden = HIDING.get(name, ())
     n_hidden = next((i for i, other in enumerate(hidden) if shown(other, stage.measured.probe)), len(hidden))
-    stated = [one for each in (name, *hidden[:n_hidden]) for source in SOURCES[each] for one in source(stage)]
+    stages = (name, *hidden[:n_hidden])
+    stated = [one for stage_name in stages for source in SOURCES[stage_name] for one in source(stage)]
     return list({repr((c.id, sorted(c.parameters.items()))): c for c in stated}.values())

@@ -112,7 +112,7 @@ class CurveJudge:
     def take(self, curves: Mapping[str, Curves]) -> None:
         """Take the next steps of every run, which all start at the same step; a run may have ended early."""
         base = curves.get(self._ensemble.base)
-        true = curves.get(ORACLE) if self._ensemble.of == ORACLE else None
+        exact = curves.get(ORACLE) if self._ensemble.of == ORACLE else None
         envelopes: dict[str, Array] = {}
         if base is not None:
             self.tracked = self.tracked or base.tracked
@@ -124,7 +124,7 @@ class CurveJudge:
                 continue
             run = self.runs.setdefault(name, RunCurves())
             run.add(own)
-            for ratios, other in ((run.ratio, curves.get(self._baseline)), (run.own, true)):
+            for ratios, other in ((run.ratio, curves.get(self._baseline)), (run.own, exact)):
                 if other is not None and other is not own and envelopes:
                     for quantity, values in self._ratios(own, other, envelopes).items():
                         ratios.setdefault(quantity, []).extend(values.tolist())
@@ -190,9 +190,9 @@ class CurveJudge:
             at = [i for i, name in enumerate(self.tracked) if shared[i] and name.startswith(f"{quantity}.")]
             if at:
                 names = [self.tracked[i] for i in at]
-                away = distances(run, other, names, n_steps)
+                distance = distances(run, other, names, n_steps)
                 mine, theirs = columns(run, names, n_steps)[0], columns(other, names, n_steps)[0]
-                squares = quotient(away, envelopes["tensors"][:n_steps, at], mine, theirs) ** 2
+                squares = quotient(distance, envelopes["tensors"][:n_steps, at], mine, theirs) ** 2
                 ratios[quantity] = pooled(
                     np.nan_to_num(squares, nan=0.0, posinf=np.inf), envelopes["usable"][:n_steps, at]
                 )
@@ -209,8 +209,8 @@ def distances(one: Curves, other: Curves, names: Sequence[str], n_steps: int) ->
     """The distance between these tensors of two runs, by norm and projection, [steps, names]."""
     with np.errstate(invalid="ignore"):
         norms, sketches = np.abs(columns(one, names, n_steps) - columns(other, names, n_steps))
-    apart: Array = np.hypot(norms, sketches) / np.sqrt(2.0)
-    return apart
+    distance: Array = np.hypot(norms, sketches) / np.sqrt(2.0)
+    return distance
 
 
 def pooled(squares: Array, usable: NDArray[np.bool_]) -> Array:
@@ -233,10 +233,10 @@ def largest(spread: Sequence[Array], like: Array) -> Array:
     return values
 
 
-def quotient(away: Array, envelope: Array, mine: Array, theirs: Array) -> Array:
-    """`away` in envelopes; inf where only one run is finite, 0 where neither is."""
+def quotient(distance: Array, envelope: Array, mine: Array, theirs: Array) -> Array:
+    """A distance in envelopes; inf where only one run is finite, 0 where neither is."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(away > 0.0, away / envelope, 0.0)
+        ratio = np.where(distance > 0.0, distance / envelope, 0.0)
     both = np.isfinite(mine) & np.isfinite(theirs)
     result: Array = np.where(both, ratio, np.where(np.isfinite(mine) == np.isfinite(theirs), 0.0, np.inf))
     return result

@@ -32,7 +32,7 @@ from parity.training.steps import by_parameter, clip_params, params_of, units, z
 
 BAND = 8.0
 """Reduced precision explains errors between 1 / BAND and BAND times its own."""
-ALIKE = 0.3
+LEAST_CORRELATION = 0.3
 """The least correlation of these errors: PyTorch 2.13.0's autocast to bfloat16 has 0.4 to 0.8 with products of rounded
 operands, noise of the same size 0.14 and less."""
 PROGRAM = "program"
@@ -124,18 +124,23 @@ class StageEvaluator(Evaluator):
     def _in_band(self, values: Mapping[str, Array]) -> Prediction:
         """For operands in a lower precision: predicts errors as large as the observed ones, if in the median tensor
         these have the predicted size and are correlated with it. A tensor that is all error is ignored."""
-        sizes, apart, alike = {}, [], []
+        sizes, factors, correlations = {}, [], []
         for name in self.measured.tensors_outside:
             exact = self._exact[name]
             error, loss = self.measured.observed[name].astype(exact.dtype) - exact, values[name] - exact
             sizes[name], lost = size(error), size(loss)
             if lost.rms < size(exact).rms or not np.isfinite(self.measured.ratios[name]):
                 known = np.isfinite(self.measured.ratios[name]) and lost.rms > 0
-                apart.append(max(sizes[name].rms / lost.rms, lost.rms / sizes[name].rms) if known else np.inf)
-                alike.append(float(np.mean(error / sizes[name].rms * (loss / lost.rms))) if known else 0.0)
-        if not apart or median(apart) >= BAND or max(apart) >= BAND**2 or median(alike) < ALIKE:
+                factors.append(max(sizes[name].rms / lost.rms, lost.rms / sizes[name].rms) if known else np.inf)
+                correlations.append(float(np.mean(error / sizes[name].rms * (loss / lost.rms))) if known else 0.0)
+        if (
+            not factors
+            or median(factors) >= BAND
+            or max(factors) >= BAND**2
+            or median(correlations) < LEAST_CORRELATION
+        ):
             raise IncompatibleError("the errors do not match")
-        left = max(1.0, median(apart))
+        left = max(1.0, median(factors))
         bands = {name: Envelope(error.rms / left, error.max / left) for name, error in sizes.items()}
         return {n: replace(base, envelope=bands.get(n, base.envelope)) for n, base in self.base.items()}
 

@@ -145,8 +145,8 @@ class TrainingJudge:
         faults = {name: backend.faults(diagnose=diagnose) for name, backend in self.backends.items()}
         wrong = {}
         for name in self.backends:
-            guilty = name != self.baseline and bool(faults.get(self.baseline))
-            curve = None if guilty and not own else self.curves.runs.get(name)
+            is_baseline_wrong = name != self.baseline and bool(faults.get(self.baseline))
+            curve = None if is_baseline_wrong and not own else self.curves.runs.get(name)
             first = first_divergence(faults[name], curve, own=own)
             if first is None:
                 wrong[name] = BackendFaults(faults[name])
@@ -200,9 +200,9 @@ class TrainingJudge:
         ratio = (curve.own if alone else curve.ratio).worst(quantity)
         # Of two diverging curves, the culprit is the one that diverges from the oracle, else the backend under test.
         both = [n for n in (name, self.baseline) if n in wrong]
-        guilty = [n for n in both if wrong[n].kind]
-        culprit = tuple(guilty or [name]) if ratio is not None and ratio >= ERROR_BOUND else ()
-        kinds = [kind for n in guilty if n in culprit and (kind := wrong[n].kind)]
+        diverging = [n for n in both if wrong[n].kind]
+        culprit = tuple(diverging or [name]) if ratio is not None and ratio >= ERROR_BOUND else ()
+        kinds = [kind for n in diverging if n in culprit and (kind := wrong[n].kind)]
         verdict = curve_verdict(metrics, ratio, kinds, given=given, diverges=bool(culprit))
         spread = self.curves.envelope.get(quantity, [])
         comparison = replace(
@@ -218,7 +218,7 @@ class TrainingJudge:
             message=ONE_DTYPE if verdict.fails and len(self.case.dtypes) == 1 else "",
         )
         drifts = [drift for n in both if (drift := wrong[n].drift)]
-        if verdict.passes or verdict is Verdict.NONFINITE or rtol or atol or guilty or not drifts:
+        if verdict.passes or verdict is Verdict.NONFINITE or rtol or atol or diverging or not drifts:
             return comparison
         message = (
             f"leaves the envelope at step {drifts[0].step}, where every stage is right given the backend's own state"

@@ -22,15 +22,15 @@ PROBES_S = 300.0
 
 def planned_steps(training: Training, n_backends: int = 1, dtype: str = "float32") -> tuple[int, ...]:
     """The steps that are always probed, in order: about PROBES, fewer if the oracle is slow."""
-    first = [step for step in (*FIRST, *turns(training)) if 1 <= step <= training.steps]
-    room = max(0, PROBES - len(set(first)))
-    spread = np.linspace(FIRST[-1], training.steps, room + 1)[1:].round().astype(int).tolist() if room else []
+    first = [step for step in (*FIRST, *schedule_changes(training)) if 1 <= step <= training.steps]
+    n_free = max(0, PROBES - len(set(first)))
+    spread = np.linspace(FIRST[-1], training.steps, n_free + 1)[1:].round().astype(int).tolist() if n_free else []
     wanted = list(dict.fromkeys([*first, *(step for step in reversed(spread) if 1 <= step <= training.steps)]))
     seconds = n_backends * cost(training) * (FIRST_RUNS + (LONGDOUBLE if dtype == "float64" else 1.0))
     return tuple(sorted(wanted[: max(FEWEST, int(PROBES_S / seconds))]))
 
 
-def turns(training: Training) -> Iterator[int]:
+def schedule_changes(training: Training) -> Iterator[int]:
     """The steps before and after the end of the warm-up, or of the first interval of a step schedule."""
     kind = SCHEDULES[training.schedule.name]
     options = kind.options(**training.schedule.options)

@@ -189,8 +189,8 @@ class StepJudge:
         if not outside or not causes:
             return outside, NOTHING
         sets = [[cause] for cause in causes] + [list(causes)]
-        sets += [[with_gradients(cause) for cause in some] for some in sets]
-        if any(all(self._explains(stage, measured, some) for measured in outside) for some in sets):
+        sets += [[with_gradients(cause) for cause in one] for one in sets]
+        if any(all(self._explains(stage, measured, one) for measured in outside) for one in sets):
             return [], NOTHING
         known = reduce(merged, (variants_of(cause.alteration) for cause in causes if cause.alteration), NOTHING)
         again = [measure(self.oracle, stage, measured.probe, known) or measured for measured in outside]

@@ -148,20 +148,20 @@ def clauses(run: TrainingRun) -> list[str]:
 
 def rest(run: TrainingRun) -> Iterator[str]:
     """Clauses for the backends that stopped, stay within rounding, or have no result."""
-    calm = [row for row in run.rows if not row.parting]
-    stops = {row.backend: stop_text(row) for row in calm if row.steps < row.planned}
+    not_diverging = [row for row in run.rows if not row.parting]
+    stops = {row.backend: stop_text(row) for row in not_diverging if row.steps < row.planned}
     yield from (
         f"{listed(names)} {text}" for text, names in grouped((text, name) for name, text in stops.items()).items()
     )
-    whole = [row for row in calm if row.backend not in stops]
+    whole = [row for row in not_diverging if row.backend not in stops]
     alone = [row.backend for row in whole if row.backend != row.expected and not len(ratio_curve(row))]
     drifts = {row.backend: drift_text(step) for row in whole if (step := drift_step(row)) is not None}
     if together := [row.backend for row in whole if row.backend not in (*alone, *drifts)]:
-        yield calm_text(together, run)
+        yield within_rounding_text(together, run)
     yield from (
         f"{listed(names)} {text}" for text, names in grouped((text, name) for name, text in drifts.items()).items()
     )
-    for row in calm:
+    for row in not_diverging:
         if stages := [STAGE_WORDS[stage] for stage in wrong_stages(row)]:
             verb = "exceeds" if len(stages) == 1 else "exceed"
             yield f"the {listed(stages)} of {row.backend} {verb} the error bound in a probe, but little enough to pass"
@@ -231,10 +231,10 @@ def plural_steps(n: int) -> str:
     return f"{n:,} {'step' if n == 1 else 'steps'}"
 
 
-def calm_text(names: Sequence[str], run: TrainingRun) -> str:
+def within_rounding_text(names: Sequence[str], run: TrainingRun) -> str:
     """`all 4 backends stay within rounding over 1,000 steps`."""
-    everyone = len(names) == len(run.rows) + len(run.missing) > 2
-    subject = f"all {len(names)} backends" if everyone else listed(names)
+    is_all = len(names) == len(run.rows) + len(run.missing) > 2
+    subject = f"all {len(names)} backends" if is_all else listed(names)
     verb = "stays" if len(names) == 1 else "stay"
     return f"{subject} {verb} within rounding over {plural_steps(run.planned)}"
 
@@ -369,9 +369,9 @@ def probed(row: TrainingRow, stages: Sequence[str]) -> Iterator[Probed]:
 
 def remark(run: TrainingRun) -> str:
     """How the ratios were measured, and whether the baseline itself diverges."""
-    guilty = any(row.backend == run.expected for row, _ in run.diverged)
+    baseline_diverges = any(row.backend == run.expected for row, _ in run.diverged)
     own = f"; the baseline {run.expected} diverges itself, so other curves may be far from it"
-    return ensemble_text(run) + (own if guilty else "")
+    return ensemble_text(run) + (own if baseline_diverges else "")
 
 
 def ensemble_text(run: TrainingRun) -> str:
