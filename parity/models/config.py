@@ -78,7 +78,6 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     case, values = read_case(combination, scope, MODEL, ModelCase)
     if case is None or values is None:
         return None
-    dtypes = values.dtypes or scope.dtypes
     stored = None
     if values.batch.endswith(".npz"):
         stored = existing_file(case.mapping["batch"], report, "batch")
@@ -93,11 +92,7 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
         values.build, values.batch, absolute(stored), values.forward, values.loss, values.metric, values.targets,
         values.mode, values.weights, absolute(mapping),
     )  # fmt: skip
-    automatic = "-".join([MODEL, *suffixes(combination.swept)])
-    case_id = id_of(combination, case, automatic, report)
-    source, tolerance = WrittenAt(case.file, case.line), tolerance_of(MODEL, values, scope)
-    plan = CasePlan(case_id, MODEL, spec, dtypes, (), tolerance, source, gradients=bool(spec.loss))
-    return BuiltCase(plan, combination.case, "id" in case.mapping, COMPARED, UNKNOWN)
+    return built_case(MODEL, spec, combination, case, values, scope, COMPARED)
 
 
 def read_case(combination: Combination, scope: Scope, kind: str, grammar: Any) -> tuple[Node | None, Any]:
@@ -109,6 +104,23 @@ def read_case(combination: Combination, scope: Scope, kind: str, grammar: Any) -
     if case is not None and values is not None and "float16" in (values.dtypes or scope.dtypes):
         report.add(case.get("dtypes") or case, "models run in float64, float32 and bfloat16", value=False)
     return case, values
+
+
+def built_case(
+    kind: str,
+    spec: ModelSpec,
+    combination: Combination,
+    case: Node,
+    values: Any,
+    scope: Scope,
+    compared: tuple[str, ...],
+) -> BuiltCase:
+    """The case of a valid entry; `compared` are the names of its tensors."""
+    case_id = id_of(combination, case, "-".join([kind, *suffixes(combination.swept)]), scope.report)
+    dtypes, tolerance = values.dtypes or scope.dtypes, tolerance_of(kind, values, scope)
+    source, gradients = WrittenAt(case.file, case.line), bool(spec.loss)
+    plan = CasePlan(case_id, kind, spec, dtypes, (), tolerance, source, gradients=gradients)
+    return BuiltCase(plan, combination.case, "id" in case.mapping, compared, UNKNOWN)
 
 
 def absolute(path: Path | None) -> Path | None:

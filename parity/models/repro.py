@@ -13,17 +13,14 @@ from parity.models.leaves import Kernel
 from parity.models.ports import Array
 
 CALLS: Mapping[str, Mapping[str, str]] = {
-    "torch": {
-        "layers": "dict(model.named_modules())",
-        "tensor": "torch.from_numpy({})",
-        "set": "{}.data.copy_({})",
-        "numpy": "{}.detach().numpy()",
-    },
-    "oneflow": {
-        "layers": "dict(model.named_modules())",
-        "tensor": "oneflow.from_numpy({})",
-        "set": "{}.data.copy_({})",
-        "numpy": "{}.detach().numpy()",
+    **{
+        name: {
+            "layers": "dict(model.named_modules())",
+            "tensor": f"{name}.from_numpy({{}})",
+            "set": "{}.data.copy_({})",
+            "numpy": "{}.detach().numpy()",
+        }
+        for name in ("torch", "oneflow")
     },
     "paddle": {
         "layers": "dict(model.named_sublayers(include_self=True))",

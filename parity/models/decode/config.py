@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema
 
 from parity.config.case_models import Dtypes
-from parity.config.cases import BuiltCase, Scope, expanded, id_of, tolerance_of
+from parity.config.cases import BuiltCase, Scope, expanded
 from parity.config.files import existing_file
 from parity.config.grammar import Text, list_of, model_of
 from parity.config.kinds import CaseKind
 from parity.config.nodes import Node
-from parity.config.plan import CasePlan, WrittenAt
-from parity.config.sweep import Combination, suffixes, sweep_of
+from parity.config.sweep import Combination, sweep_of
 from parity.config.tolerance_grammar import Tolerances
 from parity.models import config as models
 from parity.models.decode.spec import DECODE, DecodeSpec
@@ -55,7 +54,6 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     case, values = models.read_case(combination, scope, DECODE, DecodeCase)
     if case is None or values is None:
         return None
-    dtypes = values.dtypes or scope.dtypes
     mapping = existing_file(case.mapping["mapping"], report, "mapping") if values.mapping is not None else None
     for name in ("build", "forward", "prompts"):
         if not getattr(values, name).isidentifier():
@@ -66,7 +64,4 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
         build=values.build, forward=values.forward, prompts=values.prompts, chunk=values.chunk, pad=values.pad,
         ways=tuple(values.ways), mapping=models.absolute(mapping),
     )  # fmt: skip
-    case_id = id_of(combination, case, "-".join([DECODE, *suffixes(combination.swept)]), report)
-    source, tolerance = WrittenAt(case.file, case.line), tolerance_of(DECODE, values, scope)
-    plan = CasePlan(case_id, DECODE, spec, dtypes, (), tolerance, source, gradients=False)
-    return BuiltCase(plan, combination.case, "id" in case.mapping, COMPARED, models.UNKNOWN)
+    return models.built_case(DECODE, spec, combination, case, values, scope, COMPARED)

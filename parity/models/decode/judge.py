@@ -450,22 +450,13 @@ class Decoding:
 
 def cached(tape: Recorded) -> dict[str, Any]:
     """The cached tensors of a run, named after the layer's output that they equal, if any."""
+    outputs = [at for at in map(Boundary.of, tape) if at is not None and at.role == "out" and at.layer]
     tensors = {}
     for name in (name for name in tape if name.startswith("cache.")):
         value = tape.load(name)
-        at = next(
-            (
-                b
-                for b in map(Boundary.of, tape)
-                if b is not None
-                and b.role == "out"
-                and b.layer
-                and tape.shape(str(b)) == value.shape
-                and np.array_equal(tape.load(str(b)), value)
-            ),
-            None,
-        )
-        tensors[f"tensor {name.partition('.')[2]} of the cache" if at is None else at.words()] = value
+        alike = (at for at in outputs if tape.shape(str(at)) == value.shape)
+        output = next((at for at in alike if np.array_equal(tape.load(str(at)), value)), None)
+        tensors[f"tensor {name.partition('.')[2]} of the cache" if output is None else output.words()] = value
     return tensors
 
 

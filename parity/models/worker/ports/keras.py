@@ -9,6 +9,7 @@ from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Tup
 
 import numpy as np
 
+from parity.models.worker.calls import PLAIN
 from parity.models.worker.ports.base import PortError
 from parity.models.worker.ports.layered import FunctionLayer, LayeredPort, PatchTarget
 
@@ -19,7 +20,6 @@ ACTIVATED = frozenset(
     )
 )
 """Classes with the option `activation`, which is applied to their result."""
-PLAIN = (bool, int, float, str)
 
 
 class Opened:
