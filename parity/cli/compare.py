@@ -82,10 +82,10 @@ def compare(
     """
     wanted = outputs(as_json, github, fingerprints, html=html, junit_xml=junit_xml, markdown=markdown)
     end_once_on_signals()
-    job, asking = opened((left, right, truth), (mapping, known), (rtol, atol), fail_on, check_dtype=not ignore_dtype)
+    job, options = opened((left, right, truth), (mapping, known), (rtol, atol), fail_on, check_dtype=not ignore_dtype)
     if write_mapping is not None:
         write(write_mapping, job)
-    sys.exit(shown(job, asking, out, wanted, verbosity=verbose - quiet))
+    sys.exit(shown(job, options, out, wanted, verbosity=verbose - quiet))
 
 
 def opened(
@@ -110,8 +110,8 @@ def opened(
         rules = Rules(parse_limits(*limits, [tensor.name for tensor in left.tensors]), check_dtype)
         names = names_of(left.path, right.path)
         accepted = () if known is None else read_known(known, names)
-        asking = CompareOptions(rules, {} if mapping is None else read_mapping(mapping), accepted, fail_on)
-        return prepared(left, right, truth, asking), asking
+        options = CompareOptions(rules, {} if mapping is None else read_mapping(mapping), accepted, fail_on)
+        return prepared(left, right, truth, options), options
     except MatchingError as error:
         fail(f"{mapping}: {error}")
 
@@ -129,7 +129,7 @@ def write(path: Path, job: ComparisonJob) -> None:
     click.echo(f"mapping written to {path}", err=True)
 
 
-def shown(job: ComparisonJob, asking: CompareOptions, out: Path | None, wanted: Any, *, verbosity: int) -> int:
+def shown(job: ComparisonJob, options: CompareOptions, out: Path | None, wanted: Any, *, verbosity: int) -> int:
     """Compare, show and write; the exit code."""
     from rich.console import Console
 
@@ -146,7 +146,7 @@ def shown(job: ComparisonJob, asking: CompareOptions, out: Path | None, wanted: 
         with wanted.silenced():
             total = job.left.nbytes + job.right.nbytes
             with progress(Console(stderr=True), total, quiet=verbosity < 0) as advance:
-                results = Session(job, asking, run_dir, ["parity", *sys.argv[1:]], advance, losses).run()
+                results = Session(job, options, run_dir, ["parity", *sys.argv[1:]], advance, losses).run()
             if not wanted.on_stdout:
                 show(results, verbosity=verbosity)
         written = [*write_run_files(results, run_dir, wanted, losses), str(run_dir)]

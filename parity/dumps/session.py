@@ -107,9 +107,9 @@ def names_of(left: Path, right: Path) -> tuple[str, str]:
     return f"{left.name} (left)", f"{right.name} (right)"
 
 
-def prepared(left: Dump, right: Dump, truth: Dump | None, asking: CompareOptions) -> ComparisonJob:
+def prepared(left: Dump, right: Dump, truth: Dump | None, options: CompareOptions) -> ComparisonJob:
     """All dumps with their tensors matched; raises DumpError, and MatchingError for a mapping that does not fit."""
-    matching = matched(left, right, asking.mapping)
+    matching = matched(left, right, options.mapping)
     if truth is None:
         return ComparisonJob(left, right, names_of(left.path, right.path), matching)
     by_name = {tensor.name: tensor for tensor in truth.tensors}
@@ -214,7 +214,7 @@ class Session:
     """A comparison under way: its rows go to the store of the run directory."""
 
     job: ComparisonJob
-    asking: CompareOptions
+    options: CompareOptions
     run_dir: Path
     command: Sequence[str]
     advance: Callable[[str, int], None] = lambda name, n_bytes: None  # noqa: ARG005
@@ -256,7 +256,7 @@ class Session:
                 words = [f"{names[1 - index]} does not have it"]
                 if i < MAX_JOINED:
                     owner_first = names[index], names[1 - index]
-                    words += [joined(tensor, theirs, owner_first, self.asking.rules) or twin(tensor, dump.tensors)]
+                    words += [joined(tensor, theirs, owner_first, self.options.rules) or twin(tensor, dump.tensors)]
                 lonely_names = ComparedTensor(case_of(tensor.name), tensor.name, *names)
                 self.add([structural(lonely_names, tensor.dtype, "; ".join(filter(None, words)))])
 
@@ -273,7 +273,7 @@ class Session:
         """Compare two tensors, and both with the truth if it has them."""
         names = ComparedTensor(case_of(pair.left.name), pair.left.name, *self.job.names)
         try:
-            both = compared(names, pair, self.asking.rules)
+            both = compared(names, pair, self.options.rules)
             mine, theirs = self.job.truths[0].get(pair.left.name), self.job.truths[1].get(pair.right.name)
             if mine is None or theirs is None:
                 made = [both]
@@ -281,7 +281,7 @@ class Session:
                 both = replace(both, oracle_value=mine.right_at(worst_of(both)))
                 with_truth = zip((mine, theirs), self.job.names, strict=True)
                 made = list(
-                    judged(both, *(against(names, partners, self.asking.rules, name) for partners, name in with_truth))
+                    judged(both, *(against(names, partners, self.options.rules, name) for partners, name in with_truth))
                 )
         except DumpError as error:
             unread = Comparison(
@@ -310,7 +310,7 @@ class Session:
                 break
             names = (culprit, "the truth") if culprit else self.job.names
             try:
-                hint = hint_of(pair, peers, names, self.asking.rules)
+                hint = hint_of(pair, peers, names, self.options.rules)
             except (DumpError, MemoryError):
                 continue
             if hint is None:
@@ -353,8 +353,8 @@ class Session:
         self.store.put(BACKENDS, rows)
         self.store.put(RUN, [self.run_row()])
         asked = Asked(tuple((case.id, tuple(case.dtypes)) for case in self.cases), self.job.judged)
-        plan = Plan("", (), (), self.job.names[1], 0, (), self.asking.known, asked)
-        settle(self.store, plan, self.asking.fail_on, interrupted=interrupted)
+        plan = Plan("", (), (), self.job.names[1], 0, (), self.options.known, asked)
+        settle(self.store, plan, self.options.fail_on, interrupted=interrupted)
         results = self.store.shown()
         if len(outcomes) < LARGE:
             with self.losses.at(self.run_dir / FILE_NAME):
@@ -371,7 +371,7 @@ class Session:
             command=list(self.command),
             baseline=self.job.names[1],
             host={"cpu": cpu_model(), "cores": os.cpu_count()},
-            fail_on=self.asking.fail_on,
+            fail_on=self.options.fail_on,
             seconds=round(time.monotonic() - self.clock, 3),
         )
 
