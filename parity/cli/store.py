@@ -121,11 +121,11 @@ def judge(
         raise click.UsageError("--rule has tolerances of its own; leave --rtol, --atol and --fail-on out")
     try:
         if rule is not None:
-            from parity.reporting.rules import asked
+            from parity.reporting.rules import apply_rule
 
-            said = asked(run_dir, rule)
-            show_rule(rule, said)
-            sys.exit(MISMATCH if any(n for (rejected, _), n in said.counts.items() if rejected) else 0)
+            answer = apply_rule(run_dir, rule)
+            show_rule(rule, answer)
+            sys.exit(MISMATCH if any(n for (rejected, _), n in answer.counts.items() if rejected) else 0)
         judged_run = judged(run_dir, rules_of(rtol, atol), fail_on)
     except OSError as error:
         fail(f"cannot judge {run_dir}: {error.strerror or error}")

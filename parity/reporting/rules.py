@@ -139,17 +139,17 @@ class RuleAnswer:
 
     counts: Mapping[tuple[bool, bool], int]
     disagreements: Sequence[Disagreement]
-    n_unasked: int
+    n_unjudged: int
 
 
-def asked(run_dir: Path, name: str) -> RuleAnswer:
+def apply_rule(run_dir: Path, name: str) -> RuleAnswer:
     """The answer of a rule to a run; raises JudgeError, and ResultsError if the run cannot be read."""
     rule, counts = RULES[name], {(a, b): 0 for a in (False, True) for b in (False, True)}
-    disagreements, n_unasked = [], 0
+    disagreements, n_unjudged = [], 0
     with stored(run_dir) as store:
         for tensor in tensors(store):
             if tensor is None or (rule.needs_reference and tensor.reference is None):
-                n_unasked += 1
+                n_unjudged += 1
                 continue
             rejected = tensor.pair.verdict in UNLIKE or tensor.own.verdict in UNLIKE or not rule.passes(tensor)
             counts[rejected, tensor.is_wrong] += 1
@@ -158,7 +158,7 @@ def asked(run_dir: Path, name: str) -> RuleAnswer:
     if not any(counts.values()):
         needs = ", which needs a baseline other than the oracle" if rule.needs_reference else ""
         raise JudgeError(f"{run_dir}: no tensor was compared that could be shown to {name}{needs}")
-    return RuleAnswer(counts, disagreements, n_unasked)
+    return RuleAnswer(counts, disagreements, n_unjudged)
 
 
 UNLIKE = (Verdict.STRUCTURE.value, Verdict.NONFINITE.value)

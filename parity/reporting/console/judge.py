@@ -71,8 +71,8 @@ def show_rule(name: str, rule_answer: RuleAnswer) -> None:
         console.print(Text(printable(f"  {' '.join(item.key)} {item.backend}: {what}{ratio}")), soft_wrap=True)
     if len(rule_answer.disagreements) > MAX_CHANGES:
         console.print(Text(f"  and {len(rule_answer.disagreements) - MAX_CHANGES} more", style="dim"))
-    if rule_answer.n_unasked:
-        console.print(Text(f"{plural(rule_answer.n_unasked, 'tensor')} could not be judged: nothing to compare with"))
+    if rule_answer.n_unjudged:
+        console.print(Text(f"{plural(rule_answer.n_unjudged, 'tensor')} could not be judged: nothing to compare with"))
 
 
 def wrong(counts: Mapping[tuple[bool, bool], int]) -> Iterator[int]:
