@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.draw import generator
-from parity.cases.op import Op
+from parity.cases.op import GRADIENT, Op
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
@@ -34,7 +34,7 @@ def rows_of(op: Op, tensors: Tensors) -> Iterator[frozenset[str]]:
     if data is None or not data.ndim:
         return
     alike = [name for name, values in tensors.items() if values.ndim and len(values) == len(data)]
-    arriving = [name for name in alike if name == op.data or name.startswith("grad.")]
+    arriving = [name for name in alike if name == op.data or name.startswith(GRADIENT)]
     yield from dict.fromkeys((frozenset(alike), frozenset(arriving)))
 
 

@@ -39,6 +39,7 @@ from parity.cases.edits import (
     states,
 )
 from parity.cases.exact.formats import FORMATS
+from parity.cases.op import GRADIENT
 from parity.cases.program import Program, Ref, Step
 from parity.cases.repeats import Repeats, grouped, repeats, turns_of
 from parity.cases.substitutes import BLOCKS, INDEXED, INDEXES, SUBSTITUTES
@@ -146,10 +147,10 @@ def detachments(program: Program, shapes: Mapping[int, Shape], gradient: str) ->
     several steps reads it; in a loop in every turn, or from the second turn on; or through two named values."""
     same = repeats(program)
     table = ProgramValues(program, shapes, same)
-    way = between(program, gradient.removeprefix("grad."))
+    way = between(program, gradient.removeprefix(GRADIENT))
     reads = Counter(ref for position in way for ref in program.steps[position].refs)
-    on_way = {program.steps[position].index for position in way} | {program.inputs[gradient.removeprefix("grad.")]}
-    ends = {index for name, index in program.outputs.items() if not name.startswith("grad.")}
+    on_way = {program.steps[position].index for position in way} | {program.inputs[gradient.removeprefix(GRADIENT)]}
+    ends = {index for name, index in program.outputs.items() if not name.startswith(GRADIENT)}
     named = []
     for position in representatives(way, same):
         step, positions = program.steps[position], same.get(position, (position,))
@@ -168,7 +169,7 @@ def detachments(program: Program, shapes: Mapping[int, Shape], gradient: str) ->
 
 def between(program: Program, name: str) -> set[int]:
     """The positions of the steps of the forward pass that depend on an input and that an output depends on."""
-    reach = program.reach([output for output in program.outputs if not output.startswith("grad.")])
+    reach = program.reach([output for output in program.outputs if not output.startswith(GRADIENT)])
     reached, positions = {program.inputs[name]}, set[int]()
     for position in sorted(reach):
         if not reached.isdisjoint(program.steps[position].refs):

@@ -22,6 +22,7 @@ from parity.cases.edits import (
     states,
 )
 from parity.cases.formula import ATOM, INVENTED, WRITTEN, Formulas, definitions, named_formulas, written
+from parity.cases.op import GRADIENT
 from parity.cases.program import Program, Ref, Step
 from parity.cases.repeats import in_all_turns, repeats
 
@@ -56,7 +57,7 @@ def returned_as(program: Program, edit: Edit) -> str:
     other = word_of(program, key)
     if how == "instead":
         own = next((step for step in program.steps if step.index == program.outputs[edit.function]), None)
-        if own is None or edit.function.startswith("grad."):
+        if own is None or edit.function.startswith(GRADIENT):
             return f"{edit.function} is {other}"
         reference = f", where the reference has {Formulas(program).expression(own)}"
         return f"{edit.function} is {other}{reference}"

@@ -30,7 +30,7 @@ from parity.cases.edit_functions import (
     weighted_sums,
 )
 from parity.cases.formula import Formulas
-from parity.cases.op import IncompatibleError
+from parity.cases.op import GRADIENT, IncompatibleError
 from parity.cases.primitives import stopped
 from parity.cases.program import LIFTED, Program, Ref, Step, Tensors, filled, in_dtype, trace
 from parity.cases.substitutes import INDEXES, substitute
@@ -642,7 +642,7 @@ def differentiated_again(program: Program, tensors: Tensors, params: Any, differ
 
 def is_gradient(output: str, differentiable: Sequence[str]) -> bool:
     """Whether an output is the gradient of an input."""
-    return output.startswith("grad.") and output.removeprefix("grad.") in differentiable
+    return output.startswith(GRADIENT) and output.removeprefix(GRADIENT) in differentiable
 
 
 def replayed(program: Program, tensors: Mapping[str, Any], params: Any) -> dict[str, Any]:

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from parity.cases.draw import Draw, Shape
 
+GRADIENT = "grad."
+"""Begins the name of a gradient: `grad.x`, and of an output `grad.y`."""
+
 
 class CaseError(ValueError):
     """An invalid case. `key` is the path inside the case, e.g. `params.normalized_shape`."""
@@ -195,7 +198,7 @@ class Op:
 
     def is_grad_output(self, tensor: str) -> bool:
         """Whether `tensor` (`grad.y`) is the gradient of an output."""
-        return tensor.startswith("grad.") and tensor.removeprefix("grad.") in self.grad_outputs
+        return tensor.startswith(GRADIENT) and tensor.removeprefix(GRADIENT) in self.grad_outputs
 
     def input(self, tensor: str) -> Input | None:
         """The input that `tensor` (`x`, or `grads.3` of a list) belongs to."""

@@ -18,7 +18,7 @@ from parity.cases.edits import Edit, edited, spliced, with_refs
 from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.exact.matmul import MATMUL, from_bias, matmul_in_sequence
 from parity.cases.exact.summation import in_one_chain, sum_in_sequence
-from parity.cases.op import IncompatibleError, Op, flatten_lists, group_lists
+from parity.cases.op import GRADIENT, IncompatibleError, Op, flatten_lists, group_lists
 from parity.cases.primitives import ERF, SCATTER, scatter_in_sequence
 from parity.cases.program import Program, Ref, Step, numbers_of, trace
 
@@ -115,14 +115,14 @@ def evaluate(
     the reference; TypeError for one that it does not have. `functions` are those of `Program.run`. IncompatibleError
     where one of the `edits` does not fit the program.
     """
-    how = Evaluation(op, params, dtype, gradients, functions, outputs, tuple(edits), options)
-    names_and_kinds = rows_and_sums(how, tensors)
+    evaluation = Evaluation(op, params, dtype, gradients, functions, outputs, tuple(edits), options)
+    names_and_kinds = rows_and_sums(evaluation, tensors)
     if names_and_kinds is None:
-        return how(tensors)
+        return evaluation(tensors)
     names, kinds = names_and_kinds
     summed = any(kind == SUM for name, kind in kinds.items() if outputs is None or name in outputs)
     # Sums of blocks are not one sequence.
-    return how(tensors) if functions is IN_SEQUENCE and summed else in_blocks(tensors, names, kinds, how)
+    return evaluation(tensors) if functions is IN_SEQUENCE and summed else in_blocks(tensors, names, kinds, evaluation)
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,22 @@ class Evaluation:
             raise IncompatibleError(f"the edited program cannot be run: {error}") from error
 
 
-def rows_and_sums(how: Evaluation, tensors: Mapping[str, NDArray[Any]]) -> tuple[frozenset[str], dict[str, str]] | None:
+def rows_and_sums(run: Evaluation, tensors: Mapping[str, NDArray[Any]]) -> tuple[frozenset[str], dict[str, str]] | None:
     """How a large case is cut into blocks of rows; None if it cannot or need not be."""
     shapes = tuple((name, np.shape(values)) for name, values in tensors.items())
-    if sum(prod(shape) for _, shape in shapes) < LARGE or not all(map(is_plain, how.options.values())):
+    if sum(prod(shape) for _, shape in shapes) < LARGE or not all(map(is_plain, run.options.values())):
         return None
-    key = (how.op.name, id(how.op), how.params, shapes, how.gradients, how.edits, repr(how.options))
+    key = (
+        run.op.name,
+        id(run.op),
+        run.params,
+        shapes,
+        run.gradients,
+        run.edits,
+        repr(run.options),
+    )
     if key not in SPLITS:
-        SPLITS[key] = split(how.op, tensors, replace(how, dtype=np.float64, functions=IN_PAIRS, outputs=None))
+        SPLITS[key] = split(run.op, tensors, replace(run, dtype=np.float64, functions=IN_PAIRS, outputs=None))
     return SPLITS[key]
 
 
@@ -200,7 +208,7 @@ def program_of(
         {name: values for name, values in given.items() if name not in wanted},
         params,
         differentiable=op.differentiable,
-        gradients={name.removeprefix("grad."): given[name] for name in wanted},
+        gradients={name.removeprefix(GRADIENT): given[name] for name in wanted},
         regroup=partial(group_lists, op=op),
         flatten=flatten_lists,
         labelled=labelled,

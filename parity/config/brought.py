@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.cases.brought import Brought, BroughtError, ReferenceFile, arguments, op_of, outputs_of, where
-from parity.cases.op import CaseError
+from parity.cases.op import GRADIENT, CaseError
 from parity.config.backends import ADAPTERS
 from parity.config.case_models import OP_KEYS, parts_of
 from parity.config.files import existing_file
@@ -18,7 +18,7 @@ from parity.config.grammar import model_of
 from parity.config.inputs import WrittenInputs, add_at
 from parity.config.nodes import Node, Problems
 
-REFERENCE, GRADIENT = "reference", "grad."
+REFERENCE = "reference"
 
 
 @cache

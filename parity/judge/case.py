@@ -15,6 +15,7 @@ import numpy as np
 
 from parity.cases.blocked import LARGE
 from parity.cases.dtypes import as_dtype
+from parity.cases.op import GRADIENT
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.choices import Choices, Chosen, Mask, chosen_indices, ranks_of
 from parity.judge.bound.envelope import (
@@ -190,7 +191,7 @@ class Cell:
         """The size of the cancelling terms of gradients, at the elements that are exactly zero."""
         envelopes = {n: self.terms[n] for n in self.zero_gradients}
         for name, envelope in self.terms.items():
-            if name in envelopes or not name.startswith("grad.") or envelope.errors is None:
+            if name in envelopes or not name.startswith(GRADIENT) or envelope.errors is None:
                 continue
             zero = np.abs(self.oracle[name]) * UNIT_ROUNDOFF[self.dtype] <= ZERO * envelope.errors
             if zero.any() and envelope.errors[zero].any():
@@ -201,7 +202,7 @@ class Cell:
     def zero_gradients(self) -> frozenset[str]:
         """The gradients whose exact value is zero, up to the oracle's own rounding."""
         largest = max(rms for rms, _ in self.scales.values())
-        small = {n for n in self.oracle if n.startswith("grad.") and self.scales[n][0] <= FAINT * largest}
+        small = {n for n in self.oracle if n.startswith(GRADIENT) and self.scales[n][0] <= FAINT * largest}
         unit = UNIT_ROUNDOFF[self.dtype]
         zero = {n for n in small if self.scales[n][0] * unit <= ZERO * self.terms[n].rms}
         lost = self._runs.envelopes(FIRST_RUNS, zero)

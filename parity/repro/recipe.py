@@ -16,7 +16,7 @@ from parity.adapters import adapter_class
 from parity.cases import OPS
 from parity.cases.dtypes import as_dtype
 from parity.cases.layout import LAYOUTS, Placement
-from parity.cases.op import Input, Op, TensorShapes, call_params, default_params
+from parity.cases.op import GRADIENT, Input, Op, TensorShapes, call_params, default_params
 from parity.config.backends import ADAPTERS
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
@@ -31,7 +31,6 @@ from parity.repro import ReproError
 from parity.repro.part import CarefulRuns, Part
 from parity.repro.source import bound_names, has_method
 
-GRADIENT = "grad."
 EXACT = "exact"
 """The oracle's name in a script."""
 

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.draw import generator
+from parity.cases.op import GRADIENT
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, Array, Arrays, Envelope, EnvelopeRuns, size
 
 Mask = NDArray[np.bool_]
-GRADIENT = "grad."
 POWER = 0.75
 """The distance of a point is this power of the oracle's unit roundoff: larger than rounding, and small enough that
 elements which differ keep their order."""

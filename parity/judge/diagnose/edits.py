@@ -13,7 +13,7 @@ import numpy as np
 from parity.cases.candidates import COMPARISONS, detachments, edits_of, fits_of, is_number
 from parity.cases.edit_words import described
 from parity.cases.edits import ACCUMULATED, READ, RESULT, RETURNED, Edit, format_of, option_of, with_number
-from parity.cases.op import IncompatibleError
+from parity.cases.op import GRADIENT, IncompatibleError
 from parity.cases.program import Ref
 from parity.cases.substitutes import OVERWRITING
 from parity.cases.trial import Trial
@@ -40,7 +40,6 @@ DECADES = (1e-12, 1e-8, 1e-6, 1e-4, 1e-2, 1.0, -1e-2, -1.0, -100.0)
 LIMITS = ("floor", "cap")
 QUANTILES = (0.02, 0.1, 0.25, 0.4, 0.6, 0.75, 0.9, 0.98)
 """Starts of the search for a limit, as quantiles of the limited values: a limit outside of them changes nothing."""
-GRADIENT = "grad."
 FEW_CHARACTERS = 150
 """If the shortest edit of the backward pass is longer, values without a gradient are tried too."""
 PER_CHARACTER = 1e-3

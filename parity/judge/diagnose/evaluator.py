@@ -18,7 +18,7 @@ from parity.cases.difference import difference
 from parity.cases.edit_words import described
 from parity.cases.edits import Edit, edited
 from parity.cases.exact.formats import FORMATS, rounded
-from parity.cases.op import IncompatibleError, Op
+from parity.cases.op import GRADIENT, IncompatibleError, Op
 from parity.cases.oracle import evaluate, is_plain, program_of
 from parity.cases.program import Program
 from parity.config.plan import CasePlan
@@ -182,7 +182,7 @@ class Evaluator:
     def is_gradient(self, tensor: str) -> bool:
         """Whether an output is a gradient: a computed one (`grad.*`), or one of a list that the op changes."""
         item = self.op.input(tensor)
-        return tensor.startswith("grad.") or (item is not None and item.listed)
+        return tensor.startswith(GRADIENT) or (item is not None and item.listed)
 
     def predict(self, alteration: Alteration) -> Prediction | None:
         """The prediction; None if parts of the alteration contradict each other, or shapes would change."""

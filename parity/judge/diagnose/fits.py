@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from parity.cases.op import Fit, IncompatibleError
+from parity.cases.op import GRADIENT, Fit, IncompatibleError
 from parity.judge.bound.envelope import Array
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.evaluator import Alteration, Evaluator
@@ -27,7 +27,7 @@ def fitted(origin: KernelExplanation) -> Iterator[Cause]:
     if any(cause.change is not None for cause in origin.causes) or not tensors:
         return
     usable = [name for name in tensors if evaluator.base[name].envelope.rms > 0]
-    forward = [name for name in usable if not name.startswith("grad.")]
+    forward = [name for name in usable if not name.startswith(GRADIENT)]
     if sum(given.size for name in forward if (given := observed[name]) is not None) < FEW:
         forward = usable
     for fit in evaluator.op.fits:
@@ -62,7 +62,7 @@ def fit_value(origin: KernelExplanation, fit: Fit, tensors: list[str]) -> float 
     start = fit.start(evaluator.case.params)
     if start <= 0 or sum(values.size for values in given.values()) < FEW:
         return None
-    gradients = any(n.startswith("grad.") for n in given)
+    gradients = any(n.startswith(GRADIENT) for n in given)
 
     def residuals(value: float) -> Array | None:
         try:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases.op import GRADIENT
 from parity.cases.oracle import program_of
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND, Array
@@ -83,7 +84,7 @@ def lengthened(
 ) -> tuple[CasePlan, Mapping[str, Array]] | None:
     """The case with generic inputs (`number`) and another length of a dimension; None if there is none, or it is too
     large."""
-    given = {name: values for name, values in inputs.items() if not name.startswith("grad.")}
+    given = {name: values for name, values in inputs.items() if not name.startswith(GRADIENT)}
     sized = dim.shapes((case, given), length)
     if sized is None:
         return None

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from parity.cases.draw import Shape
 from parity.cases.edits import COMPUTED, READ, RETURNED, Edit, Expression, Key
+from parity.cases.op import GRADIENT
 from parity.cases.program import Program
 from parity.cases.trial import Trial
 from parity.judge.bound.envelope import Array
@@ -439,7 +440,7 @@ def alike(output: str, one: Observation) -> list[str]:
     the same shape."""
     shapes = {name: np.shape(one.trial.value(index)) for name, index in one.trial.program.inputs.items()}
     names = [name for name, shape in shapes.items() if shape == one.observed.shape]
-    own = output.removeprefix("grad.")
+    own = output.removeprefix(GRADIENT)
     return [own] if own in names else names
 
 
