@@ -255,8 +255,8 @@ def in_every_turn(edits: Iterable[Edit], position: int, table: ProgramValues) ->
         if shift < 0:
             first = carried(table, position, table.program.steps[edit.value[1]].index)
             pairs += [(p, first) for p in same[position] if first and turns[p] + shift == -1]
-        mine, theirs = zip(*sorted(pairs), strict=True)
-        yield replace(edit, positions=mine, value=("each", theirs))
+        positions, keys = zip(*sorted(pairs), strict=True)
+        yield replace(edit, positions=positions, value=("each", keys))
 
 
 def carried(table: ProgramValues, position: int, index: int) -> Key | None:
@@ -419,10 +419,10 @@ class ProgramValues:
         shape that are computed after the step at `position`."""
         shape, backward = self.shapes.get(index, ()), self.program.steps[position].backward
         for other, key in self.keys.items():
-            step, theirs = self.steps.get(other), self.shapes.get(other, ())
+            step, reshaped = self.steps.get(other), self.shapes.get(other, ())
             later = step is not None and int(key[1]) > position
             named = step is None or (step.label and step.backward <= backward)
-            if named and (theirs != shape or later) and squeezed(theirs) == squeezed(shape) != ():
+            if named and (reshaped != shape or later) and squeezed(reshaped) == squeezed(shape) != ():
                 yield key
 
     def later(self, position: int) -> list[int]:

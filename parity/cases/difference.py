@@ -23,17 +23,17 @@ def difference(reference: Program, variant: Program) -> str:
     expression, or of a number's if the tensors' expressions are equal.
     """
     known: dict[Hashable, int] = {}
-    ours, theirs = contents(reference, known), contents(variant, known)
+    right, changed = contents(reference, known), contents(variant, known)
     names = {step.label for step in reference.steps}
     programs = in_all_turns(reference, names), in_all_turns(variant, names)
     tensors = of_tensors(reference), of_tensors(variant)
     for name, index in variant.outputs.items():
         other = reference.outputs.get(name)
-        if other is not None and ours[other] != theirs[index]:
-            path = list(diverging((other, index), (reference, ours), (variant, theirs)))
+        if other is not None and right[other] != changed[index]:
+            path = list(diverging((other, index), (reference, right), (variant, changed)))
             n = sum(one in tensors[0] and two in tensors[1] for one, two in path)
-            has = {content: index for index, content in ours.items()}
-            texts = (described(programs, (i, j), has.get(theirs[j])) for i, j in (path[n - 1], *path[n:]))
+            has = {content: index for index, content in right.items()}
+            texts = (described(programs, (i, j), has.get(changed[j])) for i, j in (path[n - 1], *path[n:]))
             return next(filter(None, texts), f"{named(programs[1], path[n - 1][1])} with other constants")
     return ""
 
@@ -66,9 +66,9 @@ def diverging(
 ) -> Iterator[tuple[int, int]]:
     """Pairs of different values, from `values` back to the first pair whose steps themselves differ, or of which
     several operands differ and the variant has another value of the reference."""
-    (before, ours), (after, theirs) = reference, variant
+    (before, right), (after, changed) = reference, variant
     steps, others = ({step.index: step for step in program.steps} for program in (before, after))
-    has = set(ours.values())
+    has = set(right.values())
     following: tuple[int, int] | None = values
     while following is not None:
         one, other = following
@@ -76,8 +76,8 @@ def diverging(
         if one not in steps or other not in others or not is_alike(steps[one], others[other]):
             return
         pairs = zip(steps[one].refs, others[other].refs, strict=True)
-        apart = [(i, j) for i, j in pairs if ours[i] != theirs[j]]
-        following = apart[0] if apart and (len(apart) == 1 or theirs[other] not in has) else None
+        apart = [(i, j) for i, j in pairs if right[i] != changed[j]]
+        following = apart[0] if apart and (len(apart) == 1 or changed[other] not in has) else None
 
 
 def of_tensors(program: Program) -> set[int]:
@@ -103,15 +103,15 @@ def plain(step: Step) -> list[str]:
 def described(programs: tuple[Program, Program], values: tuple[int, int], taken: int | None) -> str:
     """The expressions of a value in both programs, and the name of the first result that contains them; "" if they are
     the same. `taken` is the reference's value that the variant has instead; its name is used if it has one."""
-    ours, theirs = (expression(program, index) for program, index in zip(programs, values, strict=True))
-    if ours == theirs:
+    right, changed = (expression(program, index) for program, index in zip(programs, values, strict=True))
+    if right == changed:
         return ""
     name, is_whole = enclosing(programs[1], values[1])
     elsewhere, has_name = ("", False) if taken is None else enclosing(programs[0], taken)
     within = enclosing(programs[0], values[0])
     if has_name and elsewhere != within[0]:
-        theirs, (name, is_whole) = elsewhere, within
-    text = f"{theirs}, where the reference has {ours}"
+        changed, (name, is_whole) = elsewhere, within
+    text = f"{changed}, where the reference has {right}"
     text = f"{name} = {text}" if is_whole else f"{text} (in {name})"
     return text + definitions(text, {k: v for program in programs for k, v in named_formulas(program)})
 

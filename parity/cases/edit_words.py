@@ -72,12 +72,12 @@ def step_as(program: Program, edit: Edit) -> str:
     before, after = Formulas(program), Formulas(changed)
     step = program.steps[position]
     new = next(s for s in changed.steps if s.index == step.index)
-    ours = before.expression(step)
-    theirs = f"{ours} {filled_up(program, edit)}" if edit.kind == "padded" else after.expression(new)
+    right = before.expression(step)
+    expression = f"{right} {filled_up(program, edit)}" if edit.kind == "padded" else after.expression(new)
     name = before.name_of(step)
     also = elsewhere(program, before, edit, name or named_after(program, before, step))
     inside = "" if name else within(program, before, step)
-    text = f"{f'{name} = ' if name else ''}{theirs}, where the reference has {ours}{inside}{also}"
+    text = f"{f'{name} = ' if name else ''}{expression}, where the reference has {right}{inside}{also}"
     if not INVENTED.search(text):
         return text
     return text + definitions(text, dict(named_formulas(program)) | dict(named_formulas(changed)))

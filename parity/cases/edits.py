@@ -681,13 +681,13 @@ def transferred(edit: Edit, program: Program, other: Program) -> Edit:
         ):
             raise IncompatibleError("the matching steps of the other program cannot be found")
         return edit
-    ours, theirs = Formulas(program), Formulas(other)
+    formulas, others = Formulas(program), Formulas(other)
     positions: dict[str, list[int]] = {}
     for i, step in enumerate(other.steps):
-        positions.setdefault(theirs.expression(step), []).append(i)
+        positions.setdefault(others.expression(step), []).append(i)
 
     def matching(position: int) -> int:
-        matches = positions.get(ours.expression(program.steps[position]), [])
+        matches = positions.get(formulas.expression(program.steps[position]), [])
         if len(matches) != 1:
             raise IncompatibleError(f"{len(matches)} steps compute the same as step {position}")
         return matches[0]

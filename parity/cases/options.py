@@ -101,10 +101,10 @@ def single(value: Any) -> Any:
     return value[0] if isinstance(value, list) and value and all(item == value[0] for item in value) else value
 
 
-def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def differing(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The options of both that have different values; numbers are equal up to rounding."""
-    shared = [name for name in ours if name in theirs]
-    return {name: (ours[name], theirs[name]) for name in shared if not alike(ours[name], theirs[name])}
+    shared = [name for name in options if name in others]
+    return {name: (options[name], others[name]) for name in shared if not alike(options[name], others[name])}
 
 
 def alike(a: Any, b: Any) -> bool:

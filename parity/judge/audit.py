@@ -193,10 +193,10 @@ def distance(truth: Predicted, guess: Predicted) -> float:
 def mistakes(evaluators: Mapping[str, Evaluator], effects: Mapping[str, Effects]) -> Iterator[Mistake]:
     """Every mistake, with its effect in every dtype in which it is possible."""
     for key in dict.fromkeys(key for by_key in effects.values() for key in by_key):
-        mine = {dtype: by_key[key] for dtype, by_key in effects.items() if key in by_key}
-        cause = next(iter(mine.values())).cause
-        beyond = {dtype: tuple(beyond_tolerance(evaluators[dtype], effect)) for dtype, effect in mine.items()}
-        ratios = {dtype: effect.ratios for dtype, effect in mine.items()}
+        by_dtype = {dtype: by_key[key] for dtype, by_key in effects.items() if key in by_key}
+        cause = next(iter(by_dtype.values())).cause
+        beyond = {dtype: tuple(beyond_tolerance(evaluators[dtype], effect)) for dtype, effect in by_dtype.items()}
+        ratios = {dtype: effect.ratios for dtype, effect in by_dtype.items()}
         yield Mistake(cause.id, cause.parameters, cause.shown_by, cause.kind == UNSTABLE, ratios, beyond)
 
 

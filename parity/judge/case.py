@@ -421,11 +421,11 @@ class CaseJudge:
             for (d, backend), result in results.items():
                 if d == dtype:
                     diagnoses += diagnoses_of((self.case.id, dtype, backend), result)
-            mine = [c for c in comparisons if c.dtype == dtype]
+            own = [c for c in comparisons if c.dtype == dtype]
             diagnoses += changed_diagnoses((self.case.id, dtype), cell.outcomes, self._inputs)
             diagnoses += choice_diagnoses((self.case.id, dtype), cell.choices, cell.ratios)
             diagnoses += index_diagnoses((self.case.id, dtype), cell.chosen_indices)
-            diagnoses += rounding_diagnoses(mine, cell.zero_gradients if any(c.verdict.fails for c in mine) else ())
+            diagnoses += rounding_diagnoses(own, cell.zero_gradients if any(c.verdict.fails for c in own) else ())
         return Judged(tuple(comparisons), tuple(diagnoses), results)
 
     def _searched(self) -> Results:

@@ -155,7 +155,7 @@ def batch_variant(
 def for_size(bound: Bound, given: Mapping[str, Array], exact: Mapping[str, Array]) -> Bound:
     """The bound for results that are larger than the reference's, whose rounding errors are larger, too."""
     sizes = {n: (np.abs(given[n]).max(initial=0), np.abs(exact[n]).max(initial=0)) for n in exact if n in given}
-    factors = {n: max(1.0, mine / right) for n, (mine, right) in sizes.items() if right and np.isfinite(mine)}
+    factors = {n: max(1.0, largest / right) for n, (largest, right) in sizes.items() if right and np.isfinite(largest)}
     return {n: limit * factors.get(n, 1.0) for n, limit in bound.items()}
 
 

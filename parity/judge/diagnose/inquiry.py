@@ -559,12 +559,12 @@ def carried(start: KernelExplanation, small: KernelExplanation) -> KernelExplana
 
 def agree(evaluator: Evaluator, one: KernelExplanation, other: KernelExplanation) -> bool:
     """Whether two explanations predict the same."""
-    ours, theirs = predicted(evaluator, one.causes), predicted(evaluator, other.causes)
-    if ours is None or theirs is None:
+    first, second = predicted(evaluator, one.causes), predicted(evaluator, other.causes)
+    if first is None or second is None:
         return False
-    values = {name: prediction.values for name, prediction in ours.items() if name in theirs}
+    values = {name: prediction.values for name, prediction in first.items() if name in second}
     narrow = {name: None if v is None else as_dtype(v, evaluator.dtype) for name, v in values.items()}
-    return all(ratio(given, theirs[name]) < ERROR_BOUND for name, given in narrow.items())
+    return all(ratio(given, second[name]) < ERROR_BOUND for name, given in narrow.items())
 
 
 def complete(result: SearchResult) -> list[KernelExplanation]:

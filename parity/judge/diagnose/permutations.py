@@ -134,10 +134,10 @@ def shifts(values: Array, axis: int, observed: Array | None) -> Iterator[int]:
     small = [s for step in range(1, min(MAX_ROLL, length - 1) + 1) for s in (step, -step)]
     yield from small
     if observed is not None and MAX_ROLL < length <= LONG:
-        ours, theirs = (
+        predicted, returned = (
             np.moveaxis(v, axis, 0).reshape(length, -1)[:, 0].astype(np.float64) for v in (values, observed)
         )
-        differences = [float(np.abs(np.roll(ours, s) - theirs).max()) for s in range(length)]
+        differences = [float(np.abs(np.roll(predicted, s) - returned).max()) for s in range(length)]
         nearest = int(np.argmin(differences))
         if nearest and nearest not in small and nearest - length not in small:
             yield nearest

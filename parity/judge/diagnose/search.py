@@ -237,5 +237,5 @@ def is_rival(best: KernelExplanation, other: KernelExplanation) -> bool:
     """Whether the data cannot distinguish two complete explanations."""
     if other.weight > best.weight:
         return False
-    theirs, ours = worst(other.left.values()), worst(best.left.values())
-    return theirs < CLEAR or theirs < CLEARER * ours
+    of_rival, of_best = worst(other.left.values()), worst(best.left.values())
+    return of_rival < CLEAR or of_rival < CLEARER * of_best

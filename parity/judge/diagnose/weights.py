@@ -29,11 +29,13 @@ DENOMINATORS = 4096
 def copied(source: Sequence[Array], observed: Sequence[Array]) -> Weights | None:
     """Which element of the source each element of a tensor is, or which number; None if one is neither."""
     element_of: dict[bytes, int] = {}
-    columns, ours = (np.stack([np.ravel(values) for values in samples], axis=1) + 0.0 for samples in (source, observed))
+    columns, targets = (
+        np.stack([np.ravel(values) for values in samples], axis=1) + 0.0 for samples in (source, observed)
+    )
     for element, column in enumerate(columns.astype(np.float64)):
         element_of.setdefault(column.tobytes(), element)
     weights, numbers = [], []
-    for element, column in enumerate(ours.astype(np.float64)):
+    for element, column in enumerate(targets.astype(np.float64)):
         if column.tobytes() in element_of:
             weights.append((element, element_of[column.tobytes()], 1.0))
         elif (-column + 0.0).tobytes() in element_of:
@@ -85,14 +87,14 @@ def fraction(weight: float) -> float:
 
 def otherwise(weights: Weights, reference: Weights | None) -> Weights:
     """The weights, with the elements that differ from the reference first."""
-    ours, theirs = weights_by_element(weights), weights_by_element(reference) if reference else {}
+    measured, right = weights_by_element(weights), weights_by_element(reference) if reference else {}
     least = NOTHING * max((abs(weight) for _, _, weight in weights.weights), default=0.0)
 
     def is_same(element: int) -> bool:
-        mine, other = ours[element], theirs.get(element, {})
-        return all(abs(mine.get(there, 0.0) - other.get(there, 0.0)) <= least for there in {*mine, *other})
+        given, other = measured[element], right.get(element, {})
+        return all(abs(given.get(there, 0.0) - other.get(there, 0.0)) <= least for there in {*given, *other})
 
-    same = {element: is_same(element) for element in ours}
+    same = {element: is_same(element) for element in measured}
     order = sorted(weights.weights, key=lambda row: same[row[0]])
     return replace(weights, weights=tuple(order))
 
