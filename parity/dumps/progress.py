@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from parity.config.nodes import printable
+from parity.reporting.console.progress import is_animated
 from parity.reporting.text.words import cut
 
 LINE_EVERY_S = 10.0
 LINE_SHARE = 0.1
 MAX_NAME = 40
-NAMED = "{task.description}"
 
 Advance = Callable[[str, int], None]
 """Called for each finished tensor, with its size in bytes."""
@@ -27,8 +27,7 @@ def progress(console: Console, total: int, *, quiet: bool) -> Iterator[Advance]:
     if quiet:
         yield lambda name, n_bytes: None  # noqa: ARG005
         return
-    # With FORCE_COLOR, which CI systems set, any file counts as a terminal.
-    if not (console.is_interactive and console.file.isatty()):
+    if not is_animated(console):
         yield lines(console, total)
         return
     columns = (

@@ -25,8 +25,6 @@ from parity.fingerprint.claims import (
 )
 from parity.fingerprint.precision import Precision, kept_in, narrowing, rms
 
-Float64 = NDArray[np.float64]
-
 OP = "clip_grad_norm"
 DOCUMENTED_EPS = 1e-6
 SMALL = (20, 24)

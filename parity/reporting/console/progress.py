@@ -287,10 +287,13 @@ def describe(event: Event) -> str:
     return ""
 
 
+def is_animated(console: Console) -> bool:
+    """Whether bars can be shown: with FORCE_COLOR, which CI systems set, any file counts as a terminal."""
+    return console.is_interactive and console.file.isatty()
+
+
 def reporter_for(console: Console, n_cases: int, n_models: int = 0, *, quiet: bool) -> ProgressReporter:
     """The reporter for this console."""
     if quiet:
         return SilentReporter()
-    # With FORCE_COLOR, which CI systems set, any file counts as a terminal.
-    animated = console.is_interactive and console.file.isatty()
-    return (BarReporter if animated else LineReporter)(console, n_cases, n_models)
+    return (BarReporter if is_animated(console) else LineReporter)(console, n_cases, n_models)
