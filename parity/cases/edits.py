@@ -445,9 +445,9 @@ def delta(program: Program, edit: Edit) -> dict[int, list[Step]]:
     """The steps that replace those at `edit.positions`; IncompatibleError if the program has no such steps."""
     new = NewValues(program)
     if edit.kind == READ:
-        return read_otherwise(program, edit, new)
+        return with_other_reads(program, edit, new)
     if edit.kind == SAVED:
-        return saved_otherwise(program, edit, new)
+        return with_other_saved(program, edit, new)
     if edit.kind == STEPWISE:
         steps = ((p, s) for p, s in enumerate(program.steps) if edit.operand == EVERY or not s.backward)
         return {p: inserted(step, RESULT, new, rounded_floats, (edit.value,)) for p, step in steps}
@@ -473,7 +473,7 @@ def in_turn(edit: Edit, turn: int) -> Edit:
     return replace(edit, positions=(edit.positions[turn],), value=edit.value[1][turn])
 
 
-def read_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
+def with_other_reads(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
     """The steps that read a value (at the edit's positions, by default all of them), reading the changed value
     instead."""
     key = edit.value[0]
@@ -501,7 +501,7 @@ def changed_read(program: Program, edit: Edit, other: int) -> Step:
     return Step(other, function, (Ref(index), *further))
 
 
-def saved_otherwise(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
+def with_other_saved(program: Program, edit: Edit, new: NewValues) -> dict[int, list[Step]]:
     """The backward pass, with the values of the forward pass recomputed from a changed input or option."""
     key, kind, _ = edit.value
     index, other = value_of(program, key), new()

@@ -39,7 +39,7 @@ APPROXIMATE = (np.exp, np.log, np.tanh, np.cosh, np.power, ERF)
 """Functions that a careful library may round wrongly (SLEEF's errors reach 1.0 ulp, CUDA's 2)."""
 
 
-def rounded_otherwise(rng: np.random.Generator) -> Functions:
+def perturbed_rounding(rng: np.random.Generator) -> Functions:
     """Sums of two and approximate functions, with results perturbed by at most a unit roundoff (for a sum, of its
     larger operand). So the remainder of a cancellation differs from run to run, even if an operand does not, such as a
     tanh near 1. An exact cancellation stays zero: an element that equals its group's mean has no error."""

@@ -15,7 +15,7 @@ from parity.cases.loss import CrossEntropyParams
 from parity.cases.matmul import LinearParams
 from parity.cases.norm import BatchNormParams, GroupNormParams, InstanceNormParams, LayerNormParams
 from parity.cases.op import CaseError
-from parity.cases.oracle import evaluate, rounded_otherwise
+from parity.cases.oracle import evaluate, perturbed_rounding
 from parity.cases.value_loss import CosineSimilarityParams, HuberParams
 from parity.config import load_plan
 from tests.conftest import CONFIGS
@@ -144,9 +144,9 @@ def test_a_gradient_through_expm1_keeps_its_digits_far_below_0(op, slope):
 
 
 def test_a_perturbed_sum_with_a_number_stays_in_its_dtype():
-    otherwise = rounded_otherwise(np.random.default_rng(0))
+    perturbed = perturbed_rounding(np.random.default_rng(0))
     for function in (np.add, np.subtract):
-        assert otherwise[function](np.ones(3, np.float32), 1.0).dtype == np.float32
+        assert perturbed[function](np.ones(3, np.float32), 1.0).dtype == np.float32
 
 
 def test_probabilities_sum_to_1_in_every_dtype():

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from parity.cases.draw import generator
 from parity.cases.dtypes import COMPUTED_IN, as_dtype
-from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, composed_in, evaluate, rounded_otherwise
+from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, composed_in, evaluate, perturbed_rounding
 from parity.config.plan import CasePlan
 from parity.judge.bound.groups import Inflation, Spread, axis_sets, levels, scales
 
@@ -177,8 +177,8 @@ class EnvelopeRuns:
         perturbed_inputs = {
             name: perturbed(values, self._computed_in, case.id, name, step) for name, values in self._inputs.items()
         }
-        otherwise = rounded_otherwise(generator(run, case.id, "rounding"))
-        functions = IN_PAIRS, IN_SEQUENCE, {**otherwise, **composed_in(self._dtype)}
+        rounding = perturbed_rounding(generator(run, case.id, "rounding"))
+        functions = IN_PAIRS, IN_SEQUENCE, {**rounding, **composed_in(self._dtype)}
         values = evaluate(
             op,
             case.params,

@@ -35,7 +35,7 @@ from parity.judge.diagnose.reduction import reduced
 from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
 from parity.judge.diagnose.statistics import statistics_causes
 from parity.judge.diagnose.synthesis import Observation, formulas_of
-from parity.judge.diagnose.weights import copied, edit_of, n_results, otherwise, summed
+from parity.judge.diagnose.weights import copied, differences_first, edit_of, n_results, summed
 
 FEW_ELEMENTS = 32
 N_PROBES, N_DRAWN = 2, 6
@@ -298,7 +298,7 @@ class Inquiry:
                     exact = [self._prepare(case, "float64", inputs, {}).base[name].values for inputs in drawn]
                     known = [values for values in exact if values is not None]
                     reference = measure(sources, known) if len(known) == len(exact) else None
-                    edit = edit_of(name, source, otherwise(weights, reference))
+                    edit = edit_of(name, source, differences_first(weights, reference))
                     return [Match(edit, frozenset((name,)), {}).cause]
         return []
 

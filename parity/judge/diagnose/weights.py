@@ -85,7 +85,7 @@ def fraction(weight: float) -> float:
     return simple if abs(simple - weight) <= RESOLVED * abs(weight) else float(weight)
 
 
-def otherwise(weights: Weights, reference: Weights | None) -> Weights:
+def differences_first(weights: Weights, reference: Weights | None) -> Weights:
     """The weights, with the elements that differ from the reference first."""
     measured, right = weights_by_element(weights), weights_by_element(reference) if reference else {}
     least = NOTHING * max((abs(weight) for _, _, weight in weights.weights), default=0.0)
