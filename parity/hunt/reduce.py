@@ -2,7 +2,7 @@
 
 Sizes are cut by the judge's own reduction (`judge/diagnose/reduction.py`), here down to one element; what this module
 adds is delta debugging of everything else. Every step keeps the fault: the same tensor of the same backend beyond its
-error bound, finite if it was, of inputs on which its exact value still depends, in a case that nobody refuses.
+error bound, finite if it was, of inputs on which its exact value still depends, and no further backend fails.
 """
 
 from __future__ import annotations

@@ -546,7 +546,7 @@ def instead_of(path: Path) -> str:
 
 
 def opened(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write; a log that nobody may write next to the store is left alone."""
+    """A read-only connection; it ignores a log beside the store if the folder is not writable."""
     uri = path.resolve().as_uri()
     for query in ("mode=ro", "mode=ro&immutable=1"):
         db = sqlite3.connect(f"{uri}?{query}", uri=True, timeout=BUSY_S, isolation_level=None)

@@ -21,7 +21,7 @@ from parity.reporting.text.words import few, grouped, plural
 
 MAX_CAUSES = 12
 MAX_NEEDS = 4
-"""Cases whose tolerance is told in the warning about rounding; `explain` tells it of each case."""
+"""Number of cases whose tolerance the warning about rounding shows; `explain` shows it for each case."""
 ROUNDING, CHOICE = "rounding", "choice"
 BELOW = {
     frozenset((ROUNDING,)): "by rounding alone",

@@ -262,7 +262,7 @@ def is_of_cause(diagnosis: Diagnosis | None) -> bool:
 
 def cause_named(diagnosis: Diagnosis) -> Cause:
     """A diagnosis by its id, an edit without a name by its expression, too, and what is in a part of a model by its
-    title, which names all places that have it."""
+    title, which names all locations of it."""
     title = diagnosis.title if "place" in diagnosis.evidence else ""
     return called(diagnosis), str(diagnosis.evidence.get("expression", "")) if diagnosis.id == EDIT else title
 
