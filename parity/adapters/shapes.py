@@ -55,7 +55,7 @@ def resized(sizes: Sequence[int], size: Any, scale_factor: Any) -> tuple[int, ..
     if size is not None:
         return each(size, len(sizes))
     scaled = [old * factor for old, factor in zip(sizes, each(scale_factor, len(sizes)))]
-    require(all(new == int(new) for new in scaled), "it resizes to sizes, which these factors do not say")
+    require(all(new == int(new) for new in scaled), "it takes sizes, but these factors give no whole numbers")
     return tuple(map(int, scaled))
 
 

@@ -138,7 +138,7 @@ def distance(one: Any, other: Any) -> float:
 def in_memory(arrays: Arrays, layouts: Mapping[str, Any], adapter: Adapter) -> Arrays:
     """The tensors with the requested memory layouts; raises Unsupported if the framework has no strides."""
     if layouts and not adapter.strided:
-        raise Unsupported(f"{type(adapter).__name__}: its tensors have no strides, and none shares another's memory")
+        raise Unsupported(f"{type(adapter).__name__}: its tensors have no strides and cannot share memory")
     aliases = {name: layout["alias"] for name, layout in layouts.items() if "alias" in layout}
     # A grad_output is missing if only outputs are requested.
     own = {name: placed(arrays[name], layouts[name]) for name in arrays if name in layouts and name not in aliases}

@@ -298,7 +298,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         return self.framework.nn.hard_sigmoid(x)
 
     def hardtanh(self, x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
-        require((min_val, max_val) == (-1, 1), "jax.nn.hard_tanh is from -1 to 1")
+        require((min_val, max_val) == (-1, 1), "jax.nn.hard_tanh has the fixed range -1 to 1")
         return self.framework.nn.hard_tanh(x)
 
     def logsigmoid(self, x: Any) -> Any:

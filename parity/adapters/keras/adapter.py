@@ -154,7 +154,9 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         plain = groups == 1 and not any(each(output_padding, n)) and set(each(dilation, n)) == {1}
         # Keras's "valid" keeps more than PyTorch's padding of 0 if the stride exceeds the kernel.
         fits = all(s <= k for s, k in zip(each(stride, n), weight.shape[2:]))
-        require(plain and fits, "keras.ops.conv_transpose has no groups, and output_padding and dilation of its own")
+        require(
+            plain and fits, "keras.ops.conv_transpose has no groups, and another meaning of output_padding and dilation"
+        )
         kernel = self.ops.transpose(weight, [*range(2, n + 2), 1, 0])
         y = self.ops.conv_transpose(channels_last(self.ops, x), kernel, each(stride, n), "valid", None, "channels_last")
         kept = tuple(slice(p, size - p) for p, size in zip(each(padding, n), y.shape[1:]))
@@ -225,7 +227,9 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
 
     def pad(self, x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
         known = mode in ("constant", "reflect") and not any(n < 0 for n in pad)
-        require(known, "keras.ops.pad is constant or reflects on every backend, and takes nothing away")
+        require(
+            known, "keras.ops.pad has only the modes constant and reflect on every backend, and no negative padding"
+        )
         widths = list(zip(pad[::2], pad[1::2]))[::-1]
         filler = value if mode == "constant" else None
         return self.ops.pad(x, pads(0, x.ndim - len(widths)) + widths, mode, filler)
@@ -284,7 +288,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         return self.ops.hard_sigmoid(x)
 
     def hardtanh(self, x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
-        require((min_val, max_val) == (-1, 1), "keras.ops.hard_tanh is from -1 to 1")
+        require((min_val, max_val) == (-1, 1), "keras.ops.hard_tanh has the fixed range -1 to 1")
         return self.ops.hard_tanh(x)
 
     def logsigmoid(self, x: Any) -> Any:
@@ -309,7 +313,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         return self.ops.std(x, dim, keepdim)
 
     def vector_norm(self, x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: A002
-        require(isinstance(dim, int), "keras.ops.norm over two axes is a matrix's")
+        require(isinstance(dim, int), "keras.ops.norm over two axes is a matrix norm")
         return self.ops.norm(x, ord, dim, keepdim)
 
     def scaled_dot_product_attention(

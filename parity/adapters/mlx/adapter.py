@@ -202,7 +202,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         # MLX takes factors, multiplies them by the sizes, and truncates.
         factors = each(scale_factor, n) if size is None else [a / b for a, b in zip(each(size, n), x.shape[2:])]
         exact = size is None or tuple(int(f * b) for f, b in zip(factors, x.shape[2:])) == each(size, n)
-        require(exact, "mlx.nn.Upsample takes factors, which do not say this size")
+        require(exact, "mlx.nn.Upsample takes scale factors, and none gives this size")
         layer = self.nn.Upsample(tuple(factors), RESIZES[mode], bool(align_corners))
         return channels_first(self.framework, layer(channels_last(self.framework, x)))
 
@@ -210,7 +210,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         return self.framework.flatten(x, 1)
 
     def pad(self, x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
-        require(mode in PADS and not any(n < 0 for n in pad), f"mx.pad has no mode {mode}, and takes nothing away")
+        require(mode in PADS and not any(n < 0 for n in pad), f"mx.pad has no mode {mode} and no negative padding")
         widths = list(zip(pad[::2], pad[1::2]))[::-1]
         return self.framework.pad(x, pads(0, x.ndim - len(widths)) + widths, PADS[mode], value)
 
@@ -265,7 +265,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         return self.framework.std(x, dim, keepdim, correction)
 
     def vector_norm(self, x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: A002
-        require(dim is None or isinstance(dim, int), "mx.linalg.norm over two axes is a matrix's")
+        require(dim is None or isinstance(dim, int), "mx.linalg.norm over two axes is a matrix norm")
         if dim is not None:
             return self.framework.linalg.norm(x, ord, dim, keepdim)
         # Over all axes of a matrix it would be the matrix norm, so the matrix is flattened.
@@ -342,7 +342,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> Any:
-        require(weight is None, "MLX has weights of rows, and none of classes")
+        require(weight is None, "MLX has weights for rows but not for classes")
 
         def loss(labels: Any) -> Any:
             return self.nn.losses.cross_entropy(x, labels, label_smoothing=label_smoothing)

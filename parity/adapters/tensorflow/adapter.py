@@ -290,7 +290,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         return self.framework.reshape(x, [x.shape[0], -1])
 
     def pad(self, x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
-        require(mode in PADS and not any(n < 0 for n in pad), f"tf.pad has no mode for {mode}, and takes nothing away")
+        require(mode in PADS and not any(n < 0 for n in pad), f"tf.pad has no mode for {mode} and no negative padding")
         widths = list(zip(pad[::2], pad[1::2]))[::-1]
         return self.framework.pad(x, pads(0, x.ndim - len(widths)) + widths, PADS[mode], value)
 
@@ -406,7 +406,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         return self.framework.math.reduce_std(x, dim, keepdim)
 
     def vector_norm(self, x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: A002
-        require(dim is None or isinstance(dim, int), "tf.norm over two axes is a matrix's")
+        require(dim is None or isinstance(dim, int), "tf.norm over two axes is a matrix norm")
         return self.framework.norm(x, ord, dim, keepdim)
 
     def argmax(self, x: Any, dim: int = -1, keepdim: bool = False) -> Any:

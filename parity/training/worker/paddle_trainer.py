@@ -85,8 +85,8 @@ class PaddleTrainer(TorchStyleTrainer):
     def scheduler_of(self, name: str, **options: Any) -> Any:
         absolute = [option for option in RATES if options.get(option)]
         if absolute and len(set(self.factors)) > 1:
-            reason = "the groups of a Paddle optimizer have factors of one rate"
-            raise Unsupported(f"{reason}, which a schedule with {absolute[0]} does not give them")
+            reason = "the groups of a Paddle optimizer scale one common rate"
+            raise Unsupported(f"{reason}, so groups with different rates cannot have the same {absolute[0]}")
         try:
             scheduler = SCHEDULERS[name](self.framework.optimizer.lr, self.base, **options)
         except (AssertionError, ValueError) as error:

@@ -392,8 +392,8 @@ def row_numbers(name: str, rows: Any, wanted: int, count: int) -> Any:
     return numbers.astype(np.int64)
 
 
-def fitting(function: str, what: str, value: Any, like: Any) -> Any:
+def fitting(function: str, name: str, value: Any, like: Any) -> Any:
     """The result of a user's function that replaces `like`; raises UserFunctionError if the shapes differ."""
     if shape_of(value) != shape_of(like):
-        raise UserFunctionError(f"{function} returned a {what} of shape {shape_of(value)} instead of {shape_of(like)}")
+        raise UserFunctionError(f"{function} returned a {name} of shape {shape_of(value)} instead of {shape_of(like)}")
     return value
