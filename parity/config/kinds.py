@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,6 +42,5 @@ class CaseKind:
 
 def case_kind(name: str) -> CaseKind:
     """The kind of cases with this name."""
-    module, _, attribute = KINDS[name].partition(":")
-    kind: CaseKind = getattr(import_module(module), attribute)
+    kind: CaseKind = resolve_name(KINDS[name])
     return kind

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -158,8 +158,7 @@ def report_of(op: str) -> CaseReport:
     """The report of the cases of this op."""
     if op not in REPORTS:
         return OPS
-    module, _, name = REPORTS[op].partition(":")
-    report: CaseReport = getattr(importlib.import_module(module), name)()
+    report: CaseReport = resolve_name(REPORTS[op])()
     return report
 
 

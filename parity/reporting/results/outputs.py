@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TextIO
 
 from parity.reporting.results.directory import Losses
@@ -55,8 +55,7 @@ RENDERERS: Mapping[str, str] = {
 
 def rendered(name: str, results: Results, run_dir: Path, wanted: Outputs) -> str:
     """The document of a format; JSON has all rows, also of a large run."""
-    module, _, function = RENDERERS[name].partition(":")
-    render: Callable[..., str] = getattr(importlib.import_module(module), function)
+    render: Callable[..., str] = resolve_name(RENDERERS[name])
     if name == "json" and results.left_out:
         results = read_results(run_dir)
     return render(results, run_dir, fingerprints=wanted.fingerprints) if name == "html" else render(results)
