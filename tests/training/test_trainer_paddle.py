@@ -163,7 +163,7 @@ LACKING = {
     "has no dampening": preset("mlp", options={**SGD, "momentum": 0.9, "dampening": 0.5}),
     "has no lr_decay": preset("mlp", optimizer="adagrad", options={**ADAGRAD, "lr_decay": 0.1}),
     "gamma should be": preset("mlp", options=SGD, schedule=Schedule("step", {"step_size": 2, "gamma": 2.0})),
-    "a schedule with end_lr": in_two_groups(SGD, {"lr": 0.03}, schedule=ENDS),
+    "cannot have the same end_lr": in_two_groups(SGD, {"lr": 0.03}, schedule=ENDS),
 }
 
 
