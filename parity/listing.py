@@ -19,8 +19,8 @@ from parity.adapters import ADAPTERS, adapter_class
 from parity.cases import OPS
 from parity.cases.draw import DISTRIBUTIONS, Draw, Integers, Normal, Shape, TensorPlan
 from parity.cases.formula import formulas
-from parity.cases.meanings import MEANINGS
 from parity.cases.op import Input, Op, TensorShapes, flatten_lists, group_lists
+from parity.cases.param_meanings import MEANINGS
 from parity.cases.program import trace
 from parity.cases.repeats import repeats
 from parity.config.errors import nearest

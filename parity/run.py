@@ -43,7 +43,6 @@ from parity.judge.diagnose.memory import Memory
 from parity.outcome import CellOutcome
 from parity.reporting.results import record
 from parity.reporting.results.directory import LOCK, Losses, held, made, reserve
-from parity.reporting.results.kept import backend_folders, file_name
 from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, write_run_files
 from parity.reporting.results.results import (
     FILE_NAME,
@@ -56,8 +55,9 @@ from parity.reporting.results.results import (
 )
 from parity.reporting.results.resume import Finished, ResumeError, comparison, finished, going_on, stored
 from parity.reporting.results.rows import BackendRow, Results, TrainingRow
-from parity.reporting.results.settle import settle
 from parity.reporting.results.store import BACKENDS, CASES, LARGE, RUN, STORE, TRAININGS, Store, placed, remove
+from parity.reporting.results.stored_tensors import backend_folders, file_name
+from parity.reporting.results.summary import settle
 
 CHECKPOINT_S = 4.0
 CHECKPOINT_SHARE = 20.0

@@ -220,7 +220,7 @@ def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     Exit code: 0 valid; 1 valid, but no run can pass (a `known` entry has expired or matches no case, or an `ops` file
     defines none of the ops); 2 invalid. All errors are reported at once.
     """
-    from parity.foreseen import foreseen
+    from parity.preflight import foreseen
     from parity.reporting.text.words import plural
 
     plan = load(configs, selection)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from parity.config.nodes import printable
-from parity.dumps.arrays import Contents, data_offset, first_line, members
 from parity.dumps.pickles import COMMON, MAX_ITEMS, Called, PickledArray, Span, interpreted, leaves
+from parity.dumps.tensor_files import Contents, data_offset, first_line, members
 from parity.dumps.tensors import NARROW, Array, DumpError, Mapped, Shape, Stored, count, shown
 from parity.reporting.text.words import few
 

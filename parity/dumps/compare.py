@@ -16,8 +16,8 @@ from parity.dumps.matching import Transform
 from parity.dumps.tensors import NARROW, WHOLE, Array, DumpError, Shape, Stored, numpy_dtype
 from parity.judge.bound.envelope import ERROR_BOUND, LOSSY, UNIT_ROUNDOFF
 from parity.judge.compare.cell import vacuous
+from parity.judge.compare.chunked import RunningMaxima, compare_parts
 from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare, quotient
-from parity.judge.compare.parts import RunningMaxima, compare_parts
 from parity.judge.compare.screen import screened
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.library.arrays import Tensor

@@ -14,11 +14,11 @@ from typing import Any
 
 from parity.cases.options import in_words_of_pytorch
 from parity.config.nodes import printable
-from parity.dumps import arrays, checkpoints
+from parity.dumps import checkpoints, tensor_files
 from parity.dumps.tensors import Dump, DumpError, Stored
 from parity.reporting.text.words import few
 
-READERS = {**arrays.READERS, **checkpoints.READERS}
+READERS = {**tensor_files.READERS, **checkpoints.READERS}
 """The reader of a file, by its suffix."""
 INDEX = "index.json"
 """What `parity capture` writes beside its tensors."""

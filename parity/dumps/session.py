@@ -41,8 +41,8 @@ from parity.reporting.results.rows import (
     RunRow,
     SourceLocation,
 )
-from parity.reporting.results.settle import settle
 from parity.reporting.results.store import BACKENDS, CASES, LARGE, RUN, STORE, Store
+from parity.reporting.results.summary import settle
 from parity.reporting.text.evidence import FITS
 from parity.reporting.text.words import grouped
 

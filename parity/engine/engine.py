@@ -15,9 +15,9 @@ from typing import Any
 
 from parity.clients import CLIENTS
 from parity.config.plan import BackendSpec, CasePlan, Plan
-from parity.engine.asking import Asking, CaseQuestions
 from parity.engine.buffers import Scratch, SharedBuffers
 from parity.engine.cells import CellQueue, CellRequest
+from parity.engine.extra_cells import Asking, CaseQuestions
 from parity.engine.inputs import Prepared, prepare
 from parity.engine.logs import RunLog
 from parity.engine.process import kill_children, kill_strays

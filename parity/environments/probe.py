@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parity.environments import look
+from parity.environments import installed
 from parity.environments.interpreter import Interpreter
 from parity.environments.pins import Pin
 
@@ -66,18 +66,18 @@ def contents_of(
 ) -> Contents:
     """The contents of `python`; `importing` also imports the framework, to prove that it loads."""
     question = _question(pin) | {"imports": list(pin.modules) if importing else []}
-    command = [str(python), str(Path(look.__file__)), json.dumps(question)]
+    command = [str(python), str(Path(installed.__file__)), json.dumps(question)]
     # The first import of a framework reads gigabytes from a cold disk.
     output = _run(command, environment, timeout_s=600.0 if importing else 30.0)
-    answers = [line for line in output.splitlines() if line.startswith(look.ANSWER)]
+    answers = [line for line in output.splitlines() if line.startswith(installed.ANSWER)]
     if not answers:
         raise ProbeError("it printed no answer")
-    return _contents(pin, json.loads(answers[-1].removeprefix(look.ANSWER)))
+    return _contents(pin, json.loads(answers[-1].removeprefix(installed.ANSWER)))
 
 
 def host_contents(pin: Pin) -> Contents:
     """The contents of the interpreter that runs parity, without a process and without importing the framework."""
-    return _contents(pin, look.look(**_question(pin)))
+    return _contents(pin, installed.contents(**_question(pin)))
 
 
 def _question(pin: Pin) -> dict[str, list[str]]:

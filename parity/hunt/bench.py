@@ -19,9 +19,9 @@ from parity.cases.draw import generator
 from parity.cases.dtypes import as_dtype
 from parity.cases.oracle import evaluate, program_of
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, Plan
-from parity.engine.asking import CaseQuestions, stored
 from parity.engine.cells import CellRequest
 from parity.engine.engine import IDLE_S, RunnerPool
+from parity.engine.extra_cells import CaseQuestions, stored
 from parity.engine.logs import RunLog
 from parity.engine.starting import BackendInfo
 from parity.engine.supervision import BackendLost, BackendStarted, EngineOptions, OutcomeArrived

@@ -21,9 +21,9 @@ from parity.hunt.reduce import in_all_dtypes, reduce_case
 from parity.hunt.search import HuntFinding
 from parity.reporting.console.explain import case_called
 from parity.reporting.results.cells import CellResult, cells, ratio_of
-from parity.reporting.results.kept import KeptError, load
 from parity.reporting.results.results import read_results
 from parity.reporting.results.rows import BackendRow, CaseRow
+from parity.reporting.results.stored_tensors import KeptError, load
 from parity.repro.recipe import known_params, ops_file
 
 

@@ -34,7 +34,6 @@ from parity.judge.bound.envelope import (
 from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.approximation import APPROXIMATED
-from parity.judge.diagnose.asking import Ask, Kernel, kernel_of
 from parity.judge.diagnose.behaviour import (
     UNREPEATABLE,
     DifferingRow,
@@ -57,6 +56,7 @@ from parity.judge.diagnose.findings import (
     rounding_diagnoses,
 )
 from parity.judge.diagnose.inquiry import Inquiry, Measurement
+from parity.judge.diagnose.kernel import Ask, Kernel, kernel_of
 from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
 from parity.outcome import CellOutcome, Outcome, Output

@@ -17,7 +17,7 @@ from parity.cases.op import CaseError, Op
 from parity.config.plan import CasePlan
 from parity.models.findings import Boundary
 from parity.models.functions import others, source
-from parity.models.leaves import case_of, held
+from parity.models.layer_ops import case_of, held
 from parity.models.orders import AxesConverter
 from parity.models.ports import Array, ModelError, RemotePort
 from parity.models.worker.crossing import LOSS

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from parity.config.plan import CasePlan
+from parity.models.layer_ops import Kernel, op_of, options_of
 from parity.models.layouts import Layout
-from parity.models.leaves import Kernel, op_of, options_of
 from parity.models.ports import Array, ModelError, RemotePort, TensorInfo
 from parity.models.state import Move, canonical, composed
 from parity.models.steps import grouped, inside, lengths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-from parity.models.leaves import BY_CLASS, op_of
+from parity.models.layer_ops import BY_CLASS, op_of
 from parity.models.ports import LayerInfo, RemotePort
 from parity.models.state import Move
 

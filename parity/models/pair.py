@@ -19,18 +19,18 @@ from parity.judge.case import CaseJudge, Cell, Judged
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.models import backward, beside, converted, leaves, orders, repro, steps, weights
+from parity.models import backward, call_divergence, converted, layer_ops, orders, repro, steps, weights
+from parity.models.call_traces import LONGEST
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
+from parity.models.comparisons import ComparedPorts, outputs_of
 from parity.models.converted import Fold, FoldedKernel
 from parity.models.findings import CODE, LAYER, WEIGHTS, Boundary, ModelFinding
+from parity.models.layer_ops import Kernel
 from parity.models.layers import plain
 from parity.models.layouts import layout_of
-from parity.models.leaves import Kernel
 from parity.models.likeness import likeness
 from parity.models.measure import difference
 from parity.models.ports import Array, ModelError, RemotePort
-from parity.models.rows import ComparedPorts, outputs_of
-from parity.models.trails import LONGEST
 from parity.models.worker.crossing import LOSS, ULP
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome, Output
@@ -145,7 +145,7 @@ class PortPair(ComparedPorts):
         """Layers that return the right values and wrong gradients; each is called alone."""
         findings = []
         for layer, partner in self.partners.items():
-            op = leaves.op_of(self.base.layers[partner])
+            op = layer_ops.op_of(self.base.layers[partner])
             finding = ModelFinding(LAYER, layer, 0, partner, {})
             if op is not None and self._judged_op(finding, op) is not None and finding.title:
                 findings.append(finding)
@@ -183,15 +183,17 @@ class PortPair(ComparedPorts):
                 continue
             finding = ModelFinding(CODE, layer, 0, partner, {})
             try:
-                calls = beside.cutting(*self._closed_layers(finding, self._few_rows(finding)), self.dtype)
+                calls = call_divergence.cutting(*self._closed_layers(finding, self._few_rows(finding)), self.dtype)
             except (ModelError, ValueError, TypeError, KeyError):
                 continue
             cuts |= {layer: calls} if calls else {}
         return cuts
 
-    def _closed_layers(self, finding: ModelFinding, rows: int | None) -> tuple[beside.ClosedLayer, beside.ClosedLayer]:
+    def _closed_layers(
+        self, finding: ModelFinding, rows: int | None
+    ) -> tuple[call_divergence.ClosedLayer, call_divergence.ClosedLayer]:
         """The code of a finding in both ports."""
-        return beside.closed_layers(
+        return call_divergence.closed_layers(
             (self.base, self.other), self.states, self.partners, finding.layer, finding.call, self.free.plain,
             self.converter, self.keys, rows, tuple(self.behind.values()),
         )  # fmt: skip
@@ -214,8 +216,8 @@ class PortPair(ComparedPorts):
     def _diagnose(self, finding: ModelFinding) -> None:
         """Set the cause of a finding: options that differ, or what the search for ops finds."""
         ours, theirs = self.base.layers[finding.partner], self.other.layers[finding.layer]
-        options = differing(leaves.options_of(self.base, ours), leaves.options_of(self.other, theirs))
-        if finding.kind == LAYER and leaves.op_of(ours) is not leaves.op_of(theirs):
+        options = differing(layer_ops.options_of(self.base, ours), layer_ops.options_of(self.other, theirs))
+        if finding.kind == LAYER and layer_ops.op_of(ours) is not layer_ops.op_of(theirs):
             options = {CLASS: (ours.kind, theirs.kind), **options}
         if finding.kind == LAYER:
             options |= self._dtypes(finding)
@@ -228,7 +230,7 @@ class PortPair(ComparedPorts):
         ):
             self._undiagnosed(finding)
             return
-        op = leaves.op_of(ours) if finding.kind == LAYER else None
+        op = layer_ops.op_of(ours) if finding.kind == LAYER else None
         judged = self._judged_code(finding) if op is None else self._judged_op(finding, op)
         if judged is None and not finding.title:
             self._undiagnosed(finding)
@@ -252,7 +254,7 @@ class PortPair(ComparedPorts):
         goal = self.free.plain.load(self.keys[str(at)])
         try:
             closed = self._closed_layers(finding, None)[1]
-            text, is_cause = beside.spelled_out(
+            text, is_cause = call_divergence.spelled_out(
                 closed, str(at), goal, self.dtype, self.base.name, leave_out=not finding.explained
             )
         except (ModelError, ValueError, TypeError, KeyError):
@@ -310,7 +312,7 @@ class PortPair(ComparedPorts):
         """Judge a layer as a case of its op; a layer within its error bound there is no finding."""
         kernels = self._kernels(finding, op)
         folder = self.folder / "layers" / slug(finding.layer)
-        made = kernels and leaves.layer_case(
+        made = kernels and layer_ops.layer_case(
             kernels[0], self.case, self.free.plain, folder, gradients=self._differentiable and not finding.resized
         )
         if not kernels or made is None:
@@ -345,7 +347,7 @@ class PortPair(ComparedPorts):
         }
         if verified:
             finding.id, finding.explained = "layer-options", True
-            finding.title = leaves.words(verified, (self.base.name, self.other.name))
+            finding.title = layer_ops.words(verified, (self.base.name, self.other.name))
         elif not self._explained(finding, judged):
             self._undiagnosed(finding)
         return judged
@@ -366,7 +368,7 @@ class PortPair(ComparedPorts):
         finding.id, finding.title, finding.explained = causes[0].id, causes[0].title, causes[0].explained
         finding.evidence |= dict(causes[0].evidence)
         if finding.options:
-            finding.title += f" ({leaves.words(finding.options, (self.base.name, self.other.name))})"
+            finding.title += f" ({layer_ops.words(finding.options, (self.base.name, self.other.name))})"
         return True
 
     def _judged_code(self, finding: ModelFinding) -> Judged | None:
@@ -392,7 +394,9 @@ class PortPair(ComparedPorts):
         the cause; for one function the op's causes, which have names, are searched first."""
         folder = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")
         try:
-            texts, is_code = beside.diverging(*self._closed_layers(finding, rows), self.keys, self.dtype, folder)
+            texts, is_code = call_divergence.diverging(
+                *self._closed_layers(finding, rows), self.keys, self.dtype, folder
+            )
         except (ModelError, ValueError, TypeError, KeyError) as error:
             finding.evidence["unrecorded"] = str(error)
             return [], False
@@ -449,7 +453,7 @@ class PortPair(ComparedPorts):
         finding.evidence |= {"program": str(folder / "code.py"), "folder": str(folder)}
         if other:
             finding.id, finding.explained = "layer-options", True
-            finding.title = leaves.words(other, (self.base.name, self.other.name))
+            finding.title = layer_ops.words(other, (self.base.name, self.other.name))
         elif not self._explained(finding, judged):
             self._undiagnosed(finding)
         return judged
@@ -491,7 +495,7 @@ class PortPair(ComparedPorts):
                 layout = layout_of(port.spec.adapter, layer, tensor.name.rpartition(".")[2])
                 shapes[layout.name] = layout.shape(tensor.shape)
         try:
-            return leaves.params_of(op, leaves.options_of(port, layer), shapes)
+            return layer_ops.params_of(op, layer_ops.options_of(port, layer), shapes)
         except (TypeError, ValueError):
             return None
 
@@ -500,7 +504,7 @@ class PortPair(ComparedPorts):
     ) -> Mapping[str, tuple[Any, Any]]:
         """The options that differ, if with the other's class and values the reference gives the outputs that the other
         returned, and something that was `wrong`; nothing was where the shapes differ."""
-        op = leaves.op_of(self.other.layers[finding.layer])
+        op = layer_ops.op_of(self.other.layers[finding.layer])
         params = None if op is None else self._params(self.other, finding.layer, op)
         if op is None or params is None or (op.name, params) == (case.op, case.params) or not finding.options:
             return {}
@@ -532,7 +536,7 @@ class PortPair(ComparedPorts):
         elif finding.kind == CODE and "untraced" in finding.evidence and not looks:
             finding.title += f" (its code cannot be searched: {finding.evidence['untraced']})"
         if finding.options:
-            finding.title += f"; {leaves.words(finding.options, (self.base.name, self.other.name))}"
+            finding.title += f"; {layer_ops.words(finding.options, (self.base.name, self.other.name))}"
 
     def _values(self, finding: ModelFinding, at: Boundary) -> str:
         """The first values that differ, for integers."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from parity.engine.inputs import save_array
+from parity.models.layer_ops import Kernel
 from parity.models.layouts import inverse
-from parity.models.leaves import Kernel
 from parity.models.ports import Array
 
 CALLS: Mapping[str, Mapping[str, str]] = {

@@ -13,8 +13,8 @@ import numpy as np
 import yaml
 
 from parity.dumps.matching import Matching, TensorSummary, match
+from parity.models.layer_ops import op_of
 from parity.models.layouts import Layout, inverse, layout_of
-from parity.models.leaves import op_of
 from parity.models.ports import Array, RemotePort, TensorInfo
 from parity.models.worker.tape import Recorded, TensorTape
 

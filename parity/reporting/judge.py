@@ -24,8 +24,8 @@ from parity.judge.compare.verdict import Verdict
 from parity.reporting.kinds import report_of
 from parity.reporting.results.resume import stored
 from parity.reporting.results.rows import FAILING, PASSING, Results
-from parity.reporting.results.settle import settle_again
 from parity.reporting.results.store import KNOWN, RUN, STORE, SUMMARY, Store
+from parity.reporting.results.summary import settle_again
 
 ROWS = """
     SELECT rowid, case_id, dtype, tensor, actual, expected, verdict, culprit, suspect, rtol, atol, frontier, hidden

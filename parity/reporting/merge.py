@@ -29,7 +29,6 @@ from parity.reporting.results.rows import (
     RunRow,
     TrainingRow,
 )
-from parity.reporting.results.settle import settle_again
 from parity.reporting.results.store import (
     BACKENDS,
     BY_CELL,
@@ -43,6 +42,7 @@ from parity.reporting.results.store import (
     TRAININGS,
     Store,
 )
+from parity.reporting.results.summary import settle_again
 
 Rows = dict[str, list[Any]]
 """The rows of a case in one dtype, by table."""

@@ -23,9 +23,9 @@ from parity.config.plan import ORACLE
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, Envelope, error_ratio
 from parity.judge.compare.verdict import Verdict
 from parity.reporting.results.cells import CellResult, ratio_of
-from parity.reporting.results.kept import KeptError, backend_folders, kept_path, load
 from parity.reporting.results.results import as_number
 from parity.reporting.results.rows import BackendRow, BroughtRow, ComparisonRow, Results
+from parity.reporting.results.stored_tensors import KeptError, backend_folders, kept_path, load
 from parity.reporting.text.reasons import CaseRows
 from parity.repro import ReproError
 from parity.repro.part import CarefulRuns, Part

@@ -20,18 +20,18 @@ from parity.adapters.base import parts_of
 from parity.clients import Client, JudgedCase
 from parity.config.plan import ORACLE, CasePlan, Plan
 from parity.engine import Announced, EngineOptions, Event, Judging, TrainingAdvanced
-from parity.engine.asking import CaseQuestions
+from parity.engine.extra_cells import CaseQuestions
 from parity.engine.logs import RunLog
 from parity.engine.starting import replaceable
 from parity.engine.workers import Workers
 from parity.outcome import CellOutcome, Outcome
-from parity.reporting.results.kept import backend_folders
 from parity.reporting.results.rows import TrainingRow
+from parity.reporting.results.stored_tensors import backend_folders
 from parity.training.config.models import CLIPS, LOSSES, OPTIMIZERS
 from parity.training.cost import LONGDOUBLE, cost
 from parity.training.judge.judge import FirstRatios, TrainingJudge
 from parity.training.layers import LAYER_OPS
-from parity.training.lockstep.asking import ParticipantAsking
+from parity.training.lockstep.extra_ops import ParticipantAsking
 from parity.training.lockstep.session import (
     CHECKPOINT,
     WIDE,

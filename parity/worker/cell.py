@@ -18,7 +18,7 @@ from parity.adapters.bits import in_dtype, values_of
 from parity.adapters.strides import placed
 from parity.worker.arrays import read_array, to_arrays
 from parity.worker.buffer import write_arrays
-from parity.worker.interpreter import InterpreterGuard
+from parity.worker.health import InterpreterGuard
 from parity.worker.user_ops import UserOps, UserOpsError
 
 Message = Dict[str, Any]

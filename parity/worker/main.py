@@ -100,7 +100,7 @@ from typing import Any, Dict
 from parity.adapters import class_path, load_object
 from parity.adapters.base import Unsupported
 from parity.worker.cell import Backend, run_cell
-from parity.worker.interpreter import InterpreterGuard
+from parity.worker.health import InterpreterGuard
 from parity.worker.ranks import is_led, lead, reporting_location
 from parity.worker.user_ops import UserOps, UserOpsError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.foreseen import defined_names
+from parity.preflight import defined_names
 from tests.conftest import call, run_in, user_config
 
 CASES = [

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from parity.judge.compare.chunked import RunningMaxima
 from parity.judge.compare.metrics import Metrics, compare
-from parity.judge.compare.parts import RunningMaxima
 from parity.judge.compare.screen import screened
 from tests.conftest import call, parity_command
 

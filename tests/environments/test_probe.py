@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.environments import discover, look
+from parity.environments import discover, installed
 from parity.environments.pins import Pin
 from parity.environments.probe import ProbeError, contents_of, host_contents, identify
 
@@ -129,17 +129,17 @@ def test_a_framework_that_leaves_while_it_is_imported(package_on_path):
 
 
 def test_look_is_understood_by_the_oldest_python():
-    source = Path(look.__file__).read_text()
-    compile(source, "look.py", "exec")
+    source = Path(installed.__file__).read_text()
+    compile(source, "installed.py", "exec")
     code = "import ast, sys; ast.parse(sys.stdin.read(), feature_version=(3, 8))"
     subprocess.run([PYTHON, "-c", code], input=source, text=True, check=True)
 
 
 def test_look_answers_in_one_line():
     question = json.dumps({"modules": ["numpy"], "distributions": ["numpy"], "imports": []})
-    process = subprocess.run([PYTHON, look.__file__, question], capture_output=True, text=True, check=True)
+    process = subprocess.run([PYTHON, installed.__file__, question], capture_output=True, text=True, check=True)
     assert process.stderr == ""
-    assert process.stdout.strip().startswith(look.ANSWER)
+    assert process.stdout.strip().startswith(installed.ANSWER)
 
 
 # --- finding a Python of a given release

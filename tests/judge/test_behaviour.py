@@ -14,8 +14,8 @@ from parity.diagnoses import DIAGNOSES
 from parity.judge.bound.envelope import ERROR_BOUND, envelopes
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.cell import consult_oracle
-from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.behaviour import BEHAVIOURS, Evidence, behaviours
+from parity.judge.diagnose.kernel import Kernel
 from tests.judge.judging import Tensors, drawn, planned
 from tests.judge.test_reduction import CASES
 

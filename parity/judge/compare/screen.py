@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.judge.compare import metrics
+from parity.judge.compare.chunked import LOWEST, PIECE, RunningMaxima
 from parity.judge.compare.metrics import Metrics
-from parity.judge.compare.parts import LOWEST, PIECE, RunningMaxima
 from parity.judge.compare.workspace import run_blocks, workspace
 
 Array = NDArray[Any]

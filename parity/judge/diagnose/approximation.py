@@ -27,7 +27,7 @@ from parity.cases.repeats import repeats
 from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array
-from parity.judge.diagnose.asking import Kernel
+from parity.judge.diagnose.kernel import Kernel
 from parity.judge.diagnose.probes import KEEPS_ALL, generic, within
 
 APPROXIMATED = "approximated-function"

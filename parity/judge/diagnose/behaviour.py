@@ -18,9 +18,9 @@ from parity.cases.dtypes import as_dtype
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import WORK, Array, size
-from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.evaluator import Observed
 from parity.judge.diagnose.growth import resized
+from parity.judge.diagnose.kernel import Kernel
 from parity.judge.diagnose.probes import generic
 from parity.judge.diagnose.reduction import Dim, shapes_of, sizes_of
 

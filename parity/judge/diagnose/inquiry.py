@@ -20,15 +20,15 @@ from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, Array, size
 from parity.judge.diagnose.approximation import APPROXIMATED, approximated
-from parity.judge.diagnose.asking import Kernel
 from parity.judge.diagnose.behaviour import BY_ROW, behaviours, relative_error
 from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.edits import Match, WorkBudget, edit_causes, fitted_causes
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation, predicted, together, unaltered
 from parity.judge.diagnose.growth import growing, resized
+from parity.judge.diagnose.kernel import Kernel
 from parity.judge.diagnose.locality import wrong_elements
-from parity.judge.diagnose.milder import lost, milder_inputs
+from parity.judge.diagnose.milder_inputs import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic, varied
 from parity.judge.diagnose.proposals import absent, proposals, recounted
 from parity.judge.diagnose.reduction import reduced

@@ -16,6 +16,7 @@ from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import steps
+from parity.models.call_traces import NEAR, ROUGHLY
 from parity.models.decode.parts import NO_PART, PassComparison, View
 from parity.models.decode.port import Decoder, DecodeResult
 from parity.models.decode.spec import DecodeSpec
@@ -24,7 +25,6 @@ from parity.models.decode.ways import FULL, WAYS, WORDS, DecodeCall, DecodeWay, 
 from parity.models.findings import CODE, Boundary
 from parity.models.measure import RUNS, TRUTH, ReferenceRuns
 from parity.models.ports import ModelError
-from parity.models.trails import NEAR, ROUGHLY
 from parity.models.worker.tape import Recorded
 from parity.outcome import Outcome
 from parity.reporting.text.words import few, number

@@ -12,9 +12,9 @@ from itertools import product
 
 import numpy as np
 
+from parity.models.call_traces import NEAR, CallStep, Trail, joined, same, same_in_order
 from parity.models.decode.ways import DecodeCall
 from parity.models.ports import Array
-from parity.models.trails import NEAR, CallStep, Trail, joined, same, same_in_order
 from parity.reporting.text.words import number
 
 FORMATS: Mapping[str, Callable[[Array], Array]] = {

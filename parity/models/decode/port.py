@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from parity.models.call_traces import Trail
 from parity.models.decode.spec import DecodeSpec
 from parity.models.decode.ways import DecodeCall, Tokens
 from parity.models.ports import RemotePort
-from parity.models.trails import Trail
 from parity.models.worker.tape import Recorded
 
 

@@ -32,9 +32,9 @@ from parity.reporting.plots.tensors import (
     mismatch_map,
     thinned,
 )
-from parity.reporting.results.kept import backend_folders, kept_path, load
 from parity.reporting.results.results import read_results
 from parity.reporting.results.rows import CaseRow, ComparisonRow, Results
+from parity.reporting.results.stored_tensors import backend_folders, kept_path, load
 from parity.reporting.text.reasons import worst_first
 from parity.reporting.text.words import columns_used, digits_of, factor, few, number
 

@@ -13,11 +13,11 @@ from markupsafe import Markup
 
 from parity.reporting.console.run import left_out, lineup
 from parity.reporting.html import summary
+from parity.reporting.html.detail import Detail, Space
 from parity.reporting.html.every_cell import every_cell
 from parity.reporting.html.figures import status_bar
 from parity.reporting.html.findings import FindingRenderer, case_anchors, glossary
 from parity.reporting.html.fingerprints import fingerprints as read_fingerprints
-from parity.reporting.html.space import Detail, Space
 from parity.reporting.html.table import filters, table_rows
 from parity.reporting.html.templates import n_bytes, rendered, source
 from parity.reporting.html.tolerances import tolerances

@@ -20,8 +20,8 @@ from parity.reporting.plots.tensors import (
     mismatch_map,
 )
 from parity.reporting.results.cells import CellResult
-from parity.reporting.results.kept import KeptError, backend_folders, kept_path, load
 from parity.reporting.results.rows import CaseRow, Results
+from parity.reporting.results.stored_tensors import KeptError, backend_folders, kept_path, load
 
 MAX_BACKENDS = 6
 

@@ -15,9 +15,9 @@ from parity.config.plan import ORACLE, CasePlan, WrittenAt
 from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.judge.case import CaseJudge
 from parity.judge.compare.cell import consult_oracle
-from parity.judge.diagnose.asking import Ask
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.diagnose.kernel import Ask
 from parity.outcome import Array, CellOutcome, Outcome, Output
 from parity.training.judge.oracle import StepOracle
 from parity.training.model import Pass, counted, unprefixed

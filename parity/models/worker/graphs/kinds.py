@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
-from parity.models.worker.graphs.graph import GraphNode
+from parity.models.worker.graphs.onnx_graph import GraphNode
 
 Options = Dict[str, Any]
 Values = Mapping[str, Any]

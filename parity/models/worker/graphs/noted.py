@@ -9,7 +9,7 @@ import numpy as np
 
 from parity.models.worker.calls import INFIX, PART, PREFIX, SIGN, WHOLE, number
 from parity.models.worker.crossing import IN
-from parity.models.worker.graphs.graph import GraphNode, attribute
+from parity.models.worker.graphs.onnx_graph import GraphNode, attribute
 from parity.models.worker.graphs.pieces import Pieces, Route
 from parity.models.worker.tape import TensorTape
 from parity.models.worker.trace import UntracedError, ValueTable

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from parity.models.worker.crossing import IN, OUT, key
-from parity.models.worker.graphs.graph import Graph, GraphNode
+from parity.models.worker.graphs.onnx_graph import Graph, GraphNode
 
 BYTES_AT_ONCE = 256 << 20
 CallPath = Tuple[Tuple[str, int], ...]

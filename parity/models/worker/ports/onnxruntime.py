@@ -9,9 +9,9 @@ from typing import Any, Callable, ClassVar, Collection, Dict, Iterator, List, Ma
 import numpy as np
 
 from parity.models.worker.crossing import OUT, Crossing, key
-from parity.models.worker.graphs.graph import Graph, GraphNode, GraphParameter
 from parity.models.worker.graphs.kinds import kind_of
 from parity.models.worker.graphs.noted import NodeCalls
+from parity.models.worker.graphs.onnx_graph import Graph, GraphNode, GraphParameter
 from parity.models.worker.graphs.pieces import GraphWalk, Pieces, Route
 from parity.models.worker.ports.base import ClosedCall, ModelTensor, Port, PortError
 from parity.models.worker.tape import TensorTape

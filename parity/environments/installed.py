@@ -17,7 +17,7 @@ from typing import Any
 ANSWER = "parity-look:"
 
 
-def look(modules: list[str], distributions: list[str]) -> dict[str, Any]:
+def contents(modules: list[str], distributions: list[str]) -> dict[str, Any]:
     """The Python version, the `modules` that are missing, and the versions of the installed `distributions`."""
     return {
         "python": "{}.{}.{}".format(*sys.version_info[:3]),
@@ -48,7 +48,7 @@ def _main() -> None:
     question = json.loads(sys.argv[1])
     for name in question["imports"]:
         __import__(name)
-    answer = look(question["modules"], question["distributions"])
+    answer = contents(question["modules"], question["distributions"])
     sys.stdout.write("\n" + ANSWER + json.dumps(answer) + "\n")
     sys.stdout.flush()
     os._exit(0)  # a framework may abort while its threads end

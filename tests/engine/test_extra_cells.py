@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from parity.config import Overrides, load_plan
-from parity.engine import CasePrepared, CellFinished, EngineOptions, asking, engine, execute
+from parity.engine import CasePrepared, CellFinished, EngineOptions, engine, execute, extra_cells
 from parity.engine.cells import CellQuestion, CellQueue, CellRequest
 from parity.judge.diagnose.behaviour import behaviours
 from tests.conftest import FAKES, ROOT, Finished, parity_command, user_config
@@ -39,7 +39,7 @@ def fake(name: str) -> Path:
 
 
 def run(
-    tmp_path: Path, ops: Path, ask: Callable[[asking.CaseQuestions], None], *, backends=("numpy",), **options
+    tmp_path: Path, ops: Path, ask: Callable[[extra_cells.CaseQuestions], None], *, backends=("numpy",), **options
 ) -> Counter[tuple[str, str, str, str]]:
     """Run the sweep, with `ask` called when the first case is finished; how often each cell had which outcome."""
     (tmp_path / "config.yaml").write_text(user_config(ops, cases=[SWEEP], backends=backends))
@@ -142,7 +142,7 @@ def test_a_cell_that_nobody_can_be_asked_is_an_error(tmp_path):
 
 
 def test_there_is_a_budget(tmp_path, monkeypatch):
-    monkeypatch.setattr(asking, "MAX_QUESTIONS", 3)
+    monkeypatch.setattr(extra_cells, "MAX_QUESTIONS", 3)
     answers = []
 
     def ask(question):
@@ -154,7 +154,7 @@ def test_there_is_a_budget(tmp_path, monkeypatch):
 
 
 def test_a_slow_op_is_asked_less_often(tmp_path, monkeypatch):
-    monkeypatch.setattr(asking, "MAX_SECONDS", 1e-9)
+    monkeypatch.setattr(extra_cells, "MAX_SECONDS", 1e-9)
     answers = []
     run(
         tmp_path,
@@ -165,12 +165,12 @@ def test_a_slow_op_is_asked_less_often(tmp_path, monkeypatch):
 
 
 def test_a_backend_that_is_lost_too_often_is_asked_no_more_in_any_case(tmp_path, monkeypatch):
-    monkeypatch.setattr(asking, "MAX_LOST", 1)
+    monkeypatch.setattr(extra_cells, "MAX_LOST", 1)
     answers = []
 
     def ask(question):
         question("mine", ASKED, "float32", INPUTS)
-        answers.append(asking.CaseQuestions(question._asking)("mine", OTHER, "float32", drawn(OTHER)))
+        answers.append(extra_cells.CaseQuestions(question._asking)("mine", OTHER, "float32", drawn(OTHER)))
 
     run(tmp_path, fake("segfault"), ask)
     assert answers == [None]
@@ -269,7 +269,7 @@ def test_a_backend_that_cannot_start_again_lets_nobody_wait(tmp_path):
 
     def ask(question):
         for _ in range(4):
-            fresh = asking.CaseQuestions(question._asking)
+            fresh = extra_cells.CaseQuestions(question._asking)
             answers.append(fresh("mine", ASKED, "float32", INPUTS))
 
     outcomes = run(tmp_path, path, ask)

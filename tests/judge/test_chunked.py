@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from parity.judge.compare import parts
+from parity.judge.compare import chunked
+from parity.judge.compare.chunked import RunningMaxima, compare_parts
 from parity.judge.compare.metrics import Metrics, compare
-from parity.judge.compare.parts import RunningMaxima, compare_parts
 from parity.judge.compare.screen import screened
 from tests.judge.test_compiled import ACTUAL, ATOLS, DRAWS, DTYPES, TOLERANCES, Array
 
@@ -23,10 +23,10 @@ SUMS = ("rmse", "expected_rms", "cosine")
 
 @pytest.fixture(autouse=True)
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(parts, "PIECE", SHORT)
-    parts.zeros.cache_clear()
+    monkeypatch.setattr(chunked, "PIECE", SHORT)
+    chunked.zeros.cache_clear()
     yield
-    parts.zeros.cache_clear()
+    chunked.zeros.cache_clear()
 
 
 def in_parts(actual: Array, expected: Array, length: int) -> Iterator[tuple[Array, Array]]:
@@ -36,7 +36,7 @@ def in_parts(actual: Array, expected: Array, length: int) -> Iterator[tuple[Arra
 
 def below(points: Any, frontier: Any) -> bool:
     """Whether no point is above a frontier, but for rounding."""
-    (e, d), (places, heights) = (np.array([(0.0, 0.0), *parts.concave(each)]).T for each in (points, frontier))
+    (e, d), (places, heights) = (np.array([(0.0, 0.0), *chunked.concave(each)]).T for each in (points, frontier))
     return bool((d <= np.interp(e, places, heights) * (1 + 1e-13)).all())
 
 
@@ -121,8 +121,8 @@ def test_few_elements_are_measured_in_float64(monkeypatch: pytest.MonkeyPatch) -
     actual = np.nextafter(expected, np.float32(np.inf))
     actual[5000] += 1
     sizes: list[int] = []
-    block = parts.metrics._block
-    monkeypatch.setattr(parts.metrics, "_block", lambda a, *others: (sizes.append(a.size), block(a, *others))[1])
+    block = chunked.metrics._block
+    monkeypatch.setattr(chunked.metrics, "_block", lambda a, *others: (sizes.append(a.size), block(a, *others))[1])
     known = screened([(actual, expected)], actual.shape, 1.3e-6, 1e-5)
     assert isinstance(known, RunningMaxima)
     sizes.clear()

@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from parity.reporting.results.kept import KeptError, backend_folders, kept_path, load
+from parity.reporting.results.stored_tensors import KeptError, backend_folders, kept_path, load
 
 
 def header(shape: str) -> bytes:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from parity.models.trails import CallStep, Trail, TrailComparison, same, same_in_order
+from parity.models.call_traces import CallStep, Trail, TrailComparison, same, same_in_order
 from parity.models.worker.calls import PART, WHOLE, CallRecorder
 from parity.models.worker.intercept import Interception
 from tests.conftest import call

@@ -1,4 +1,4 @@
-"""The calls of a layer's code in two ports, given the same tensors: where they diverge (`trails.py`)."""
+"""The calls of a layer's code in two ports, given the same tensors: where they diverge (`call_traces.py`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from parity.models import steps
+from parity.models.call_traces import NEAR, ROUGHLY, Trail, TrailComparison, same
 from parity.models.code import Cut, children_of, given_to, inverted, own_inputs, placed
 from parity.models.findings import Boundary
 from parity.models.measure import TRUTH
 from parity.models.orders import AxesConverter
 from parity.models.ports import Array, ModelError, RemotePort
-from parity.models.trails import NEAR, ROUGHLY, Trail, TrailComparison, same
 from parity.models.worker.calls import WHOLE
 from parity.models.worker.tape import Recorded
 

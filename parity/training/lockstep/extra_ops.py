@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parity.config.plan import CasePlan
-from parity.engine.asking import Asking, stored
 from parity.engine.cells import CellQuestion
+from parity.engine.extra_cells import Asking, stored
 from parity.outcome import Arrays, CellOutcome
 from parity.training.lockstep.participant import Participant
 
