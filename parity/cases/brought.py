@@ -33,10 +33,10 @@ from parity.cases.program import Traced, leaves, trace
 MODULE = "parity_reference"
 TYPES: Mapping[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
 ANY = bool | int | float | str | tuple[int | float, ...]
-"""The type of a param that has neither an annotation nor a default."""
+"""The type of a param if neither its annotation nor its default shows it."""
 NUMBERS = tuple[int | float, ...]
 SAMPLE = 0.75
-"""The value of all inputs while shapes are inferred."""
+"""The value of all floating-point inputs while shapes are inferred."""
 NUMPY = ModuleType("numpy")
 """NumPy for a reference: autograd's functions, and what autograd lacks."""
 

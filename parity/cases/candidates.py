@@ -88,7 +88,7 @@ APPROXIMABLE: Mapping[str, int] = {
     **dict.fromkeys(("arctan", "sinh", "cosh", "reciprocal"), 0),
     **dict.fromkeys(("divide", "true_divide"), 1),
 }
-"""Functions that kernels approximate, with the operand that is approximated; the other operands are numbers."""
+"""Functions that kernels approximate, with the operand that the approximation depends on; the others are numbers."""
 MOVABLE = ARITHMETIC | UNARY | {"maximum", "minimum"}
 CHAIN = 3
 """An operation is tried after this many of the steps that read its result, and at every later value with a name."""
@@ -181,7 +181,7 @@ def between(program: Program, name: str) -> set[int]:
 def group_edits(
     program: Program, table: ProgramValues, groups: Collection[list[int]], reach: Collection[int]
 ) -> Iterator[Edit]:
-    """The edits of all steps of a kind together, and of all steps at one line of the source, if any is in `reach`."""
+    """The edits of all steps of a kind together, and of all steps from one call in the source, if any is in `reach`."""
     known, sites = {*map(tuple, groups), *table.same.values()}, by_site(program).values()
     same_site = {position: positions for positions in sites for position in positions}
     kinds: tuple[tuple[Iterable[list[int]], Collection[str]], ...] = (
@@ -206,15 +206,15 @@ def at_all(edit: Edit, positions: Sequence[int], same_site: Mapping[int, Sequenc
 
 
 WHOLESALE = ("rounded", ACCUMULATED, "function", "number", "constant")
-"""Edits that a kernel with loops makes in all steps of a kind, not only at one line of the source."""
+"""Edits that a kernel with loops makes in all steps of a kind, not only in those from one call in the source."""
 
 
 EVERYWHERE = ("kept", "exchanged", "function", "number", "through", "index", "replaced")
-"""Edits that a kernel makes at one line of its source, for each axis or each corner with its own numbers."""
+"""Edits that a kernel makes in one call of its source, for each axis or each corner with its own numbers."""
 
 
 def by_site(program: Program) -> dict[Any, list[int]]:
-    """The positions of the steps at each line of the reference's source, or of their gradients."""
+    """The positions of the steps from each call in the reference's source, or of their gradients."""
     sites = {step.index: step.site for step in program.steps}
     return grouped(program, {p: (s.site, sites.get(s.of, s.of)) for p, s in enumerate(program.steps)})
 
@@ -426,7 +426,7 @@ class ProgramValues:
                 yield key
 
     def later(self, position: int) -> list[int]:
-        """The positions of the steps that depend on a step: those within a few reads, and the named ones."""
+        """The positions of the steps that depend on a step: the first `CHAIN` of them, the named ones and outputs."""
         reached, chain, positions = {self.program.steps[position].index}, 0, []
         outputs = set(self.program.outputs.values())
         for later in range(position + 1, len(self.program.steps)):

@@ -156,7 +156,7 @@ def indexed(index: Any) -> str:
 
 
 def short(number: float) -> str:
-    """A number in six digits if they are exact, else in ten, which identify a float32."""
+    """A number in six digits if they are exact, else in ten, which distinguish it from its rounding to float32."""
     return f"{number:g}" if float(f"{number:g}") == number else f"{number:.10g}"
 
 

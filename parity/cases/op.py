@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from parity.cases.draw import Draw, Shape
 
 GRADIENT = "grad."
-"""Begins the name of a gradient: `grad.x`, and of an output `grad.y`."""
+"""The prefix of a gradient's name: `grad.x` of an input, `grad.y` of an output (a grad_output)."""
 
 
 class CaseError(ValueError):
@@ -155,15 +155,15 @@ class Op:
     determines shapes and is not passed to backends. `infer_shapes(params, given)` takes the shapes in the config and
     returns all of them, or raises CaseError. `reference(tensors, params, **options)` is the op in a few lines of NumPy:
     `tensors` maps input names to arrays (lists for listed inputs), the result maps output names to arrays.
-    `grad_outputs` names the outputs with a gradient. `variants(params, shapes)` are what a kernel may compute instead;
-    `fits` are the numbers that can be fitted. `terms` are options under which nothing cancels in a gradient, and
-    `gradient_scale(op, params, tensors, gradients)` is the size of these terms by tensor: a scale for gradients whose
-    exact value is zero. `careful` are options for algorithms as accurate as the reference's; `forms` are options for
-    other formulas, such as a kernel's hand-written backward pass, within a careful implementation's error. `statistics`
-    says how an output implies the kernel's mean and variance. `remarks(op, params, tensors)` are the blind spots of a
-    case's inputs, a sentence each. `rounded_together` are inputs that a kernel may read in a lower precision together.
-    An `exact` op rounds nothing, so a careful implementation makes no error, however near inputs are to a tie.
-    `indexes` are outputs of integers that point into an input along the param `dim`, by that input's name: another
+    `grad_outputs` names the outputs with a grad_output. `variants(params, shapes)` are what a kernel may compute
+    instead; `fits` are the numbers that can be fitted. `terms` are options under which nothing cancels in a gradient,
+    and `gradient_scale(op, params, tensors, gradients)` is the size of these terms by tensor: a scale for gradients
+    whose exact value is zero. `careful` are options for algorithms as accurate as the reference's; `forms` are options
+    for other formulas, such as a kernel's hand-written backward pass, within a careful implementation's error.
+    `statistics` says how an output implies the kernel's mean and variance. `remarks(op, params, tensors)` are the blind
+    spots of a case's inputs, a sentence each. `rounded_together` are inputs that a kernel may read in a lower precision
+    together. An `exact` op rounds nothing, so a careful implementation makes no error, however near inputs are to a
+    tie. `indexes` are outputs of integers that point into an input along the param `dim`, by that input's name: another
     index of an equal value is right, too.
     """
 

@@ -102,7 +102,7 @@ def single(value: Any) -> Any:
 
 
 def differing(options: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The options of both that have different values; numbers are equal up to rounding."""
+    """The options of both that have different values; numbers that differ by rounding only count as equal."""
     shared = [name for name in options if name in others]
     return {name: (options[name], others[name]) for name in shared if not alike(options[name], others[name])}
 

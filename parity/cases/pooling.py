@@ -219,13 +219,13 @@ def adaptive_windows(n: int, m: int, bounds: str = "") -> tuple[NDArray[np.intp]
     The `bounds` may be those of windows of `equal` length (as a pool with one kernel and stride has), the same with the
     rest `cut` off, or those of windows that lie `apart`: each ends where the next begins.
     """
-    numbers = np.arange(m)
-    starts, ends = numbers * n // m, -(-(numbers + 1) * n // m)
+    windows = np.arange(m)
+    starts, ends = windows * n // m, -(-(windows + 1) * n // m)
     if bounds in ("equal", "cut"):
-        starts = numbers * (n // m)
+        starts = windows * (n // m)
         ends = starts + (n - starts[-1] if bounds == "equal" else n // m)
     elif bounds == "apart":
-        ends = (numbers + 1) * n // m
+        ends = (windows + 1) * n // m
     index = starts[:, None] + np.arange(int((ends - starts).max()))
     return np.minimum(index, n - 1), index < ends[:, None]
 

@@ -51,8 +51,8 @@ class Step:
     sequences of them.
 
     `label` is the name of the result in the reference's source, "" if it has none; `backward`: the step belongs to the
-    gradients. `site` is equal for calls from one line of the source, as in a loop; in the backward pass it follows the
-    number `of` the value whose gradient it comes from (-1: none).
+    gradients. `site` is equal for the runs of one call in the source, as in a loop; `of` is the number of the value
+    whose gradient a step of the backward pass comes from (-1: none).
     """
 
     index: int
@@ -417,8 +417,8 @@ AUTOGRAD = backward_pass.__code__.co_filename
 
 
 def call_site() -> int:
-    """Equal for calls of `record` from one line of the source through the same callers, however many gradients autograd
-    computes together."""
+    """Equal for calls of `record` from one instruction of the source through the same callers, however many gradients
+    autograd computes together."""
     frames, frame = [], sys._getframe(2)
     while frame.f_back is not None and frame.f_code is not trace.__code__:
         if frame.f_code.co_filename != AUTOGRAD:

@@ -1,4 +1,4 @@
-"""The steps of a recurrence that a program unrolls: those that come from one line of the reference's source, once a
+"""The steps of a recurrence that a program unrolls: those that come from one call in the reference's source, once a
 turn."""
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Repeats = Mapping[int, tuple[int, ...]]
 
 
 def repeats(program: Program) -> Repeats:
-    """The steps that a program repeats, if most turns depend on the turn before: other loops, as over the tensors of a
-    list or the corners of a cell, may be wrong in one turn only.
+    """The steps that a program repeats, if at least half of them depend on the same step of the turn before: other
+    loops, as over the tensors of a list or the corners of a cell, may be wrong in one turn only.
 
-    A line that is called several times in a turn, as for each gate of a layer, counts as several steps: the number of
-    turns is how often most lines are called. A step of the backward pass belongs to the step whose gradient it comes
-    from.
+    A call in the source that runs several times in a turn, as for each gate of a layer, counts as several steps: the
+    number of turns is how often most calls run. A step of the backward pass belongs to the step whose gradient it
+    comes from.
     """
     forward = grouped(program, {p: s.site for p, s in enumerate(program.steps) if not s.backward})
     counts = Counter(len(positions) for positions in forward.values() if len(positions) >= LEAST_TURNS)
@@ -74,6 +74,6 @@ def follows(program: Program, first: int, second: int) -> bool:
 def in_all_turns(program: Program, names: Collection[str] | None = None) -> Program:
     """The program with the names of a loop's last turn in all turns, and without those that are not in `names`."""
     labels, same = [step.label for step in program.steps], repeats(program)
-    last = [labels[same[position][-1]] if position in same else label for position, label in enumerate(labels)]
-    kept = [label if names is None or label in names else "" for label in last]
+    named = [labels[same[position][-1]] if position in same else label for position, label in enumerate(labels)]
+    kept = [label if names is None or label in names else "" for label in named]
     return replace(program, steps=tuple(replace(s, label=name) for s, name in zip(program.steps, kept, strict=True)))

@@ -17,7 +17,7 @@ from parity.cases.oracle import evaluate
 from parity.cases.program import by_hand
 
 USUAL_EPS = 1e-6
-"""Numbers that kernels add to avoid a division by 0."""
+"""A number that kernels add to avoid a division by 0."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def require_axis(dim: int, shape: Shape) -> int:
 
 
 def other_axes(dim: int, shape: Shape) -> Iterator[int]:
-    """The other axes; those of length 1 reveal nothing if `dim` has length 1 too."""
+    """The other axes, without those that reveal nothing: both have length 1."""
     return (axis for axis in range(len(shape)) if axis != dim % len(shape) and max(shape[axis], shape[dim]) > 1)
 
 

@@ -67,8 +67,8 @@ def parse_known(node: Node, report: Problems, backends: Sequence[str] = ()) -> K
     if entry is None:
         return None
     if backends and entry.backend is not None and entry.backend not in backends:
-        named = node.mapping["backend"]
-        report.add(named, f'there is no backend "{entry.backend}"', allowed=backends, near=entry.backend)
+        backend = node.mapping["backend"]
+        report.add(backend, f'there is no backend "{entry.backend}"', allowed=backends, near=entry.backend)
     for key in MEASURED:
         if entry.outcome is not None and getattr(entry, key) is not None:
             report.add(node.mapping[key], f"{key} describes a difference; it cannot be combined with outcome")

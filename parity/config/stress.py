@@ -21,7 +21,7 @@ SIZES = (0, 1, 31, 33, 63, 65, 127, 129)
 LAST = (1023, 1025)
 """The same for the last axis, whose elements a block of 1,024 threads reduces."""
 MOST = 1 << 18
-"""Elements of a tensor; larger cases are left out."""
+"""The most elements of a tensor; a case with a larger one is left out."""
 
 VALUES: Mapping[str, Callable[[TensorPlan], TensorPlan]] = {
     "far": lambda x: replace(x, offset=1e4),

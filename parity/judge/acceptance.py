@@ -35,7 +35,7 @@ from parity.judge.known import (
 )
 
 HEADROOM = 2.0
-"""The room for an accepted error: on another machine, the worst element may be another one."""
+"""The factor by which an accepted error may grow: on another machine, the worst element may be another one."""
 SPREAD = 10.0
 """If error ratios differ by more, one limit would not limit the smaller ones: float64 is often 1e9 above float32."""
 UNDECIDED = "not-identifiable"

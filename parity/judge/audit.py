@@ -232,7 +232,7 @@ def indistinguishable(
 
 
 def confused(evaluator: Evaluator, one: Effect | None, other: Effect | None) -> bool:
-    """Whether a dtype fails to distinguish two mistakes; a dtype in which one is impossible does not count."""
+    """Whether a dtype fails to distinguish two mistakes; one that is impossible in it has no effect there."""
     if one is None or other is None:
         there = one or other
         return there is None or not there.seen

@@ -110,7 +110,7 @@ class Cell:
 
     @property
     def envelopes(self) -> Mapping[str, Envelope]:
-        """The envelope of every tensor; exactly zero gradients are joined with the size of the cancelling terms."""
+        """The envelope of every tensor, with the size of the cancelling terms where a gradient is exactly zero."""
         return {name: self.envelope(name) for name in self.oracle}
 
     def envelope(self, tensor: str) -> Envelope:
@@ -400,7 +400,7 @@ class CaseJudge:
     def _with_rows(
         self, kernel: Kernel, cell: Cell, outcome: CellOutcome
     ) -> Iterator[tuple[DifferingRow, CellOutcome]]:
-        """Each row that the kernel computes differently alone, and the outcome with that row's result alone."""
+        """Each row that the kernel computes differently alone, and the outcome with the row as computed alone."""
         given = {name: values for name, values in cell.observed(outcome.backend).items() if values is not None}
         bound = bound_of(cell.envelopes)
         for row in rows_apart(kernel, self.case, cell.dtype, self._inputs, given, self.oracle, bound):

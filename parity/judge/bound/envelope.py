@@ -51,8 +51,8 @@ SMALLEST = 2.0**-126
 """Errors below the smallest normal float32 number, which kernels may flush to zero, do not count as a group's scale."""
 
 WORK = {"bfloat16": np.float64, "float16": np.float64, "float32": np.float64, "float64": np.longdouble}
-"""The dtype in which errors of a dtype are computed: its own unit roundoff does not matter. An oracle in float64 alone
-(`consult_oracle`) is compared in float64."""
+"""The dtype in which errors of a dtype are computed, so wide that its own unit roundoff does not matter. An oracle in
+float64 alone (`consult_oracle`) is compared in float64."""
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

@@ -747,7 +747,7 @@ CONVENTIONS = (
     ),
     Entry(
         id="padding-order",
-        title="padding sizes are applied to the wrong ends of axes",
+        title="padding sizes are applied to the wrong axes or ends",
         what=(
             "A list of sizes begins with the last axis in one convention and with the first in another, and the size "
             "before an axis is exchanged with that after it."

@@ -123,7 +123,7 @@ def compare_parts(
 
 
 def same(actual: Array, expected: Array) -> metrics._Partial | None:
-    """The metrics of a part with equal bits, in one pass; None if the bits differ or a number is not finite."""
+    """The metrics of a part with equal bits, without differences; None if the bits differ, or a sum is not usable."""
     if actual.dtype != expected.dtype or actual.dtype not in (np.float32, np.float64) or not actual.size:
         return None
     x, y = (array.view(f"u{array.itemsize}") for array in (actual, expected))

@@ -40,7 +40,7 @@ SMALL = 0.02
 FITS, HOLDS = 0.15, 0.25
 """The largest part of the error that a spline may leave: in all elements, and in those it was not fitted to."""
 STEP, RESOLVED = 1e-6, 1e-5
-"""The change whose effect is measured; smaller effects, as a part of the largest, count as none."""
+"""The change whose effect is measured, and the part of the largest effect below which an effect counts as none."""
 MOST_WORK = 60_000
 """The most steps that are computed for one spline."""
 MOST_TRIED = 12

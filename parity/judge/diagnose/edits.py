@@ -24,8 +24,7 @@ from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.fits import newton
 
 MAX_ELEMENTS = 1 << 14
-"""The most input elements, of the inputs that wrong tensors depend on: thousands of edits of larger ones take
-minutes."""
+"""The most elements of the inputs that wrong tensors depend on: thousands of edits of larger inputs take minutes."""
 MAX_KEPT = 24
 MAX_TARGETS = 2
 OF_A_PART = ("without one", "without tail")
@@ -41,7 +40,7 @@ LIMITS = ("floor", "cap")
 QUANTILES = (0.02, 0.1, 0.25, 0.4, 0.6, 0.75, 0.9, 0.98)
 """Starts of the search for a limit, as quantiles of the limited values: a limit outside of them changes nothing."""
 FEW_CHARACTERS = 150
-"""If the shortest edit of the backward pass is longer, values without a gradient are tried too."""
+"""If no edit explains all wrong tensors in so few characters, values without a gradient are tried too."""
 PER_CHARACTER = 1e-3
 """Among forms that explain equally much, the one with the shorter expression comes first."""
 BELIEF = 0.3
@@ -68,8 +67,8 @@ class WorkBudget:
     def spent_on(
         self, edits: Iterable[Edit], trial: Trial, n_steps: int, right: frozenset[int] = frozenset()
     ) -> Iterator[Edit]:
-        """The edits, as long as their work is at most `most` and the budget lasts. If about `n_steps` steps may be too
-        many, edits of steps that no `right` tensor depends on come first, then the simplest."""
+        """The edits, as long as their work is at most `most` and the budget lasts. If about `n_steps` steps for each
+        may be too many, edits of steps that no `right` tensor depends on come first, then the simplest."""
         listed, start = list(edits), trial.work
         if len(listed) * n_steps > self.most:
             listed.sort(key=lambda e: (e.kind in OF_ANY_SIZE, not right.isdisjoint(e.positions), e.cost))
@@ -109,7 +108,7 @@ class Match:
 
     @property
     def cost(self) -> float:
-        """The weight of the edit. An overflow that explains NaN is no coincidence, although the zeros it leaves are
+        """The cost of the edit. An overflow that explains a tensor is no coincidence, although the zeros it leaves are
         easy to explain."""
         return self.edit.cost - (OVERFLOW if self.overflows else 0.0)
 

@@ -98,7 +98,7 @@ class KernelExplanation:
         return together(self.causes)
 
     def expression(self, cause: Cause) -> str:
-        """The expression that one of the causes changes, given those before it; "" if it is none of them."""
+        """The expression that one of the causes changes, given those before it; "" if it changes none."""
         before = [c for c in self.causes[: self.causes.index(cause)] if c.only == cause.only]
         return expression_of(self.evaluator, cause, together(before))
 
@@ -115,7 +115,8 @@ class KernelExplanation:
         return None if prediction is None else self._merged(cause, concerned(prediction, cause.only))
 
     def _merged(self, cause: Cause, prediction: Prediction) -> KernelExplanation:
-        """Removes from `prediction` the tensors whose remaining error does not shrink."""
+        """The explanation with `cause`, which takes from `prediction` the tensors that it explains; also those that get
+        not much worse, if another cause may be missing."""
         taken, left, exceptions = dict(self.prediction), dict(self.left), self.exceptions
         comparable = {name: predicted for name, predicted in prediction.items() if name in self.left}
         for name, predicted in comparable.items():

@@ -59,7 +59,7 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
 
 
 NARROWED = {"narrow-accumulation": "running totals", "reduced-precision": "steps"}
-"""The dtype's role where a behaviour shows lost digits."""
+"""What a kernel computes in the case's dtype if a behaviour shows that it loses digits."""
 
 
 def computed_narrow(name: str, tensors: Sequence[str], evaluator: Evaluator) -> dict[str, str]:

@@ -28,7 +28,7 @@ MOST = 1 << 17
 SLOPE = 0.25
 """The least growth, as a power of the length: half of that for random signs."""
 STARTED = 0.05
-"""The least growth over the first lengths; without it the longest length, the most expensive one, is not called."""
+"""The least growth over the first lengths; without it the longest length, the most expensive one, is not tried."""
 FACTORS = (2, 3, 5)
 PLAIN = 1
 """The number of generic inputs whose values are of the usual size."""

@@ -56,14 +56,15 @@ DIGITS_LOST = 2.0**-4
 FINER = 2.0**8
 """An error from rounding to float16 (13 digits fewer) or bfloat16 shrinks in float32 by at least this factor."""
 STORED = "attribute-precision"
-"""The id for options stored in float32. Such an option must be one that float32 does not represent, as the user's
-are."""
+"""The id for options stored in float32: such a kernel differs only for options that float32 does not represent, as the
+user's."""
 MOST_SAMPLED = 4096
 """The most elements of inputs for which a function is sampled."""
 N_COPIES = 6
-"""Errors that distinguish single elements of a tensor."""
+"""How many results distinguish the elements of a tensor from each other."""
 FEW_STEPS, MOST_TWO = 80, 8
-"""The longest program in which two mistakes are searched that hide each other, and how many first ones are tried."""
+"""The longest program in which parity searches for two mistakes that hide each other, and how many first ones it
+tries."""
 N_ORIGINS = 3
 """The number of partial explanations to which edits are added."""
 
@@ -206,7 +207,7 @@ class Inquiry:
 
     def _overflowing(self, explanations: Sequence[KernelExplanation]) -> list[KernelExplanation]:
         """The explanations by an overflow in float16, the best first: a kernel that is narrow throughout has other
-        errors where nothing overflows. None if the backend cannot be called."""
+        errors where nothing overflows. None if the backend cannot be called, since it may be narrow throughout."""
         if self._measurement.evaluator.dtype != "float16" or not self.can_ask:
             return []
         overflows = (e for e in explanations if e.explains and all(c.id == "narrow-overflow" for c in e.causes))
@@ -242,8 +243,8 @@ class Inquiry:
         return alone
 
     def _withdrawn(self, first: SearchResult) -> SearchResult:
-        """Without the explanations by values that contradict the backend's results for other inputs with the same
-        options; explanations that locate the error remain."""
+        """The result without its explanation by values, if that contradicts the backend's results for other inputs with
+        the same options; the location of the error remains."""
         if not (first.best.is_exact and first.best.causes and first.best.explains and self.alike):
             return first
         return replace(conclude(first.start, ()), second=first.best)
@@ -620,7 +621,7 @@ def widened(prediction: Prediction, causes: Sequence[Cause], probe: Measurement)
 
 
 def defined(predicted: Predicted) -> Predicted:
-    """A prediction that is compared only where it is finite: a kernel may guard against overflow."""
+    """A prediction that is compared only where it is finite, if it is anywhere: a kernel may guard against overflow."""
     if predicted.values is None or not (undefined := ~np.isfinite(predicted.values)).any() or undefined.all():
         return predicted
     excused = undefined if predicted.envelope.excused is None else undefined | predicted.envelope.excused
@@ -650,7 +651,7 @@ def transferred(cause: Cause, start: KernelExplanation) -> Iterator[Cause]:
 
 
 def pool(start: KernelExplanation, like: Cause) -> Iterator[Cause]:
-    """The causes of the same kind, in the order of a search."""
+    """The causes that a search has from the same source: the observed tensors, the op, or the implied statistics."""
     if like.alteration is None:
         yield from chain.from_iterable(proposals(start))
     elif like.portable:

@@ -21,7 +21,7 @@ FULL = 0.8
 """An error is in a part if nearly all of the part's elements have it; some may be right by chance."""
 FAINT = 64.0
 STRONG = 32.0
-"""If few elements exceed the error bound a little, they are the tail of an error that is everywhere."""
+"""Below this error ratio, few elements beyond the error bound are the tail of an error that is everywhere."""
 
 
 def localized(origin: KernelExplanation) -> Iterator[Cause]:

@@ -20,7 +20,7 @@ from parity.judge.diagnose.explanation import KernelExplanation
 PARTS = (1 / 256, 1 / 64, 1 / 16, 1 / 4)
 """What is left of the offset: each step changes the loss of a naive variance by a factor of 16."""
 FAR = 8.0
-"""An offset of this many standard deviations is large."""
+"""An offset of more than this many standard deviations is large."""
 
 
 def milder_inputs(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[tuple[float, dict[str, Array]]]:

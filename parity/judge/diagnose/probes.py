@@ -133,7 +133,7 @@ def spread(default: Draw, shape: Shape, rng: np.random.Generator, strength: floa
 
 
 def with_options(op: Op, params: Any, shapes: TensorShapes, number: int) -> Any:
-    """The params with other options, all different, as far as shapes and inputs allow."""
+    """The params with other options, all different, as far as shapes and inputs stay the same."""
     rng, taken = generator(number, "generic"), set(numbers_in(params))
     for field in fields(params):
         value = getattr(params, field.name)

@@ -31,7 +31,7 @@ VARIED = 64
 ROUNDED_ONCE = 1.25
 """The largest error of one rounding in unit roundoffs, with some room for an error before it."""
 BETTER = 4.0
-"""A change is proposed if it leaves less than this part of the error."""
+"""A change is proposed if it leaves less than a quarter of the error."""
 NEAR = 1e-3
 EXTREME = 1e6
 """Beyond this factor only a tensor's direction is comparable."""

@@ -19,8 +19,8 @@ from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array
 
 FEW = 64
-"""A smaller largest tensor brings nothing: evaluations take microseconds, and with fewer rows and columns explanations
-become indistinguishable."""
+"""Below this many elements of the largest tensor nothing is gained: evaluations take microseconds, and with fewer rows
+and columns explanations become indistinguishable."""
 MOST_CALLS = 60
 """A [8192, 1024] tensor takes 1 call if everything is wrong, 34 if one element is, 52 if no smaller case shows it."""
 FEW_TENSORS = 3
@@ -28,7 +28,7 @@ FEW_TENSORS = 3
 CORNERS = (FEW, FEW**2, FEW**3)
 BLOCK = 32
 NEAR = 256
-"""How far from the middle a size is searched that the op's params (groups, heads) allow."""
+"""How far from the middle to look for a size that the op's params (groups, heads) allow."""
 
 ShowsError = Callable[[CasePlan, Mapping[str, Array]], bool]
 Small = tuple[CasePlan, dict[str, Array]]

@@ -71,7 +71,7 @@ def statistics_causes(origin: KernelExplanation) -> Iterator[Cause]:
     if LEAST <= lost <= MOST * implied.n and right_mean and likely and not stored:
         shown = {"variance_error_over_u_mean_square": lost}
         yield cause("variance-naive", shown, shown_by=OFFSET, lossy=True)
-    below = formats_below(evaluator.dtype) - {"tf32"}  # no state holds it
+    below = formats_below(evaluator.dtype) - {"tf32"}  # nothing is stored in it
     for target in (target for name, target in FORMATS.items() if name in below):
         errors = (
             relative(implied.variance_error, target.unit_roundoff * implied.variance),
@@ -117,8 +117,8 @@ def random(statistics: Implied) -> bool:
 
 
 def everywhere(errors: Array, unit: Array) -> bool:
-    """Whether errors are in more than a few groups: a quarter of them has at least a part of the largest error, in
-    units."""
+    """Whether errors are in more than a few groups: a quarter of all groups have at least `PART` of the largest error,
+    in units."""
     with np.errstate(divide="ignore", invalid="ignore"):
         sizes = np.nan_to_num(np.abs(errors) / unit)
     return sizes.size < MANY or float(np.quantile(sizes, 0.75)) >= PART * float(sizes.max())

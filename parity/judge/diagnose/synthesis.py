@@ -244,7 +244,7 @@ def fitted(terms: Terms, observed: Columns, tolerance: float) -> list[Expression
 
 
 SMALLEST = 1e-2
-"""Elements smaller than this part of the mean count as if they had that size."""
+"""Elements smaller than this part of the root mean square count as if they had that size."""
 LOGISTIC = "logistic"
 OUTER: Mapping[str, Callable[[Columns], Columns]] = {
     "exp": np.log,
@@ -266,8 +266,8 @@ def outer(name: str, inner: Expression) -> Expression:
 INDEPENDENT = 1e-6
 """Two terms whose directions differ by less count as one."""
 MOST_CHECKED, MOST_RANKED = 24, 400
-"""How many of the best sums are computed, and how many of the shortest: in a part of the elements many terms differ
-only by a factor."""
+"""So many of the best sums are computed, and as many of the shortest among the `MOST_RANKED` best: in a part of the
+elements many terms differ only by a factor."""
 
 
 def products_of(terms: Terms) -> Terms:

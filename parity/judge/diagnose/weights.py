@@ -17,7 +17,7 @@ from parity.judge.bound.envelope import Array
 MOST_ELEMENTS = 96
 """The most elements of an input that share their leading axes: measuring their weights takes as many results."""
 SPARE = 1.25
-"""How many more results than weights are used."""
+"""How many times as many results as weights are used."""
 RESOLVED = 1e-6
 """The largest error of what measured weights predict, relative to the results, which may be rounded to float32."""
 NOTHING = 1e-5
