@@ -35,7 +35,7 @@ LIFTED[in_dtype_of.raw] = scalar  # type: ignore[attr-defined]  # set by `primit
 
 @primitive
 def stopped(value: Any) -> Any:
-    """`value`, through which no gradient flows."""
+    """`value`, as an edit of the backward pass's steps; in a reference, `getval` is what stops a gradient."""
     return value
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from parity.cli.group import end_once_on_signals, example, fail, main, output_options, outputs
+from parity.cli.group import end_once_on_signals, example, fail, main, output_options
 from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON
 
 if TYPE_CHECKING:
     from parity.dumps.session import CompareOptions, ComparisonJob
+    from parity.reporting.results.outputs import Outputs
 
 
 @main.command(
@@ -63,12 +64,7 @@ def compare(
     out: Path | None,
     quiet: bool,
     verbose: bool,
-    as_json: bool,
-    html: str | None,
-    junit_xml: str | None,
-    markdown: str | None,
-    github: bool,
-    fingerprints: tuple[Path, ...],
+    wanted: Outputs,
 ) -> NoReturn:
     """Compare the tensors in LEFT with those in RIGHT, each a file or a folder: .npy, .npz, .safetensors, JSON lines
     (.jsonl), and checkpoints, weights only (.pt, .pth, .bin, .pdparams).
@@ -80,7 +76,6 @@ def compare(
     Exit code: 0 aligned; 1 findings, or an outdated `known` entry; 2 the command is wrong, or a file cannot be read or
     written; 3 no findings, but something could not be compared; 130 interrupted (what was compared is kept).
     """
-    wanted = outputs(as_json, github, fingerprints, html=html, junit_xml=junit_xml, markdown=markdown)
     end_once_on_signals()
     job, options = opened((left, right, truth), (mapping, known), (rtol, atol), fail_on, check_dtype=not ignore_dtype)
     if write_mapping is not None:

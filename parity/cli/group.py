@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -135,14 +135,17 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda command: functools.reduce(lambda rest, option: option(rest), reversed(decorators), command)
 
 
+FILES = {
+    "html": "Write the report for reviewers as one HTML file.",
+    "junit-xml": "Write JUnit XML: a test case per case, dtype and backend.",
+    "markdown": "Write a comment for a pull request (below 60 kB).",
+}
+"""The formats that are written to a file, with what their options' help says."""
+
 DOCUMENT = click.Path(allow_dash=True, dir_okay=False)
-output_options = options(
+OUTPUT_OPTIONS = options(
     click.option("--json", "as_json", is_flag=True, help="Print results.json on stdout instead of tables."),
-    click.option("--html", type=DOCUMENT, metavar="PATH", help="Write the report for reviewers as one HTML file."),
-    click.option(
-        "--junit-xml", type=DOCUMENT, metavar="PATH", help="Write JUnit XML: a test case per case, dtype and backend."
-    ),
-    click.option("--markdown", type=DOCUMENT, metavar="PATH", help="Write a comment for a pull request (below 60 kB)."),
+    *(click.option(f"--{name}", type=DOCUMENT, metavar="PATH", help=text) for name, text in FILES.items()),
     click.option("--github", is_flag=True, help="Print annotations for GitHub and write the job's step summary."),
     click.option(
         "--fingerprint",
@@ -153,14 +156,29 @@ output_options = options(
         help="A directory of `parity fingerprint` to show in the HTML report. Repeatable.",
     ),
 )
-"""The options for output besides the tables; `outputs` takes their values."""
 
 
-def outputs(as_json: bool, github: bool, fingerprints: tuple[Path, ...], **files: str | None) -> Outputs:
-    """The outputs that `output_options` request; raises UsageError if two documents go to stdout or to one file."""
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options for output besides the tables, of which the command gets the `Outputs` as `wanted`."""
+
+    @functools.wraps(command)
+    def with_outputs(as_json: bool, github: bool, fingerprints: tuple[Path, ...], **given: Any) -> Any:
+        files = {name: given.pop(name.replace("-", "_")) for name in FILES}
+        return command(wanted=outputs(files, fingerprints, as_json=as_json, github=github), **given)
+
+    decorated: Callable[..., Any] = OUTPUT_OPTIONS(with_outputs)
+    return decorated
+
+
+def outputs(files: Mapping[str, str | None], fingerprints: tuple[Path, ...], *, as_json: bool, github: bool) -> Outputs:
+    """What `output_options` request; `files` maps formats to paths.
+
+    Raises:
+        click.UsageError: two documents go to stdout or to one file, or a file has no name.
+    """
     from parity.reporting.results.outputs import STDOUT, Outputs
 
-    asked = {name.replace("_", "-"): path for name, path in files.items() if path is not None}
+    asked = {name: path for name, path in files.items() if path is not None}
     asked |= {"json": STDOUT} if as_json else {}
     paths = [path if path == STDOUT else str(Path(path).absolute()) for path in asked.values()]
     if paths.count(STDOUT) > 1:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main, options, output_options, outputs
+from parity.cli.group import MAX_THREADS, end_once_on_signals, example, fail, main, options, output_options
 from parity.cli.streams import stdout_loss
 from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, MISMATCH, USAGE
 
 if TYPE_CHECKING:
     from parity.config.plan import Plan
+    from parity.reporting.results.outputs import Outputs
     from parity.run import Source
 
 LIMIT_HELP = "for all tensors or for one. Repeatable."
@@ -133,12 +134,7 @@ def run(
     no_provision: bool,
     quiet: bool,
     verbose: bool,
-    as_json: bool,
-    html: str | None,
-    junit_xml: str | None,
-    markdown: str | None,
-    github: bool,
-    fingerprints: tuple[Path, ...],
+    wanted: Outputs,
     **selection: Any,
 ) -> NoReturn:
     """Run the cases of CONFIGS, compare every backend with the baseline and the exact answer, write a run directory.
@@ -154,7 +150,6 @@ def run(
 
     if not math.isfinite(timeout):
         raise click.BadParameter(f"{timeout} is not a number of seconds", param_hint="--timeout")
-    wanted = outputs(as_json, github, fingerprints, html=html, junit_xml=junit_xml, markdown=markdown)
     plan = load(configs, selection)
     engine = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
     if resume and out is None:
@@ -192,7 +187,7 @@ def run(
         fail(f"{error}. What was finished is in {run_dir}; repeat the command with --out {run_dir} --resume")
     except OSError as error:
         fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}; the results are shown above")
-    sys.exit(results.summary.exit_code or (USAGE if as_json and stdout_loss() is not None else 0))
+    sys.exit(results.summary.exit_code or (USAGE if "json" in wanted.files and stdout_loss() is not None else 0))
 
 
 def on_cluster(address: str | None) -> Source:

@@ -6,11 +6,14 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from parity.cli.group import example, fail, main, output_options, outputs
+from parity.cli.group import example, fail, main, output_options
+
+if TYPE_CHECKING:
+    from parity.reporting.results.outputs import Outputs
 from parity.exit_codes import INCOMPLETE
 
 
@@ -26,7 +29,7 @@ from parity.exit_codes import INCOMPLETE
 @output_options
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every tensor, with the values at its worst element.")
-def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
+def report(run_dir: Path, quiet: bool, verbose: bool, wanted: Outputs) -> None:
     """Show a stored run again, as tables or in the requested formats.
 
     Exit code: 0 whatever the run found; 2 the run cannot be read or a file cannot be written.
@@ -36,7 +39,7 @@ def report(run_dir: Path, quiet: bool, verbose: bool, **asked: Any) -> None:
     from parity.reporting.results.results import read_results
     from parity.run import show
 
-    wanted, losses = outputs(**asked), Losses()
+    losses = Losses()
     try:
         results = read_results(run_dir, whole=False)
         if not (wanted.files or wanted.github):

@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from parity.adapters import ADAPTERS
 from tests.conftest import CONFIGS, call
 
 NUMPY = """
@@ -104,7 +105,7 @@ def test_kernels_of_a_framework_beside_its_own(tmp_path):
         (["my_kernel.py", "-o", "no/such/folder.yaml"], "cannot write no/such/folder.yaml"),
         (
             ["my_kernel.py", "--adapter", "mxnet"],
-            "there is no adapter mxnet; choose one of torch, paddle, oneflow, jax, tensorflow, mindspore, onnxruntime, keras, mlx, numpy",
+            f"there is no adapter mxnet; choose one of {', '.join(ADAPTERS)}",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The op that CONTRIBUTING adds is a real one: its lines, put where it says, are all that it takes."""
+"""The op that CONTRIBUTING adds is a real one: its lines, put where it says, are all that parity and torch need."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from parity.cases import OPS
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.frameworks
@@ -42,6 +43,7 @@ def copy(tmp_path_factory):
     function, row = definition.split("\n\n\n")
     ops, adapter, config = ((root / place) for place in PLACES)
     defined = before(ops.read_text(), "def relu(", f"{function}\n\n\n")
+    assert "hardshrink" not in OPS, "the example must be an op that parity lacks"
     ops.write_text(before(defined, "    GELU,\n", f"    {row.strip()},\n"))
     adapter.write_text(before(adapter.read_text(), "    def gelu(self", f"{method}\n"))
     config.write_text(before(config.read_text(), "known:\n", case))
