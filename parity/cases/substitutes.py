@@ -64,8 +64,8 @@ INDEXED: Mapping[str, int] = {"rows_of": 1, "scatter_rows": 1, "gathered": 1, "s
 
 
 def scattered(values: Array, index: Index, n: int, how: str) -> Array:
-    """Rows of `values` [rows, m] at the indices [m] of n rows; negative indices are left out. Rows of equal index are
-    added, or only the `last` or `first` is kept; a value of 0 overwrites nothing."""
+    """The elements of each row of `values` [rows, m] at the `index` [m] of n, without negative ones. Those of equal
+    index are added, or only the `last` or `first` is kept; a value of 0 overwrites nothing."""
     inside = index >= 0
     kept, at = values[:, inside], index[inside]
     sums = np.zeros((len(values), n), values.dtype)
