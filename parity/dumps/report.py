@@ -141,7 +141,8 @@ def first_text(results: Results, cases: Sequence[CaseRow]) -> str:
     )
     size = first.error_ratio.actual
     if not why and size is not None:
-        who = f"{listed(first.culprit)} away from the truth" if first.culprit else "the dumps differ"
+        who = f"{listed(first.culprit)} differ{'s' * (len(first.culprit) == 1)} from the truth"
+        who = who if first.culprit else "the dumps differ"
         why = f"{who} by {factor(first.largest_ratio)} roundings of {first.dtype}"
     why = why or first.verdict
     position = "" if results.left_out else f" ({nth(positions[first.tensor_key])} of {len(positions)})"

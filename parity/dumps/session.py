@@ -49,9 +49,9 @@ from parity.reporting.text.words import grouped
 KIND = "dump"
 """The op of the rows' cases."""
 MAX_HINTS = 64
-"""Number of differing tensors that are searched for a cause, the first in order, and of their elements together: a
-large tensor takes half a second."""
+"""Limit on the differing tensors that are searched for a cause, the first in order."""
 HINTED = 1 << 24
+"""Limit on the elements that are searched in these together: a large tensor takes half a second."""
 MAX_JOINED = 32
 """Number of unpaired tensors that are searched for in others."""
 MAX_OPTIONS, MAX_TEXT = 50, 300

@@ -58,7 +58,7 @@ def around(layer: str, other: str) -> str:
 
 
 def times(by: float | None, base: str) -> str:
-    """`0.5 times torch's`, `0`."""
+    """A factor in words: `0.5 times torch's`, `0`, or `other than torch's` if it is None."""
     if by is None:
         return f"other than {base}'s"
     return f"{number(by)} times {base}'s" if by else "0"

@@ -522,7 +522,8 @@ def apart(one: Array, other: Array) -> float:
 
 
 def fitted(value: Array, like: Array) -> Array | None:
-    """A value in the shape of another one, with its axes in the order that fits best; None if the sizes differ."""
+    """A value in the shape of another one, with its axes in the order that fits best; None if no order fits, or if
+    fractions would become integers."""
     if value.dtype.kind == "f" and like.dtype.kind != "f" and not np.array_equal(value, np.rint(value)):
         return None
     if regrouped(value.shape, like.shape):

@@ -227,7 +227,7 @@ def without_flags(
 
 
 def is_called(boundary: str, partners: Mapping[str, str], run: Recorded) -> bool:
-    """Whether the other port's run has a tensor at this boundary, of another size: it is padded there."""
+    """Whether the other port's run has a tensor at this boundary; if it is not aligned with ours, it is padded."""
     layer, _, rest = boundary.partition("|")
     return f"{partners.get(layer, '')}|{rest}" in run
 

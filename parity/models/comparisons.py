@@ -24,7 +24,7 @@ from parity.models.worker.tape import Recorded
 from parity.reporting.text.words import plural
 
 NOTHING = 1e-30
-"""An absolute tolerance above 0, beside which differences have a finite size."""
+"""An absolute tolerance below any difference; with 0, every difference would be infinitely many tolerances."""
 
 
 @dataclass

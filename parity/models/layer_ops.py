@@ -198,7 +198,8 @@ def case_of(
     folder: Path,
     fixed: Collection[str] = (),
 ) -> CasePlan:
-    """A case of an op with these inputs, which are stored; further inputs keep the `fixed` ones."""
+    """A case of an op with these inputs, which are stored; backends make the `fixed` ones themselves, so further inputs
+    keep them."""
     folder.mkdir(parents=True, exist_ok=True)
     plans = []
     for tensor, array in inputs.items():

@@ -502,8 +502,8 @@ class PortPair(ComparedPorts):
     def _verified(
         self, finding: ModelFinding, case: CasePlan, inputs: Mapping[str, Array], theirs: CellOutcome, wrong: set[str]
     ) -> Mapping[str, tuple[Any, Any]]:
-        """The options that differ, if with the other's class and values the reference gives the outputs that the other
-        returned, and something that was `wrong`; nothing was where the shapes differ."""
+        """The options that differ, if they are the cause: with the other's class and values, the reference gives the
+        other's outputs, and a tensor that was `wrong` is right (`wrong` is empty if the shapes differ)."""
         op = layer_ops.op_of(self.other.layers[finding.layer])
         params = None if op is None else self._params(self.other, finding.layer, op)
         if op is None or params is None or (op.name, params) == (case.op, case.params) or not finding.options:
@@ -512,7 +512,7 @@ class PortPair(ComparedPorts):
         try:
             judge = CaseJudge(other, inputs, consult_oracle(other, inputs), ORACLE)
             judge.take(self.dtype, [theirs])
-            # What else the layer does otherwise, as with its running statistics, is found in other modes.
+            # Other differences of the layer, such as in its running statistics, are found in other modes.
             left = judge.cells[self.dtype].wrong[self.other.name].keys()
             right = left.isdisjoint(other.definition.grad_outputs) and (not wrong or bool(wrong - left))
         except (TypeError, ValueError, KeyError):

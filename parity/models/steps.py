@@ -25,8 +25,8 @@ from parity.models.worker.tape import Recorded, regrouped, squeezed
 def resized(partners: Mapping[str, str], base: Recorded, other: Recorded) -> int | None:
     """The position in another port's run from which tensors have other sizes than the partner's; None if there is none.
 
-    It is the first layer that returns another size for inputs of the same size. A layer that gets larger inputs and
-    returns the partner's size was padded before.
+    It is that of the outputs of the first layer that returns another size, or the one before the layer's inputs if
+    these differ already. A layer that gets larger inputs and returns the partner's size was padded before.
     """
     ours, theirs = grouped(base), grouped(other)
     for position, (layer, call, role) in enumerate(theirs):

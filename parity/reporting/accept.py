@@ -154,7 +154,7 @@ def current(results: Results) -> tuple[Plan, list[Document]]:
 
 
 def unfit(plan: Plan, results: Results) -> Iterator[str]:
-    """The first difference between a run and its configs as they are now."""
+    """The differences between a run and its configs as they are now."""
     cases = {case.id: record.case_row(case, None) for case in plan.cases}
     for row in results.cases:
         now = cases.get(row.id)

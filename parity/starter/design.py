@@ -58,7 +58,7 @@ CLOSE = 0.01
 """Inputs are useless if a careful implementation's error exceeds this share of the result."""
 SEEDS = (0, 1, 2)
 IGNORED_PART = 4
-"""One of so many integers is the value of a param."""
+"""One of so many integers of an input is the value of a param, such as `ignore_index`."""
 IMAGE_AXES = 4
 """More axes are not added: volumes have functions of their own in frameworks."""
 MAX_NAMED = 3

@@ -159,7 +159,7 @@ BOUNDARIES: tuple[Mapping[str, int], ...] = (
     {"warmup_longer": 1},
     {"warmup_offset": 1, "warmup_longer": 1},
 )
-"""Warm-ups t / W that are one step ahead (inclusive), a step shorter or longer, or from 1 / (W + 1) on (exclusive)."""
+"""Warm-ups t / W whose last step is at 1 (inclusive), a step shorter or longer, or from 1 / (W + 1) on (exclusive)."""
 
 SCHEDULES: Mapping[str, ScheduleKind] = {
     kind.name: kind

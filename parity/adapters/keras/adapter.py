@@ -155,7 +155,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         # Keras's "valid" keeps more than PyTorch's padding of 0 if the stride exceeds the kernel.
         fits = all(s <= k for s, k in zip(each(stride, n), weight.shape[2:]))
         require(
-            plain and fits, "keras.ops.conv_transpose has no groups, and another meaning of output_padding and dilation"
+            plain and fits, "keras.ops.conv_transpose has no groups, and other meanings of output_padding and dilation"
         )
         kernel = self.ops.transpose(weight, [*range(2, n + 2), 1, 0])
         y = self.ops.conv_transpose(channels_last(self.ops, x), kernel, each(stride, n), "valid", None, "channels_last")

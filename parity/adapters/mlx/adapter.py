@@ -210,7 +210,8 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         return self.framework.flatten(x, 1)
 
     def pad(self, x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
-        require(mode in PADS and not any(n < 0 for n in pad), f"mx.pad has no mode {mode} and no negative padding")
+        require(mode in PADS, f"mx.pad has no mode {mode}")
+        require(not any(n < 0 for n in pad), "mx.pad has no negative padding")
         widths = list(zip(pad[::2], pad[1::2]))[::-1]
         return self.framework.pad(x, pads(0, x.ndim - len(widths)) + widths, PADS[mode], value)
 

@@ -290,7 +290,8 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         return self.framework.reshape(x, [x.shape[0], -1])
 
     def pad(self, x: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
-        require(mode in PADS and not any(n < 0 for n in pad), f"tf.pad has no mode for {mode} and no negative padding")
+        require(mode in PADS, f"tf.pad has no mode for {mode}")
+        require(not any(n < 0 for n in pad), "tf.pad has no negative padding")
         widths = list(zip(pad[::2], pad[1::2]))[::-1]
         return self.framework.pad(x, pads(0, x.ndim - len(widths)) + widths, PADS[mode], value)
 

@@ -37,7 +37,7 @@ MOST_SEEN = 6
 class Origin:
     """The origin of a difference: the first tensor that is wrong in step (`what`), and its token.
 
-    `locations` are the layers, or the code of layers, that compute wrong tensors, the first one of all first.
+    `locations` are the layers, or the code of layers, that compute wrong tensors, that of the origin first.
     `boundaries` are these tensors. `layer` is the one whose code is the origin; None for a framework's layer.
     """
 
@@ -254,9 +254,8 @@ class Decoding:
         caches = [cache for call, cache in zip(run.calls, run.caches, strict=True) if reads(call, divergence.prompt)]
         why = None if origin is None else position(origin)
         if origin is not None and why is not None:
-            origin.locations = origin.locations[
-                :1
-            ]  # what follows from whole numbers that no value can take the place of
+            # The other locations follow from this integer where it cannot be replaced.
+            origin.locations = origin.locations[:1]
         why = why or self._sees(divergence, calls) or kept(caches, self.dtype)
         if origin is not None and (why is None or why[0] == "decode-mask"):
             why = self._parted(origin, divergence.prompt, upto, why)
@@ -353,8 +352,8 @@ class Decoding:
         return token_ratios(self.full[which], run, LOGPROBS, which, len(self.prompts[which])).largest
 
     def _sees(self, divergence: Divergence, every: Sequence[DecodeCall]) -> tuple[str, str] | None:
-        """Whether a token depends on tokens that it must not see, or not on those that it must: tokens are changed one
-        after the other."""
+        """The cause if a token depends on tokens that it must not see, or not on those that it must: these are changed,
+        and its log-probabilities are compared."""
         which, token = divergence.prompt, divergence.token
         calls = only(every, which, token)
         before = self._row(calls, which, token)

@@ -1,4 +1,4 @@
-"""How much the report shows of each finding, so that the file stays small: all of the worst ones."""
+"""How much the report shows of each finding, so that the file stays small: everything only of the worst ones."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def plain(value: Any, digits: int = 6) -> str:
 def sizes_text(value: Mapping[str, Mapping[str, Any]]) -> str:
     """The sizes of the errors, beside those of the suspected algorithm and of a careful implementation.
 
-    A tensor whose error is larger than the algorithm's is left out; empty if none is left.
+    A tensor whose error is far larger than the algorithm's is left out; empty if none is left.
     """
     texts = []
     for tensor, item in value.items():

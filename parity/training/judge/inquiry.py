@@ -237,7 +237,7 @@ class StageInquiry(Inquiry):
 
 
 def borrowed(part: KernelExplanation, cause: Cause) -> float | None:
-    """The number of the option that an edit puts in another place, NaN for a number computed from options; None for
+    """The number of the option by which an edit replaces something, NaN for a number computed from options; None for
     other edits."""
     alteration = cause.alteration or Alteration()
     program = part.evaluator.program(Alteration(alteration.arguments))

@@ -86,7 +86,7 @@ class NodeCalls(ValueTable):
     # Children
 
     def _not_given(self) -> Set[int]:
-        """The nodes of children that must run: their children's outputs are not given."""
+        """The nodes of children that must run, since the children's outputs are not given."""
         names = {
             value: name for (value, call_path), name in self.route.seen.items() if not call_path and name is not None
         }

@@ -70,7 +70,7 @@ class LayeredPort(Port):
         return function
 
     def invoked(self, module: Any) -> Callable[..., Any]:
-        """What user code calls: the layer, or the function that stands for one."""
+        """What to call for a layer: itself, or the function that computes its outputs if another object has that."""
         owner, _ = self.patch_target(module)
         call: Callable[..., Any] = module if owner is module else self.entered(module)
         return call
@@ -215,7 +215,7 @@ class LayeredPort(Port):
         return self.model(*inputs)
 
     def keep_buffers(self, crossing: Crossing) -> None:
-        """Store the buffers that a run has changed, such as running statistics."""
+        """Store the float buffers after a run, which may have changed them: running statistics."""
         self.loaded = None
         for state in self.tensors():
             if not state.trained and not state.tied:
