@@ -99,7 +99,10 @@ class Trail:
 
     @classmethod
     def of(cls, reply: Mapping[str, Any], values: Mapping[str, Array]) -> Trail:
-        """The trail of a worker's reply, without calls that return their operand, such as dropout in eval mode."""
+        """The trail of a worker's reply.
+
+        A call that returns its operand, such as dropout in eval mode, is replaced by it in later calls and in outputs.
+        """
         source: dict[str, str] = {}
 
         def put(text: str) -> str:

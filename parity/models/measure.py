@@ -90,7 +90,7 @@ class ReferenceRuns:
     def distance(
         self, name: str, other: Recorded, theirs: str, *, whole: bool = False, moved: Array | None = None
     ) -> Distance:
-        """The distance of another port's tensor `theirs` (or `moved`, in the baseline's layout) from the baseline's.
+        """The distance of a port's tensor `theirs` (or `moved`, in the baseline's layout) from the baseline's `name`.
 
         `whole`: only the tensor as a whole counts, not its rows and columns.
         """

@@ -119,7 +119,7 @@ class PortPair(ComparedPorts):
         return replace(self, run=run)
 
     def _trusted(self) -> Iterator[tuple[str, str]]:
-        """The names of tensors, without those that differ although the outputs are right: a converter moved them."""
+        """The names of tensors, without those that are far off in a right run: a converter moved them."""
         for name, ours in self.keys.items():
             apart = self.free.distance(ours, self.run, name, whole=True) if ours in self.free.plain else None
             if apart is None or apart.relative < ELSEWHERE:

@@ -20,7 +20,7 @@ MAX_ELEMENTS = 2**28
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set, with the tokens of an example, the shape of the model's output, and the loss."""
+    """A data set, with its number of different tokens (None for floats), the model's output shape, and the loss."""
 
     data: DataSpec
     tokens: int | None

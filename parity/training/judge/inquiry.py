@@ -56,7 +56,7 @@ class StageFault:
 
     `tensors` are those outside at the first step, the worst first; `parts` are the parameters or ops that are wrong, if
     others of the stage are right. The `causes` together explain it and leave the error ratio `left`; `expressions` are
-    what each of them computes.
+    what each of them computes, and `evidence` is what else is known.
     """
 
     stage: str

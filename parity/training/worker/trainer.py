@@ -378,7 +378,7 @@ def mean(losses: Sequence[Any]) -> Any:
 
 
 def norm_of_norms(norms: Sequence[Any], norm_type: float) -> Any:
-    """The norm of all tensors from the norms of its parts."""
+    """The norm of type `norm_type` of all tensors, from the norms of their parts."""
     return np.asarray(norms[0]) if len(norms) == 1 else np.linalg.norm(np.stack(norms).ravel(), norm_type)
 
 
