@@ -43,7 +43,7 @@ FORMATS: Mapping[str, Format] = {
 
 
 FEW = 64
-"""These values are checked first: most tensors are on no coarser grid, and the first values show it."""
+"""This many values are checked first: most tensors are on no coarser grid, and the first values show it."""
 
 
 def rounded(values: NDArray[Any], target: Format) -> NDArray[Any]:

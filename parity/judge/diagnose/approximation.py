@@ -38,7 +38,7 @@ PER_NUMBER = 4
 SMALL = 0.02
 """A larger error, as a part of the function's values, is not an approximation's."""
 FITS, HOLDS = 0.15, 0.25
-"""The largest part of the error that a spline may leave: in all elements, and in those it was not fitted to."""
+"""The largest part of the error that a spline may leave: in the elements it was fitted to, and in the others."""
 STEP, RESOLVED = 1e-6, 1e-5
 """The change whose effect is measured, and the part of the largest effect below which an effect counts as none."""
 MOST_WORK = 60_000

@@ -132,8 +132,8 @@ Observed = Mapping[str, Array | None]
 class Evaluator:
     """Predicts what alterations give for one case in one dtype, and caches the predictions.
 
-    `universal`: the numbers of a cause must hold for all inputs, so they cannot be those of these inputs. `chosen` are
-    gradients for which several values are valid: where the backend's choice is valid, no prediction has to match.
+    `universal`: a cause means the same for all inputs, since it has no numbers of these. `chosen` are gradients for
+    which several values are valid: where the backend's choice is valid, no prediction has to match.
     """
 
     universal = False
