@@ -532,7 +532,9 @@ class PortPair(ComparedPorts):
         finding.title += f": {looks}" if looks else self._values(finding, at)
         finding.explained = bool(looks)
         if "failed" in finding.evidence:
-            finding.title += f" (parity failed while searching the cause; please report: {finding.evidence['failed']})"
+            finding.title += (
+                f" (parity failed while searching for the cause; please report: {finding.evidence['failed']})"
+            )
         elif finding.kind == CODE and "untraced" in finding.evidence and not looks:
             finding.title += f" (its code cannot be searched: {finding.evidence['untraced']})"
         if finding.options:

@@ -100,7 +100,7 @@ def aligned(
 
     The i-th input or output of a call corresponds to the partner's i-th. If shapes contradict that, each tensor
     corresponds to the first remaining one of its shape, else to the first of its shape; `after` the position from which
-    sizes differ, shapes are ignored. `behind` maps a layer to the baseline's layer whose output is its own.
+    sizes differ, shapes are ignored. `behind` maps a layer to the baseline's layer whose output it returns.
     `by_content`: a call's tensors are matched by their values. A boolean mask has no partner with other numbers than 0
     and 1.
     """

@@ -219,7 +219,7 @@ class Decoding:
             token, last = wrong[which][0], wrong[which][-1]
             divergence = Divergence(name, which, token, last, [f"{name}.{i}" for i in wrong])
             self.divergences.append(divergence)
-            self.say(f"searches the origin of the difference in {self.port.name}, {WAYS[name].words}")
+            self.say(f"searches for the origin of the difference in {self.port.name}, {WAYS[name].words}")
             self._explain(divergence, calls, run)
 
     def _prompt(self, run: DecodeResult, which: int, reference: ReferenceRuns | None = None) -> Prompt | None:
