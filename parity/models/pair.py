@@ -377,10 +377,10 @@ class PortPair(ComparedPorts):
         Of a large batch a few rows are judged, if they show it.
         """
         few = self._few_rows(finding)
-        texts, is_code = self._parted(finding, few)
+        texts, is_code = self._divergence(finding, few)
         if "unrecorded" in finding.evidence and few:
             # A graph may have the batch's size in it.
-            texts, is_code = self._parted(finding, None)
+            texts, is_code = self._divergence(finding, None)
         if texts and is_code:
             return None
         judged = self._judged_rows(finding, few) if few else None
@@ -389,7 +389,7 @@ class PortPair(ComparedPorts):
             self._set_cause(finding, texts)
         return judged
 
-    def _parted(self, finding: ModelFinding, rows: int | None) -> tuple[Sequence[str], bool]:
+    def _divergence(self, finding: ModelFinding, rows: int | None) -> tuple[Sequence[str], bool]:
         """Where the code of both ports diverges, and whether the baseline's is more than one function. If so, that is
         the cause; for one function the op's causes, which have names, are searched first."""
         folder = self.folder / "layers" / slug(f"{finding.layer or 'model'}-code")

@@ -157,7 +157,7 @@ def apply_rule(run_dir: Path, name: str) -> RuleAnswer:
                 disagreements.append(Disagreement(tensor.key, tensor.own.actual, rejected, tensor.own.error_ratio))
     if not any(counts.values()):
         needs = ", which needs a baseline other than the oracle" if rule.needs_reference else ""
-        raise JudgeError(f"{run_dir}: no tensor was compared that could be shown to {name}{needs}")
+        raise JudgeError(f"{run_dir}: no tensor was compared to which {name} applies{needs}")
     return RuleAnswer(counts, disagreements, n_unjudged)
 
 

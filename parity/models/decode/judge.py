@@ -258,7 +258,7 @@ class Decoding:
             origin.locations = origin.locations[:1]
         why = why or self._sees(divergence, calls) or kept(caches, self.dtype)
         if origin is not None and (why is None or why[0] == "decode-mask"):
-            why = self._parted(origin, divergence.prompt, upto, why)
+            why = self._divergence(origin, divergence.prompt, upto, why)
         if origin is not None:
             fixed = self.run(upto, layers=self.layers, partner=plain, replace=origin.boundaries)
             divergence.left = self._largest(fixed, divergence.prompt)
@@ -303,7 +303,7 @@ class Decoding:
         layer = own[1] if own[0] == CODE else None
         return Origin([location, *rest], what, wrong[first].wrong_tokens[0], wrong[first], [*map(str, wrong)], layer)
 
-    def _parted(
+    def _divergence(
         self, origin: Origin, which: int, calls: Sequence[DecodeCall], why: tuple[str, str] | None
     ) -> tuple[str, str] | None:
         """The cause, extended by what the code at the origin computes differently than in one pass."""

@@ -146,7 +146,7 @@ TEXTS: Mapping[str, Callable[[Any], str]] = {
     "alone": str,
     "rates": lambda value: rates_text(**value),
     "off": lambda value: f"wrong: {', '.join(value)}",
-    "worst_tensor": lambda value: f"furthest off: {value}",
+    "worst_tensor": lambda value: f"largest error in: {value}",
     "required_rtol": lambda value: f"rtol that would pass: {plain(value)}",
 }
 """The words for the evidence that the judge gives most often."""

@@ -62,8 +62,8 @@ def trainings(results: Results, cells: Sequence[CellResult]) -> Markup:
             part, n_brief = rendered("training", t=t | BRIEF), n_brief + 1
         left -= n_bytes(part)
         parts.append(part)
-    n_parted = sum(bool(run.diverged) for run in runs)
-    return rendered("trainings", parts=parts, n=len(runs), n_parted=n_parted, n_brief=n_brief)
+    n_diverged = sum(bool(run.diverged) for run in runs)
+    return rendered("trainings", parts=parts, n=len(runs), n_diverged=n_diverged, n_brief=n_brief)
 
 
 def looks_of(results: Results) -> dict[str, Look]:
