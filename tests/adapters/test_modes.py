@@ -192,7 +192,7 @@ UNSUPPORTED = [
     ("paddle", "amp-bf16", mlp(), "float32", "has no effect on cpu"),
     ("oneflow", "amp-bf16", mlp(), "float32", "has no effect on cpu"),
     ("torch", "tf32", mlp(), "float32", "a format of CUDA devices"),
-    ("torch", "channels_last", mlp(), "float32", "no parameter has as many"),
+    ("torch", "channels_last", mlp(), "float32", "no parameter has four"),
     ("torch", "amp-bf16", mlp(), "float64", "computes nothing of this in bfloat16"),
     ("oneflow", "graph", mlp(clip=Clip("value", clip_value=0.1)), "float32", "clips by norm only"),
     (

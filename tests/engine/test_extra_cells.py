@@ -285,7 +285,7 @@ from functools import partial
 from pathlib import Path
 from parity.cli import main
 from parity.judge.case import CaseJudge
-from tests.engine.test_asking import ASKED, INPUTS
+from tests.engine.test_extra_cells import ASKED, INPUTS
 
 judged = CaseJudge.judged
 
