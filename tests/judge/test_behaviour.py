@@ -19,6 +19,8 @@ from parity.judge.diagnose.kernel import Kernel
 from tests.judge.judging import Tensors, drawn, planned
 from tests.judge.test_reduction import CASES
 
+pytestmark = pytest.mark.slow
+
 NORM = planned("layer_norm", x=(6, 33), normalized_shape=(33,))
 Inputs = Mapping[str, np.ndarray]
 

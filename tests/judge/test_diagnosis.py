@@ -30,6 +30,8 @@ from tests.judge.judging import (
     verdicts,
 )
 
+pytestmark = pytest.mark.slow
+
 CASES = {
     "layer-norm": planned("layer_norm", x=(9, 4, 11), normalized_shape=(11,), eps=1e-3),
     "layer-norm-two-axes": planned("layer_norm", x=(7, 3, 5), normalized_shape=(3, 5), eps=1e-2),
