@@ -35,7 +35,7 @@ LIFTED[in_dtype_of.raw] = scalar  # type: ignore[attr-defined]  # set by `primit
 
 @primitive
 def stopped(value: Any) -> Any:
-    """`value`, as an edit of the backward pass's steps; in a reference, `getval` is what stops a gradient."""
+    """`value`, in edits of a traced program; in a reference, `getval` stops a gradient."""
     return value
 
 

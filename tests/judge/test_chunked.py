@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from parity.judge.compare import chunked
 from parity.judge.compare.chunked import RunningMaxima, compare_parts
 from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.compare.screen import screened
-from tests.judge.test_compiled import ACTUAL, ATOLS, DRAWS, DTYPES, TOLERANCES, Array
+from tests.judge.test_compiled import DTYPES, Array, of_lengths
 
 SHORT = 256
 SUMS = ("rmse", "expected_rms", "cosine")
@@ -69,24 +67,9 @@ def excess(actual: Array, expected: Array, rtol: float, atol: float, at: Any) ->
         return np.float64(abs(a - e) / (atol + rtol * abs(e)))
 
 
-@settings(max_examples=600, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    dtype=st.sampled_from(DTYPES),
-    n=st.sampled_from([1, 7, SHORT - 1, SHORT, SHORT + 1, 4 * SHORT, 9 * SHORT + 3]),
-    draw=st.sampled_from(list(DRAWS)),
-    how=st.sampled_from(list(ACTUAL)),
-    rtol=st.sampled_from(TOLERANCES),
-    atol=st.sampled_from(ATOLS),
-)
-def test_both_passes_agree(
-    seed: int, dtype: np.dtype[Any], n: int, draw: str, how: str, rtol: float, atol: float
-) -> None:
-    rng = np.random.default_rng(seed)
-    with np.errstate(all="ignore"):
-        expected = DRAWS[draw](rng, n, dtype)
-        actual = ACTUAL[how](rng, expected, DRAWS[draw])
-    check(actual, expected, rtol, atol)
+@of_lengths(1, 7, SHORT - 1, SHORT, SHORT + 1, 4 * SHORT, 9 * SHORT + 3)
+def test_both_passes_agree(tensors: tuple[Array, Array], rtol: float, atol: float) -> None:
+    check(*tensors, rtol, atol)
 
 
 NOISE = {

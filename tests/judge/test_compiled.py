@@ -101,24 +101,30 @@ ACTUAL: dict[str, Callable[[Any, Array, Callable[..., Array]], Array]] = {
 }
 
 
-@settings(max_examples=600, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    dtype=st.sampled_from(DTYPES),
-    n=st.sampled_from([0, 1, 2, 7, 100, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK + 3]),
-    draw=st.sampled_from(list(DRAWS)),
-    how=st.sampled_from(list(ACTUAL)),
-    rtol=st.sampled_from(TOLERANCES),
-    atol=st.sampled_from(ATOLS),
-)
-def test_both_passes_agree(
-    seed: int, dtype: np.dtype[Any], n: int, draw: str, how: str, rtol: float, atol: float
-) -> None:
-    rng = np.random.default_rng(seed)
-    with np.errstate(all="ignore"):
-        expected = DRAWS[draw](rng, n, dtype)
-        actual = ACTUAL[how](rng, expected, DRAWS[draw])
-    check(actual, expected, rtol, atol)
+def of_lengths(*lengths: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a test pairs of tensors of all kinds, with these numbers of elements, and tolerances."""
+
+    def pairs(seed: int, dtype: np.dtype[Any], n: int, draw: str, how: str) -> tuple[Array, Array]:
+        rng = np.random.default_rng(seed)
+        with np.errstate(all="ignore"):
+            expected = DRAWS[draw](rng, n, dtype)
+            return ACTUAL[how](rng, expected, DRAWS[draw]), expected
+
+    drawn = st.builds(
+        pairs,
+        st.integers(0, 2**32 - 1),
+        st.sampled_from(DTYPES),
+        st.sampled_from(lengths),
+        st.sampled_from(list(DRAWS)),
+        st.sampled_from(list(ACTUAL)),
+    )
+    tested = given(tensors=drawn, rtol=st.sampled_from(TOLERANCES), atol=st.sampled_from(ATOLS))
+    return lambda test: settings(max_examples=600, deadline=None)(tested(test))
+
+
+@of_lengths(0, 1, 2, 7, 100, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK + 3)
+def test_both_passes_agree(tensors: tuple[Array, Array], rtol: float, atol: float) -> None:
+    check(*tensors, rtol, atol)
 
 
 def pair(n: int, dtype: Any = np.float32, seed: int = 0) -> tuple[Array, Array]:
