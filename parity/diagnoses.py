@@ -32,6 +32,7 @@ DIAGNOSES = (
     "rounding",
     "not-identifiable",
     "unexplained",
+    "judge-failed",
     "detached-statistics",
     "variance-naive",
     "affine-folding",

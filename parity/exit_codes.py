@@ -40,10 +40,17 @@ def exit_code(comparisons: Iterable[Comparison], *, fail_on: str = DEFAULT_FAIL_
     return code_of(seen, fail_on=fail_on, known_fails=known_fails)
 
 
-def code_of(seen: Collection[tuple[str, bool]], *, fail_on: str = DEFAULT_FAIL_ON, known_fails: bool = False) -> int:
-    """The exit code for the verdicts that occur, each with whether it is accepted."""
+def code_of(
+    seen: Collection[tuple[str, bool]],
+    *,
+    fail_on: str = DEFAULT_FAIL_ON,
+    known_fails: bool = False,
+    judge_failed: bool = False,
+) -> int:
+    """The exit code for the verdicts that occur, each with whether it is accepted; without findings, 3 if the judge
+    has failed anywhere."""
     if known_fails or any(verdict in FAILING[fail_on] and not accepted for verdict, accepted in seen):
         return MISMATCH
-    if (NOT_COMPARED, False) in seen or all(verdict == NOT_COMPARED for verdict, _ in seen):
+    if judge_failed or (NOT_COMPARED, False) in seen or all(verdict == NOT_COMPARED for verdict, _ in seen):
         return INCOMPLETE
     return PASSED

@@ -32,14 +32,16 @@ from parity.engine import (
     execute,
 )
 from parity.engine.inputs import save_array, slug
+from parity.engine.logs import RunLog
 from parity.engine.shards import shards
 from parity.judge import known as deviations
 from parity.judge.bound.envelope import dtype_of
-from parity.judge.case import CaseJudge, Judged
-from parity.judge.compare.cell import consult_oracle
+from parity.judge.case import Judged
 from parity.judge.compare.verdict import Comparison
+from parity.judge.contained import ContainedJudge
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
+from parity.judge.failures import LOG, logged
 from parity.outcome import CellOutcome
 from parity.reporting.results import record
 from parity.reporting.results.directory import LOCK, Losses, held, made, reserve
@@ -94,7 +96,7 @@ class RunState:
     trainings: list[TrainingRow] = field(default_factory=list)
     judging_s: float = 0.0
     memories: dict[int, Memory] = field(default_factory=dict)
-    judges: dict[str, CaseJudge] = field(default_factory=dict)
+    judges: dict[str, ContainedJudge] = field(default_factory=dict)
     finished: Finished = field(default_factory=Finished)
     losses: Losses = field(default_factory=Losses)
     store: Store = field(default_factory=Store)
@@ -147,6 +149,7 @@ class RunState:
         """Record a case; returns its comparisons, the accepted ones marked. A finding may stop the run."""
         # In one transaction, since a resumed run assumes that a case with comparisons was diagnosed.
         self.store.add([*map(record.comparison_row, comparisons), *diagnoses])
+        self.log(diagnoses)
         return self.accepted(case, comparisons, diagnoses)
 
     def take_shard(self, shard: ShardFinished) -> Sequence[Comparison]:
@@ -163,11 +166,20 @@ class RunState:
         self.n_outcomes += len(shard.outcomes)
         self.judging_s += shard.judge_seconds
         self.store.add([*shard.outcomes, *shard.comparisons, *shard.diagnoses])
+        self.log(shard.diagnoses)
         held: list[Comparison] = []
         for case in dict.fromkeys(row.case for row in shard.comparisons if row.fails):
             mine = [comparison(row) for row in shard.comparisons if row.case == case]
             held += self.accepted(self.cases[case], mine, [row for row in shard.diagnoses if row.case == case])
         return held
+
+    def log(self, diagnoses: Sequence[Diagnosis]) -> None:
+        """Write the tracebacks of what has failed in parity itself to the log."""
+        if lines := list(logged(diagnoses)):
+            log = RunLog(self.run_dir / LOG)
+            for text in lines:
+                log.line(text)
+            log.close()
 
     def take_backend(self, row: BackendRow) -> None:
         """Record a backend that has started; raises ResumeError if a resumed run would mix two of its releases."""
@@ -331,7 +343,7 @@ def check_ours(run_dir: Path) -> None:
 
 def empty(run_dir: Path) -> None:
     """Remove the files that a run writes; raises OSError."""
-    for name in (FILE_NAME, "log.txt", *IN_RUN_DIR.values()):
+    for name in (FILE_NAME, LOG, *IN_RUN_DIR.values()):
         (run_dir / name).unlink(missing_ok=True)
     remove(run_dir / STORE)
     for name in ("tensors", "training", "ops", "repro"):
@@ -433,10 +445,9 @@ def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
         prepared = event.prepared
         memory = state.memory_of(prepared.case)
         with timed(state):
-            oracle = consult_oracle(prepared.case, prepared.arrays)
-        state.judges[prepared.case.id] = CaseJudge(
-            prepared.case, prepared.arrays, oracle, state.plan.of(prepared.case).baseline, memory, ask=event.ask
-        )
+            state.judges[prepared.case.id] = ContainedJudge(
+                prepared.case, prepared.arrays, state.plan.of(prepared.case).baseline, memory, ask=event.ask
+            )
         if prepared.lost is None:
             state.folders[prepared.case.id] = prepared.folder.relative_to(state.run_dir)
             state.store.change(*placed(record.case_row(prepared.case, state.folders[prepared.case.id])))
@@ -459,14 +470,14 @@ def take_cell(state: RunState, event: CellFinished) -> Sequence[Comparison]:
     return judge(state, state.judges.pop(case_id)) if event.last_of_case else ()
 
 
-def judge(state: RunState, case: CaseJudge, *, diagnose: bool = True) -> Sequence[Comparison]:
+def judge(state: RunState, case: ContainedJudge, *, diagnose: bool = True) -> Sequence[Comparison]:
     """The comparisons of a case, the accepted ones marked; its tensors are stored if it fails."""
     with timed(state):
         judged = case.judged(diagnose=diagnose)
     return keep(state, case, judged)
 
 
-def keep(state: RunState, case: CaseJudge, judged: Judged) -> Sequence[Comparison]:
+def keep(state: RunState, case: ContainedJudge, judged: Judged) -> Sequence[Comparison]:
     """Record a judged case, and store its tensors if it fails."""
     compared = state.take_judged(case.case, judged.comparisons, judged.diagnoses)
     folder = state.folders.pop(case.case.id, None)
@@ -481,7 +492,7 @@ def keep(state: RunState, case: CaseJudge, judged: Judged) -> Sequence[Compariso
 def judge_rest(state: RunState) -> None:
     """Judge partly finished cases after an interrupt, without diagnoses, which may take long."""
     for case in state.judges.values():
-        if case.cells:
+        if case.began:
             judge(state, case, diagnose=False)
 
 

@@ -6,9 +6,9 @@ the working precision. The kind of error follows from the same tensor in float64
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,7 @@ from parity.judge.diagnose.inquiry import Inquiry, Measurement
 from parity.judge.diagnose.kernel import Ask, Kernel, kernel_of
 from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
+from parity.judge.failures import Failures, unjudged, with_failures
 from parity.outcome import CellOutcome, Outcome, Output
 
 CLEAR = 8.0
@@ -102,11 +103,14 @@ class Cell:
         self._nearness: dict[tuple[str, str], bool] = {}
         self._first: dict[str, Envelope] = {}
         self._envelopes: dict[str, Envelope] = {}
+        self.failures: dict[tuple[str, str], Failures] = {}
+        """Where a backend's tensor could not be judged."""
 
     def take(self, outcomes: Sequence[CellOutcome], baseline: str) -> None:
         """Compare the outcomes; their arrays must stay valid."""
         self.outcomes = {outcome.backend: outcome for outcome in outcomes}
-        self.comparisons = CellJudge(self.case, self.dtype, self.oracle).comparisons(outcomes, baseline)
+        judge = CellJudge(self.case, self.dtype, self.oracle, self.failures)
+        self.comparisons = judge.comparisons(outcomes, baseline)
 
     @property
     def envelopes(self) -> Mapping[str, Envelope]:
@@ -238,9 +242,11 @@ class Cell:
     def ratios(self, backend: str) -> dict[str, float]:
         """The error ratios of a backend's tensors that fail or may be wrong."""
         if backend not in self._ratios:
-            self._ratios[backend] = {
-                tensor: ratio for tensor in self.oracle if (ratio := self._ratio(backend, tensor)) is not None
-            }
+            self._ratios[backend] = {}
+            for tensor in self.oracle:
+                with self.failures.setdefault((backend, tensor), Failures()).contained(f"judging {tensor}"):
+                    ratio = self._ratio(backend, tensor)
+                    self._ratios[backend] |= {} if ratio is None else {tensor: ratio}
         return self._ratios[backend]
 
     @cached_property
@@ -339,6 +345,8 @@ class Cell:
 
 Results = dict[tuple[str, str], SearchResult]
 """The result of a search by dtype and backend."""
+KindOf = Callable[[str, str, str], str]
+"""The kind of an error, by dtype, backend and tensor."""
 
 
 class CaseJudge:
@@ -364,11 +372,22 @@ class CaseJudge:
         self._calls: dict[tuple[str, str], tuple[CellOutcome, CellOutcome]] = {}
         self._rows: dict[tuple[str, str], DifferingRow] = {}
         self._choices: Choices | None = None
+        self._failures: dict[tuple[str, str], Failures] = {}
+
+    def failures_of(self, dtype: str, backend: str) -> Failures:
+        """What has failed so far while a backend was judged."""
+        return self._failures.setdefault((dtype, backend), Failures())
 
     def take(self, dtype: str, outcomes: Sequence[CellOutcome]) -> None:
         """The outcomes of one cell; their arrays must stay valid until the case is judged."""
         self._choices = self._choices or Choices(self.case, self._inputs, self.oracle)
-        self.cells[dtype] = self._cell(dtype, [self._observed_worst(dtype, outcome) for outcome in outcomes])
+        self.cells[dtype] = self._cell(dtype, [self._worst(dtype, outcome) for outcome in outcomes])
+
+    def _worst(self, dtype: str, outcome: CellOutcome) -> CellOutcome:
+        """`_observed_worst`, or the first call's outcome where that fails."""
+        with self.failures_of(dtype, outcome.backend).contained("asking whether results repeat"):
+            return self._observed_worst(dtype, outcome)
+        return outcome
 
     def _cell(self, dtype: str, outcomes: Sequence[CellOutcome]) -> Cell:
         cell = Cell(self.case, dtype, self._inputs, self.oracle, self._choices)
@@ -412,38 +431,74 @@ class CaseJudge:
             yield row, replace(outcome, outputs=outputs)
 
     def judged(self, *, diagnose: bool = True) -> Judged:
-        """Verdicts and diagnoses from all cells so far; `diagnose=False` skips the searches."""
+        """Verdicts and diagnoses from all cells so far; `diagnose=False` skips the searches.
+
+        Where parity fails, what it has measured stays, and a diagnosis says so.
+        """
         results = self._searched() if diagnose else {}
-        kinds = dict(self._kinds(results))
-        comparisons = [finished(cell, c, kinds) for cell in self.cells.values() for c in cell.comparisons]
+
+        @cache
+        def kind_of(dtype: str, backend: str, tensor: str) -> str:
+            return self._kind(self.cells[dtype], backend, tensor, results.get((dtype, backend)))
+
+        comparisons = [self._finished(cell, c, kind_of) for cell in self.cells.values() for c in cell.comparisons]
         diagnoses: list[Diagnosis] = []
-        for dtype, cell in self.cells.items():
-            for (d, backend), result in results.items():
-                if d == dtype:
-                    diagnoses += diagnoses_of((self.case.id, dtype, backend), result)
-            own = [c for c in comparisons if c.dtype == dtype]
-            diagnoses += changed_diagnoses((self.case.id, dtype), cell.outcomes, self._inputs)
-            diagnoses += choice_diagnoses((self.case.id, dtype), cell.choices, cell.ratios)
-            diagnoses += index_diagnoses((self.case.id, dtype), cell.chosen_indices)
-            diagnoses += rounding_diagnoses(own, cell.zero_gradients if any(c.verdict.fails for c in own) else ())
+        for dtype in self.cells:
+            diagnoses += self._diagnoses(dtype, [c for c in comparisons if c.dtype == dtype], results)
         return Judged(tuple(comparisons), tuple(diagnoses), results)
+
+    def _finished(self, cell: Cell, comparison: Comparison, kind_of: KindOf) -> Comparison:
+        """The comparison with its verdict; not compared where parity fails to find one."""
+        failures = self.failures_of(cell.dtype, comparison.actual)
+        for name in (comparison.actual, comparison.expected):
+            for failure in cell.failures.get((name, comparison.tensor), ()):
+                failures.note(failure)
+                return unjudged(comparison, failure)
+        with failures.contained(f"judging {comparison.tensor}"):
+            return finished(cell, comparison, kind_of)
+        return unjudged(comparison, failures[-1])
+
+    def _diagnoses(self, dtype: str, comparisons: Sequence[Comparison], results: Results) -> Iterator[Diagnosis]:
+        """The diagnoses of a dtype: the causes, then what is no error of a formula; each backend's on its own."""
+        cell, key = self.cells[dtype], (self.case.id, dtype)
+        zero = cell.zero_gradients if any(c.verdict.fails for c in comparisons) else ()
+        kinds: tuple[Callable[[str], Iterable[Diagnosis]], ...] = (
+            lambda name: diagnoses_of((*key, name), results[dtype, name]) if (dtype, name) in results else (),
+            lambda name: changed_diagnoses(key, {name: cell.outcomes[name]}, self._inputs),
+            lambda name: choice_diagnoses(key, only(cell.choices, name), cell.ratios),
+            lambda name: index_diagnoses(key, {of: m for of, m in cell.chosen_indices.items() if of[0] == name}),
+            lambda name: rounding_diagnoses([c for c in comparisons if c.actual == name], zero),
+        )
+        causes, *others = ({name: self._stated(dtype, name, kind) for name in cell.outcomes} for kind in kinds)
+        for name, rows in causes.items():
+            wrong = tuple(cell.wrong.get(name, ()))
+            yield from with_failures((*key, name), rows, self.failures_of(dtype, name), wrong)
+        yield from (row for by_name in others for rows in by_name.values() for row in rows)
+
+    def _stated(self, dtype: str, backend: str, kind: Callable[[str], Iterable[Diagnosis]]) -> list[Diagnosis]:
+        """The diagnoses of one kind; none where that fails."""
+        with self.failures_of(dtype, backend).contained("stating the causes"):
+            return list(kind(backend))
+        return []
 
     def _searched(self) -> Results:
         """A search for every backend that is wrong in a cell; float64 first, because other dtypes try its causes."""
         results: Results = {}
         for dtype in sorted(self.cells, key=lambda d: UNIT_ROUNDOFF[d]):
             cell = self.cells[dtype]
-            backends = [name for name, ratios in cell.wrong.items() if ratios]
-            if not backends:
-                continue
-            shared = Evaluator(self.case, dtype, self._inputs, self.oracle, cell.envelopes)
-            for backend in backends:
-                chosen = cell.chosen(backend)
-                evaluator = shared if chosen is None else excusing(chosen, shared, cell.observed(backend))
-                result = self._search(evaluator, backend, cell, results)
-                results[dtype, backend] = result
-                if result.best.explains and not result.rivals:
-                    self._memory.keep(evaluator, backend, result.best.causes)
+
+            @cache
+            def shared(dtype: str = dtype, cell: Cell = cell) -> Evaluator:
+                return Evaluator(self.case, dtype, self._inputs, self.oracle, cell.envelopes)
+
+            for backend in (name for name, ratios in cell.wrong.items() if ratios):
+                with self.failures_of(dtype, backend).contained("searching for the cause"):
+                    chosen = cell.chosen(backend)
+                    evaluator = shared() if chosen is None else excusing(chosen, shared(), cell.observed(backend))
+                    result = self._search(evaluator, backend, cell, results)
+                    results[dtype, backend] = result
+                    if result.best.explains and not result.rivals:
+                        self._memory.keep(evaluator, backend, result.best.causes)
         return results
 
     def _search(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult:
@@ -451,6 +506,22 @@ class CaseJudge:
 
         An error that equals one in a wider dtype, and was not explained there, is not searched for again.
         """
+        observed, failures = cell.observed(backend), self.failures_of(evaluator.dtype, backend)
+        with failures.contained("trying the causes of other dtypes and cases"):
+            if (known := self._known(evaluator, backend, cell, results)) is not None:
+                return known
+        exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
+        wrong = {name for name, value in cell.wrong[backend].items() if value >= ERROR_BOUND}
+        if wrong <= set(exact) and any(name == backend and not r.best.explains for (_, name), r in results.items()):
+            return search(evaluator, observed, exact=exact, depth=1)
+        measurement = Measurement(evaluator, observed)
+        others = [q for (_, name), q in self._measurements.items() if name == backend] if exact else []
+        self._measurements[evaluator.dtype, backend] = measurement
+        budget = WorkBudget() if cell.fails(backend) else WorkBudget(**OF_A_PASS)
+        return Inquiry(measurement, kernel_of(self._ask, backend), prepared, others, budget, failures).result(exact)
+
+    def _known(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult | None:
+        """What the run itself shows, or a wider dtype or an earlier case has explained; else None."""
         observed = cell.observed(backend)
         behaviour = self._behaviour(evaluator, backend, observed)
         if behaviour:
@@ -463,18 +534,7 @@ class CaseJudge:
                 start = unaltered(evaluator, observed)
                 if set(start.wrong) <= set(wider.start.wrong):
                     return SearchResult(start, behaviours=wider.behaviours)
-        earlier = recalled(evaluator, observed, self._memory.recall(evaluator, backend), plain=cell.fails(backend))
-        if earlier is not None:
-            return earlier
-        exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
-        wrong = {name for name, value in cell.wrong[backend].items() if value >= ERROR_BOUND}
-        if wrong <= set(exact) and any(name == backend and not r.best.explains for (_, name), r in results.items()):
-            return search(evaluator, observed, exact=exact, depth=1)
-        measurement = Measurement(evaluator, observed)
-        others = [q for (_, name), q in self._measurements.items() if name == backend] if exact else []
-        self._measurements[evaluator.dtype, backend] = measurement
-        budget = WorkBudget() if cell.fails(backend) else WorkBudget(**OF_A_PASS)
-        return Inquiry(measurement, kernel_of(self._ask, backend), prepared, others, budget).result(exact)
+        return recalled(evaluator, observed, self._memory.recall(evaluator, backend), plain=cell.fails(backend))
 
     def _behaviour(self, evaluator: Evaluator, backend: str, observed: Observed) -> Behaved:
         """The behaviour that the run itself shows: with a row alone, strided tensors, or a second call."""
@@ -508,12 +568,6 @@ class CaseJudge:
     def _widest(self) -> str:
         """The dtype with the finest resolution, in which a loss of precision is smallest."""
         return min(self.cells, key=UNIT_ROUNDOFF.__getitem__)
-
-    def _kinds(self, results: Results) -> Iterator[tuple[tuple[str, str, str], str]]:
-        for dtype, cell in self.cells.items():
-            for backend, ratios in cell.wrong.items():
-                for tensor in ratios:
-                    yield (dtype, backend, tensor), self._kind(cell, backend, tensor, results.get((dtype, backend)))
 
     def _kind(self, cell: Cell, backend: str, tensor: str, result: SearchResult | None) -> str:
         """`semantic`, `unstable` or `degraded`: by the errors in all dtypes, or by the error's size if only one dtype
@@ -599,7 +653,12 @@ def in_dtype(output: Output | None, dtype: str) -> Array | None:
     return as_dtype(output.values, dtype)
 
 
-def finished(cell: Cell, comparison: Comparison, kinds: Mapping[tuple[str, str, str], str]) -> Comparison:
+def only(choices: Mapping[str, Chosen], backend: str) -> Mapping[str, Chosen]:
+    """The choices of one backend."""
+    return {name: chosen for name, chosen in choices.items() if name == backend}
+
+
+def finished(cell: Cell, comparison: Comparison, kind_of: KindOf) -> Comparison:
     """The comparison with both error ratios, the backends that are wrong, and the verdict that follows."""
     names = (comparison.actual, comparison.expected)
     tensor = comparison.tensor
@@ -625,5 +684,5 @@ def finished(cell: Cell, comparison: Comparison, kinds: Mapping[tuple[str, str, 
     if not culprit:
         chose = any(cell.chose(name, tensor) for name in names)
         return replace(measured, verdict=Verdict.CHOICE) if chose else measured
-    worst = KINDS[max((kinds[cell.dtype, name, tensor] for name in culprit), key=ORDER.index)]
+    worst = KINDS[max((kind_of(cell.dtype, name, tensor) for name in culprit), key=ORDER.index)]
     return replace(measured, hidden=worst) if comparison.verdict.passes else replace(measured, verdict=worst)

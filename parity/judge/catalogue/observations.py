@@ -426,4 +426,18 @@ OBSERVATIONS = (
             "only, or two faults at once."
         ),
     ),
+    Entry(
+        id="judge-failed",
+        title="parity failed here: this is an error of parity, not of the backend",
+        what=(
+            "Parity itself failed while it judged this case or searched for the cause. What it had measured by then "
+            "stays, tensors without a verdict are not compared, and all other cases are judged as usual. The exit code "
+            "is 3 at least."
+        ),
+        shows=(
+            "The evidence names what parity was doing, the error and its place in parity; log.txt of the run directory "
+            "has the traceback. Please report it to the project that parity comes from, with log.txt, the config and "
+            "the user's files that it names."
+        ),
+    ),
 )

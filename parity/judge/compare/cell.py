@@ -8,7 +8,7 @@ two outcomes, is never a pass.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from parity.judge.bound.envelope import INTEGERS, dtype_of
 from parity.judge.compare.frontier import NEVER
 from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare
 from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.failures import Failures
 from parity.outcome import CellOutcome, Outcome, Output
 
 Oracle = Mapping[str, NDArray[Any]]
@@ -48,6 +49,8 @@ class CellJudge:
     case: CasePlan
     dtype: str
     oracle: Oracle
+    failures: dict[tuple[str, str], Failures] = field(default_factory=dict)
+    """Where two tensors could not be compared, by backend and tensor."""
 
     def comparisons(self, outcomes: Sequence[CellOutcome], baseline: str) -> list[Comparison]:
         """Every backend against the oracle, and every other backend against the baseline."""
@@ -79,7 +82,16 @@ class CellJudge:
         """Every tensor of either outcome, or of the oracle if a backend returned nothing."""
         ran = [outcome.outputs if outcome.outcome is Outcome.OK else {} for outcome in (expected, actual)]
         names = dict.fromkeys(ran[0] or self.oracle) | dict.fromkeys(ran[1] or self.oracle)
-        return [self.compare_tensor(tensor, actual, expected) for tensor in names]
+        return [self._compared(tensor, actual, expected) for tensor in names]
+
+    def _compared(self, tensor: str, actual: CellOutcome, expected: CellOutcome) -> Comparison:
+        """One tensor; not compared if parity fails at it."""
+        failures = Failures()
+        with failures.contained(f"comparing {tensor}"):
+            return self.compare_tensor(tensor, actual, expected)
+        self.failures.setdefault((actual.backend, tensor), Failures()).note(failures[0])
+        of = (self.case.id, self.dtype, tensor, actual.backend, expected.backend)
+        return Comparison(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=failures[0].message)
 
     def limits(self, tensor: str) -> tuple[float, float]:
         """rtol and atol; integers must be equal."""

@@ -36,6 +36,7 @@ from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
 from parity.judge.diagnose.statistics import statistics_causes
 from parity.judge.diagnose.synthesis import Observation, formulas_of
 from parity.judge.diagnose.weights import copied, differences_first, edit_of, n_results, summed
+from parity.judge.failures import Failures, explainer
 
 FEW_ELEMENTS = 32
 N_PROBES, N_DRAWN = 2, 6
@@ -82,7 +83,8 @@ class Measurement:
 class Inquiry:
     """A backend that is wrong in one dtype of a case; `kernel` calls it again, `prepare` makes an evaluator.
 
-    `same` are its results for the same inputs in other dtypes with the same error.
+    `same` are its results for the same inputs in other dtypes with the same error. An explainer that fails is left out,
+    and noted in `failures`.
     """
 
     def __init__(
@@ -92,9 +94,11 @@ class Inquiry:
         prepare: Prepare,
         same: Sequence[Measurement] = (),
         budget: WorkBudget | None = None,
+        failures: Failures | None = None,
     ) -> None:
         self._measurement, self._kernel, self._prepare, self._same = measurement, kernel, prepare, same
         self._budget = budget or WorkBudget()
+        self.failures = Failures() if failures is None else failures
 
     def result(self, exact: Sequence[str] = ()) -> SearchResult:
         """The best explanation; tensors in `exact` have not lost precision.
@@ -104,6 +108,7 @@ class Inquiry:
         with np.errstate(all="ignore"):
             return self._result(exact or self._same_in_float64())
 
+    @explainer("comparing the error with that in float64")
     def _same_in_float64(self) -> Sequence[str]:
         """The wrong tensors whose error is the same in float64; no algorithm that loses digits explains them."""
         evaluator, observed = self._measurement.evaluator, self._measurement.observed
@@ -122,10 +127,12 @@ class Inquiry:
     def _result(self, exact: Sequence[str]) -> SearchResult:
         small = self._reduced()
         if small is not None:
-            result = self._carried(Inquiry(small, self._kernel, self._prepare, budget=self._budget).result(exact))
+            result = self._carried(self._about(small).result(exact))
             if result is not None:
                 return result
-        result = self._searched(exact)
+        result = SearchResult(unaltered(self._measurement.evaluator, self._measurement.observed))
+        with self.failures.contained("searching for the cause"):
+            result = self._searched(exact)
         if result.best.explains and result.best.ids == {"reduced-precision"} and not result.best.is_exact:
             # A running total in the format explains more than a result rounded to it.
             grown = self._grown(small)
@@ -133,7 +140,8 @@ class Inquiry:
             return replace(result, best=result.start, behaviours=grown) if whole else result
         if result.best.explains and "localized" not in result.best.ids:
             return result
-        result = self._divided(exact, result)
+        with self.failures.contained("searching each wrong tensor alone"):
+            result = self._divided(exact, result)
         if result.best.explains and "localized" not in result.best.ids:
             return result
         if grown := self._grown(small) if self._measurement.evaluator.dtype in COMPUTED_IN else ():
@@ -150,6 +158,7 @@ class Inquiry:
         same = set(result.start.wrong) <= set(exact)
         return (None if same else self._milder()) or replace(result, behaviours=self._behaviours(small, result.best))
 
+    @explainer("asking about milder inputs", lambda: None)
     def _milder(self) -> SearchResult | None:
         """The lossy algorithm that milder inputs identify, if the user's inputs leave no correct digit."""
         evaluator = self._measurement.evaluator
@@ -158,7 +167,7 @@ class Inquiry:
             measurement = self._ask(evaluator.case, inputs)
             if measurement is None or unaltered(measurement.evaluator, measurement.observed).explains:
                 continue
-            result = Inquiry(measurement, self._kernel, self._prepare, budget=self._budget)._searched(())
+            result = self._about(measurement)._searched(())
             best = lost(start, result.best, part) if result.best.explains and result.best.causes else None
             if best is not None and best.explains:
                 return SearchResult(best, n_predicted=result.n_predicted)
@@ -173,23 +182,24 @@ class Inquiry:
         kept = self.confirmed(named)
         if kept and self._settles(kept[0]):
             return self.concluded(first, kept)
-        single = extended(first.start, self._edits(first.start))
+        single = self._extended(first.start, self._edits(first.start))
         kept = sorted([*kept, *self.confirmed(single)], key=lambda e: e.rank)
         kept = kept or self.confirmed_here([*named, *single]) or self._overflowing(single)
         if not kept:
             first = self._search(exact, DEPTH)
             origins = parts(first, single)
-            several = [e for o in origins for e in extended(o, [*self._edits(o), *absent(o)])]
+            several = [e for o in origins for e in self._extended(o, [*self._edits(o), *absent(o)])]
             kept = self.confirmed(complete(first)) or self.confirmed(several)
             kept = kept or self.confirmed_here([*complete(first), *several])
             if not kept and self.can_ask:
-                fits = [e for origin in (first.start, *origins) for e in extended(origin, self._fits(origin))]
+                fits = [e for origin in (first.start, *origins) for e in self._extended(origin, self._fits(origin))]
                 kept = self.confirmed(fits) or self.confirmed_here(fits) or self._two_mistakes(first, origins)
             for causes_of in (self._formulas, self._measured):
-                here = [] if kept else self.confirmed_here(extended(first.start, causes_of(first.start)))
-                kept = kept or [e for e in here if all(holds(e, measurement) for measurement in self._far)]
+                here = [] if kept else self.confirmed_here(self._extended(first.start, causes_of(first.start)))
+                kept = kept or [e for e in here if all(self._holds(e, measurement) for measurement in self._far)]
         return self.concluded(first, kept) if kept else replace(self._withdrawn(first), untried=self._budget.untried)
 
+    @explainer("searching for two mistakes that hide each other", list)
     def _two_mistakes(self, first: SearchResult, origins: Sequence[KernelExplanation]) -> list[KernelExplanation]:
         """An edit together with a named cause that alone does not reduce the error: two mistakes in one formula may
         hide each other. Skipped where a search of edits is expensive."""
@@ -200,7 +210,7 @@ class Inquiry:
         explanations = (start.extended(cause) for cause in standing if not cause.weight and cause.id != STORED)
         changed = [e for e in explanations if e is not None and any(e.left[n] != start.left[n] for n in start.wrong)]
         for origin in sorted((e for e in changed if e.ids not in tried), key=lambda e: e.score)[:MOST_TWO]:
-            both = extended(origin, self._edits(origin))
+            both = self._extended(origin, self._edits(origin))
             if kept := self.confirmed(both) or self.confirmed_here(both):
                 return kept
         return []
@@ -231,6 +241,10 @@ class Inquiry:
             return whole
         return SearchResult(best, n_predicted=len(self.probes), untried=self._budget.untried)
 
+    def _about(self, measurement: Measurement, same: Sequence[Measurement] = ()) -> Inquiry:
+        """The inquiry about other results of the same backend."""
+        return Inquiry(measurement, self._kernel, self._prepare, same, self._budget, self.failures)
+
     def _alone(self, name: str) -> Inquiry:
         """The inquiry about one tensor; it reuses the answers so far."""
 
@@ -238,7 +252,7 @@ class Inquiry:
             return [replace(q, observed={name: q.observed.get(name)}) for q in measurements]
 
         (measurement,) = about([self._measurement])
-        alone = Inquiry(measurement, self._kernel, self._prepare, about(self._same), self._budget)
+        alone = self._about(measurement, about(self._same))
         alone.probes, alone.alike = about(self.probes), about(self.alike)
         return alone
 
@@ -255,16 +269,34 @@ class Inquiry:
 
     def _search(self, exact: Sequence[str], depth: int) -> SearchResult:
         """The causes that are known in advance, or that the tensors suggest."""
-        return search(self._measurement.evaluator, self._measurement.observed, exact=exact, depth=depth)
+        evaluator, observed = self._measurement.evaluator, self._measurement.observed
+        with self.failures.contained("searching the known causes"):
+            return search(evaluator, observed, exact=exact, depth=depth)
+        return SearchResult(unaltered(evaluator, observed))
 
+    def _extended(self, origin: KernelExplanation, causes: Iterable[Cause]) -> list[KernelExplanation]:
+        """`origin` with each cause that reduces the error."""
+        return [e for cause in causes for e in self._with_cause(origin, cause)]
+
+    @explainer("computing what a cause predicts")
+    def _with_cause(self, origin: KernelExplanation, cause: Cause) -> Sequence[KernelExplanation]:
+        return extended(origin, [cause])
+
+    @explainer("confirming an explanation", bool)
+    def _holds(self, explanation: KernelExplanation, probe: Measurement) -> bool:
+        return holds(explanation, probe)
+
+    @explainer("trying edits of the reference")
     def _edits(self, origin: KernelExplanation) -> Sequence[Cause]:
         """The edits that explain what an explanation leaves."""
         return edit_causes(origin, self._budget)
 
+    @explainer("fitting numbers")
     def _fits(self, origin: KernelExplanation) -> Sequence[Cause]:
         """The same with a fitted number."""
         return fitted_causes(origin, self._budget)
 
+    @explainer("looking for a formula of the reference's values", list)
     def _formulas(self, start: KernelExplanation) -> list[Cause]:
         """The formulas of the reference's values for a single wrong tensor."""
         if self._kernel is None or len(start.wrong) != 1 or start.evaluator.n_elements > SMALL:
@@ -280,6 +312,7 @@ class Inquiry:
         edits = formulas_of(name, [one for one in data if one is not None], unit)
         return [Match(edit, frozenset((name,)), {}).cause for edit in edits]
 
+    @explainer("measuring which elements are copied or added up", list)
     def _measured(self, start: KernelExplanation) -> list[Cause]:
         """The elements of an input that a single wrong tensor copies or adds up."""
         if self._kernel is None or len(start.wrong) != 1 or start.evaluator.n_elements > SMALL:
@@ -303,6 +336,7 @@ class Inquiry:
                     return [Match(edit, frozenset((name,)), {}).cause]
         return []
 
+    @explainer("looking for a smaller case", lambda: None)
     def _reduced(self) -> Measurement | None:
         """The smallest case with the same wrong tensors; None if the user's is already small, or the backend cannot be
         called."""
@@ -324,6 +358,7 @@ class Inquiry:
         n_elements = sum(values.size for values in inputs.values())
         return measurements.get(n_elements) if n_elements < evaluator.n_elements else None
 
+    @explainer("carrying the cause of a smaller case over", lambda: None)
     def _carried(self, small: SearchResult) -> SearchResult | None:
         """The explanation of the smallest case, if it explains the user's tensors; else None."""
         start = unaltered(self._measurement.evaluator, self._measurement.observed)
@@ -332,6 +367,7 @@ class Inquiry:
             return None
         return replace(small, best=explanations[0], rivals=tuple(explanations[1:]), second=None, partial=())
 
+    @explainer("testing whether results repeat")
     def _behaviours(
         self, small: Measurement | None, best: KernelExplanation
     ) -> tuple[tuple[str, Mapping[str, Any]], ...]:
@@ -347,6 +383,7 @@ class Inquiry:
         formula = any(cause.alteration is not None for cause in best.causes)
         return tuple((name, evidence) for name, evidence in shown if not (formula and name == BY_ROW))
 
+    @explainer("sampling functions")
     def _approximated(self, small: Measurement | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """The functions that a backend approximates, if they explain all wrong tensors."""
         measurement = self._measurement if self._measurement.evaluator.n_elements <= MOST_SAMPLED else small
@@ -357,6 +394,7 @@ class Inquiry:
         evidence = approximated(self._kernel, evaluator.case, evaluator.dtype, evaluator.inputs, wrong)
         return () if evidence is None else ((APPROXIMATED, evidence),)
 
+    @explainer("measuring how the error grows")
     def _grown(self, small: Measurement | None) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """Sums in a narrow dtype whose error grows with the number of terms."""
         evaluator = (small or self._measurement).evaluator
@@ -365,6 +403,7 @@ class Inquiry:
         grown = growing(evaluator.case, evaluator.inputs, self._ratios)
         return () if grown is None else (("narrow-accumulation", grown),)
 
+    @explainer("comparing the error with that in a wider dtype")
     def _lost_when_narrow(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         """The digits that steps in a narrow dtype lose: with the same inputs, the backend is right in a wider one."""
         evaluator, observed = self._measurement.evaluator, self._measurement.observed
@@ -447,6 +486,7 @@ class Inquiry:
             if measurement is not None and structure(measurement.evaluator) == structure(evaluator):
                 yield measurement
 
+    @explainer("judging the result for other inputs", lambda: None)
     def _ask(self, case: CasePlan, inputs: Mapping[str, Array]) -> Measurement | None:
         """The backend's result for other inputs; None if there is none."""
         dtype = self._measurement.evaluator.dtype
@@ -469,7 +509,7 @@ class Inquiry:
         self, explanations: Sequence[KernelExplanation], answers: Sequence[Measurement]
     ) -> list[KernelExplanation]:
         ranked = sorted(explanations, key=lambda e: e.rank)
-        kept = [e for e in ranked if e.explains and all(holds(e, q) for q in (*self._further(e), *answers))]
+        kept = [e for e in ranked if e.explains and all(self._holds(e, q) for q in (*self._further(e), *answers))]
         if len(kept) < 2 or not self._is_of_this_size(kept[0]):
             return kept
         return sorted(kept, key=self._is_of_this_size)
@@ -478,7 +518,7 @@ class Inquiry:
         """Whether an edit fails to predict the result for other sizes: several block sizes give the same for one
         length."""
         edits = any(cause.alteration is not None and cause.alteration.edits for cause in explanation.causes)
-        return edits and not all(holds(explanation, measurement) for measurement in self.resized)
+        return edits and not all(self._holds(explanation, measurement) for measurement in self.resized)
 
     def _further(self, explanation: KernelExplanation) -> Sequence[Measurement]:
         """The results in other dtypes, of other sizes or with the user's options that an explanation must predict."""
@@ -529,7 +569,7 @@ class Inquiry:
         exact = [e for e in kept if e.is_exact]
         if kept[0].is_exact and len(exact) > 1 and self.can_ask:
             # A range of error sizes holds nearly everywhere, so it never replaces values that fit.
-            kept = [e for e in exact if all(holds(e, measurement) for measurement in self._farther)] or kept
+            kept = [e for e in exact if all(self._holds(e, measurement) for measurement in self._farther)] or kept
         best = kept[0]
         rivals = [] if self.can_ask else [e for e in kept[1:] if e in first.rivals or self.is_rival(best, e)]
         second = next((e for e in (first.best, *first.rivals) if e not in kept and e.causes), first.second)

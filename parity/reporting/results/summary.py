@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 
 from parity import exit_codes
 from parity.config.plan import Asked, KnownDeviation, Plan, WrittenAt
+from parity.judge.failures import FAILURES
 from parity.judge.known import AppliedEntry, apply, means
 from parity.outcome import Outcome
 from parity.reporting.results import record
@@ -29,6 +30,8 @@ ACCEPT = """
     UPDATE comparisons SET known = ? WHERE case_id = ? AND dtype = ? AND tensor = ? AND actual = ? AND expected = ?"""
 SEEN = "SELECT DISTINCT verdict, known IS NOT NULL FROM comparisons"
 
+JUDGE_FAILED = f"SELECT 1 FROM diagnoses WHERE evidence LIKE '%\"{FAILURES}\"%' LIMIT 1"
+
 
 def settle(
     store: Store, plan: Plan, fail_on: str, *, interrupted: bool = False, others: Sequence[KnownRow] = ()
@@ -41,7 +44,8 @@ def settle(
     rows = [*map(record.known_row, entries), *others]
     store.put(KNOWN, rows)
     seen = {(verdict, bool(known)) for verdict, known in store.select(SEEN)}
-    code = exit_codes.code_of(seen, fail_on=fail_on, known_fails=any(row.fails for row in rows))
+    fails, judge_failed = any(row.fails for row in rows), any(store.select(JUDGE_FAILED))
+    code = exit_codes.code_of(seen, fail_on=fail_on, known_fails=fails, judge_failed=judge_failed)
     store.put(SUMMARY, [store.numbers(exit_codes.INTERRUPTED if interrupted else code)])
     store.flush()
 

@@ -11,6 +11,7 @@ from parity.config.nodes import printable
 from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.failures import FAILED, FAILURES, LOG
 from parity.reporting.text.words import listed, number
 
 MAX_ITEMS = 8
@@ -26,7 +27,7 @@ BEHAVIOURS = (
     "layout-dependent",
     "approximated-function",
 )
-NO_FORMULA = frozenset(("unexplained", "not-identifiable", *BEHAVIOURS))
+NO_FORMULA = frozenset(("unexplained", FAILED, "not-identifiable", *BEHAVIOURS))
 """Diagnoses that explain no tensor as a formula would."""
 
 
@@ -60,6 +61,8 @@ def called(row: Diagnosis) -> str:
 def residual_text(row: Diagnosis) -> str:
     """`explains it: error ratio 8.1e+04 before, 0.9 with it taken into account`."""
     before, after = row.residual_before, row.residual_after
+    if row.id == FAILED:
+        return f"not explained: error ratio {number(before)}" if before is not None else "without an answer"
     if before is None:
         return f"fits {row.evidence[FITS]}" if FITS in row.evidence else "a finding of its own, beside the op's results"
     if row.id in HARMLESS:
@@ -122,6 +125,12 @@ def candidate_text(value: Mapping[str, Any]) -> str:
     return f"{value['id']}{parameters} leaves {number(value.get('residual_after'))}"
 
 
+def failures_text(value: Sequence[Mapping[str, str]]) -> str:
+    """What parity was doing when it failed, the first error, and what to do."""
+    doing = listed(dict.fromkeys(failure["doing"] for failure in value))
+    return f"parity failed {doing}: {value[0]['error']}; {LOG} has the traceback: please report it"
+
+
 def rates_text(steps: Sequence[int], mine: Sequence[float], exact: Sequence[float]) -> str:
     """`the rates of steps 2 and 3 are 0.0466516 and 0.0435275, exactly 0.05 and 0.05`."""
     rates, right = (listed(number(value, 6) for value in values) for values in (mine, exact))
@@ -131,6 +140,7 @@ def rates_text(steps: Sequence[int], mine: Sequence[float], exact: Sequence[floa
 
 TEXTS: Mapping[str, Callable[[Any], str]] = {
     FITS: lambda _: "",
+    FAILURES: failures_text,
     "expression": lambda value: f"computes {value}",
     "further_inputs_predicted": lambda value: f"predicts the backend on {value} further inputs too",
     "parameters": lambda value: f"with {plain(value, 9)}",
