@@ -34,9 +34,9 @@ def exit_code(comparisons: Iterable[Comparison], *, fail_on: str = DEFAULT_FAIL_
     """1 for findings at the level `fail_on` or a failing `known` entry, else 3 if anything was not compared, else 0.
 
     An accepted comparison (`known` is set) is no finding and does not count as missing, unless nothing at all was
-    compared.
+    compared. What a run does not judge is left out.
     """
-    seen = {(comparison.verdict.value, comparison.known is not None) for comparison in comparisons}
+    seen = {(comparison.verdict.value, comparison.known is not None) for comparison in comparisons if comparison.counts}
     return code_of(seen, fail_on=fail_on, known_fails=known_fails)
 
 

@@ -42,6 +42,7 @@ from parity.judge.contained import ContainedJudge
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory
 from parity.judge.failures import LOG, logged
+from parity.judge.subject import marked
 from parity.outcome import CellOutcome
 from parity.reporting.results import record
 from parity.reporting.results.directory import LOCK, Losses, held, made, reserve
@@ -147,6 +148,7 @@ class RunState:
         self, case: CasePlan, comparisons: Sequence[Comparison], diagnoses: Sequence[Diagnosis]
     ) -> Sequence[Comparison]:
         """Record a case; returns its comparisons, the accepted ones marked. A finding may stop the run."""
+        comparisons = list(marked(comparisons, self.plan.of(case).subject))
         # In one transaction, since a resumed run assumes that a case with comparisons was diagnosed.
         self.store.add([*map(record.comparison_row, comparisons), *diagnoses])
         self.log(diagnoses)

@@ -27,6 +27,7 @@ from parity.engine import Announced, EngineOptions, Event, ShardFinished
 from parity.engine.engine import Idle
 from parity.engine.shards import Shard, shards
 from parity.judge.compare.cell import CellJudge
+from parity.judge.subject import marked
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results import record
 from parity.reporting.results.rows import BackendRow
@@ -287,7 +288,7 @@ def lost_case(plan: Plan, case: CasePlan, outcome: Outcome, message: str) -> dic
     for dtype in case.dtypes:
         cell = [CellOutcome(case.id, dtype, spec.name, outcome, message=message) for spec in own.backends]
         outcomes += list(map(record.outcome_row, cell))
-        comparisons += CellJudge(case, dtype, oracle).comparisons(cell, own.baseline)
+        comparisons += marked(CellJudge(case, dtype, oracle).comparisons(cell, own.baseline), own.subject)
     rows = list(map(record.comparison_row, comparisons))
     empty: dict[str, Any] = {"backends": [], "diagnoses": [], "folders": {}, "tensors": {}, "lost": {}}
     return empty | {"outcomes": outcomes, "comparisons": rows, "judge_seconds": 0.0}

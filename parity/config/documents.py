@@ -24,7 +24,7 @@ from parity.config.yaml_lines import YamlFile, read_yaml
 
 VERSION = 1
 MAX_SEED = 2**63 - 1
-REPLACED = ("backends", "baseline", "dtypes", "seed")
+REPLACED = ("backends", "baseline", "subject", "dtypes", "seed")
 """Keys that a file inherits from its includes unless it sets them."""
 MERGED = ("tolerance", "defaults")
 
@@ -39,12 +39,14 @@ Backends = Annotated[
     Allowed(tuple(ADAPTERS)),
     Field(description="a list, for example [torch, paddle]"),
 ]
+Subject = Annotated[Text | tuple[Text, ...], Field(description="the name of a backend, or a list of names")]
 FileName = Annotated[str, MinLen(1)]
 Files = Annotated[tuple[FileName, ...], MinLen(1), Field(description="a list of files, for example [common.yaml]")]
 CONFIG_KEYS: Mapping[str, Any] = {
     "version": (Annotated[Any, WithJsonSchema({"const": VERSION})], VERSION),
     "backends": (Backends, ()),
     "baseline": (Annotated[Text, Field(description="the name of a backend, or oracle")], ""),
+    "subject": (Subject, ()),
     "dtypes": (Dtypes, ()),
     "seed": (Annotated[int, Ge(0), Le(MAX_SEED), Field(description="a whole number, 0 or more, below 2**63")], 0),
     "tolerance": (Tolerances, None),

@@ -15,7 +15,7 @@ from parity.config.documents import Document, read_document
 from parity.config.errors import ConfigError
 from parity.config.known import parse_known
 from parity.config.nodes import Node, Problems
-from parity.config.plan import ORACLE, BackendSpec, CasePlan, KnownDeviation, Overrides, Plan
+from parity.config.plan import ORACLE, BackendSpec, CasePlan, KnownDeviation, Overrides, Plan, own_kernels
 from parity.config.select import Draft, select
 from parity.config.tolerance_grammar import check_tensor_names
 
@@ -70,7 +70,8 @@ def _file_plan(document: Document, report: Problems) -> FilePlan:
         check_tensor_names(document.get("tolerance"), (n for names in compared.values() for n in names), report)
     known = _known(document, [spec.name for spec, _ in backends] if backends_ok else [], report)
     baseline = _baseline(document.get("baseline"), [spec.name for spec, _ in backends] if backends_ok else [], report)
-    own = {"backends": tuple(spec.name for spec, _ in backends), "baseline": baseline}
+    subject = _subject(document.get("subject"), [spec for spec, _ in backends] if backends_ok else [], report)
+    own = {"backends": tuple(spec.name for spec, _ in backends), "baseline": baseline, "subject": subject}
     named = _able([built.with_plan(**own) for built in _named(cases, report)], [spec for spec, _ in backends])
     return FilePlan(document, backends, backends_ok, settings.seed, named, known)
 
@@ -91,6 +92,19 @@ def _baseline(node: Node | None, backends: Sequence[str], report: Problems) -> s
     if node.text and backends and node.text not in (*backends, ORACLE):
         report.add(node, f'there is no backend "{node.text}"', allowed=(*backends, ORACLE), near=node.text)
     return node.text
+
+
+def _subject(node: Node | None, backends: Sequence[BackendSpec], report: Problems) -> tuple[str, ...]:
+    """The backends that a file judges: those that it names, by default those with a user's ops; none if it judges all.
+
+    `backends`: the allowed ones, empty for no check.
+    """
+    names = [spec.name for spec in backends]
+    given = () if node is None else node.items if node.is_list else (node,)
+    for item in given:
+        if item.text and names and item.text not in names:
+            report.add(item, f'there is no backend "{item.text}"', allowed=names, near=item.text)
+    return tuple(item.text for item in given) or own_kernels(backends)
 
 
 def _backends(document: Document, report: Problems) -> tuple[tuple[BackendSpec, Node], ...]:
@@ -209,7 +223,7 @@ def _united_seed(files: Sequence[FilePlan], report: Problems) -> int:
 
 
 def _united_cases(files: Sequence[FilePlan], report: Problems) -> tuple[BuiltCase, ...]:
-    """The cases of all files, each with its file's backends and baseline.
+    """The cases of all files, each with its file's backends, baseline and subject.
 
     A case that two files include is taken once, with the backends of both.
     """
@@ -222,7 +236,9 @@ def _united_cases(files: Sequence[FilePlan], report: Problems) -> tuple[BuiltCas
                 continue
             if same is not None and _question(same) == _question(built):
                 both = tuple(dict.fromkeys(same.plan.backends + built.plan.backends))
-                taken[case_id] = same.with_plan(backends=both)
+                judged = (same.plan.subject, built.plan.subject)
+                subject = tuple(dict.fromkeys(judged[0] + judged[1])) if all(judged) else ()
+                taken[case_id] = same.with_plan(backends=both, subject=subject)
                 continue
             ids.add(case_id)
             _claim(built, taken, report)
@@ -230,5 +246,5 @@ def _united_cases(files: Sequence[FilePlan], report: Problems) -> tuple[BuiltCas
 
 
 def _question(built: BuiltCase) -> CasePlan:
-    """A case without its backends and baseline."""
-    return built.with_plan(backends=(), baseline="").plan
+    """A case without its backends, baseline and subject."""
+    return built.with_plan(backends=(), baseline="", subject=()).plan

@@ -6,7 +6,7 @@ Everything here is frozen, checked and independent of YAML: shapes, names and sw
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,18 @@ class BackendSpec:
     ranks: int = 1
 
 
+def own_kernels(backends: Iterable[BackendSpec]) -> tuple[str, ...]:
+    """The names of the backends that compute a user's ops."""
+    return tuple(spec.name for spec in backends if spec.ops is not None)
+
+
 @dataclass(frozen=True)
 class CasePlan:
     """One case: an op with checked params (an instance of the op's own dataclass) and its input tensors, or a training.
 
     `tensors` holds every input and every gradient of an output (`grad.y`) in drawing order. `gradients`: whether
-    gradients are computed and compared. `backends` and `baseline` are empty if they are those of the plan; in a run of
-    several configs each has its own. `brought`: a user's own op. `stress`: it is called many times, and on single rows.
+    gradients are computed and compared. `backends`, `baseline` and `subject` are empty if they are those of the plan; in a
+    run of several configs each has its own. `brought`: a user's own op. `stress`: it is called many times, and on single rows.
     """
 
     id: str
@@ -66,6 +71,7 @@ class CasePlan:
     gradients: bool = True
     backends: tuple[str, ...] = ()
     baseline: str = ""
+    subject: tuple[str, ...] = ()
     brought: Brought | None = None
     stress: bool = False
 
@@ -156,7 +162,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole run. `baseline` is a backend's name or `oracle`; `asked` is None if nothing is deselected."""
+    """A whole run. `baseline` is a backend's name or `oracle`; `asked` is None if nothing is deselected.
+
+    `subject`: the backends that the run judges; empty if it judges all. What others do wrong is a warning.
+    """
 
     name: str
     configs: tuple[ConfigFile, ...]
@@ -166,6 +175,7 @@ class Plan:
     cases: tuple[CasePlan, ...]
     known: tuple[KnownDeviation, ...] = ()
     asked: Asked | None = None
+    subject: tuple[str, ...] = ()
 
     @property
     def everything(self) -> Asked:
@@ -175,11 +185,12 @@ class Plan:
         return self.asked or Asked(own, tuple(spec.name for spec in self.backends), narrower=narrower)
 
     def of(self, case: CasePlan) -> Plan:
-        """The plan with the backends and the baseline of one of its cases."""
-        if not case.backends and not case.baseline:
+        """The plan with the backends, the baseline and the subject of one of its cases."""
+        if not case.backends and not case.baseline and not case.subject:
             return self
         backends = tuple(spec for spec in self.backends if case.runs_on(spec.name))
-        return replace(self, backends=backends, baseline=case.baseline or self.baseline)
+        subject = case.subject or self.subject
+        return replace(self, backends=backends, baseline=case.baseline or self.baseline, subject=subject)
 
     def only(self, ids: Collection[str]) -> Plan:
         """The plan with only these cases and the backends that they need."""
@@ -191,7 +202,7 @@ class Plan:
 @dataclass(frozen=True)
 class Overrides:
     """The overrides of the command line, as typed: `-b`, `-k`, `--dtype`, `--rtol`, `--atol`, `--baseline`,
-    `--steps`, `--shard`."""
+    `--steps`, `--shard`, `--fail-on-others`."""
 
     backends: tuple[str, ...] = ()
     keyword: str | None = None
@@ -201,3 +212,4 @@ class Overrides:
     baseline: str | None = None
     steps: int | None = None
     shard: str | None = None
+    fail_on_others: bool = False

@@ -13,13 +13,13 @@ from parity.config.cases import BuiltCase
 from parity.config.kinds import OP, case_kind
 from parity.config.memory import GIB
 from parity.config.nodes import Problems
-from parity.config.plan import ORACLE, Asked, BackendSpec, ConfigFile, KnownDeviation, Overrides, Plan
+from parity.config.plan import ORACLE, Asked, BackendSpec, ConfigFile, KnownDeviation, Overrides, Plan, own_kernels
 from parity.config.tolerance_grammar import parse_options
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Everything in the files; each case has the backends and the baseline (empty: the first) of its file.
+    """Everything in the files; each case has its file's backends, baseline (empty: the first) and subject (empty: all).
 
     `backends_ok`: no invalid backend was left out, so an unknown name is really unknown.
     """
@@ -50,16 +50,17 @@ def select(draft: Draft, overrides: Overrides, report: Problems) -> Plan | None:
 
 
 def _plan(draft: Draft, backends: Sequence[BackendSpec], cases: Sequence[BuiltCase], overrides: Overrides) -> Plan:
-    """The plan of these cases, with the backends that they need and the baseline of the first case."""
+    """The plan of these cases, with the backends that they need, and the baseline and the subject of the first case."""
     specs = tuple(spec for spec in backends if any(built.plan.runs_on(spec.name) for built in cases))
-    names, baseline = {spec.name for spec in specs}, cases[0].plan.baseline
+    names, baseline, subject = {spec.name for spec in specs}, cases[0].plan.baseline, cases[0].plan.subject
     plans = []
     for built in cases:
         own = () if set(built.plan.backends) == names else built.plan.backends
         other = "" if built.plan.baseline == baseline else built.plan.baseline
-        plans.append(replace(built.plan, backends=own, baseline=other))
+        mine = () if built.plan.subject == subject else built.plan.subject or built.plan.backends
+        plans.append(replace(built.plan, backends=own, baseline=other, subject=mine))
     asked = _asked(draft, cases, overrides)
-    return Plan(draft.name, draft.configs, specs, baseline, draft.seed, tuple(plans), draft.known, asked)
+    return Plan(draft.name, draft.configs, specs, baseline, draft.seed, tuple(plans), draft.known, asked, subject)
 
 
 def _asked(draft: Draft, cases: Sequence[BuiltCase], overrides: Overrides) -> Asked:
@@ -78,7 +79,11 @@ def _widened(draft: Draft, overrides: Overrides, report: Problems) -> tuple[Draf
     texts = [text for text in overrides.backends if text not in names and describes(text)]
     added = described(texts, report)
     more = tuple(spec.name for spec in added)
-    cases = tuple(built.with_plan(backends=(*built.plan.backends, *more)) for built in draft.cases)
+    mine = own_kernels(added)
+    cases = tuple(
+        built.with_plan(backends=(*built.plan.backends, *more), subject=(*built.plan.subject, *mine))
+        for built in draft.cases
+    )
     wanted = (*(text for text in overrides.backends if text not in texts), *more)
     return replace(draft, backends=(*draft.backends, *added), cases=cases), replace(overrides, backends=wanted)
 
@@ -99,13 +104,20 @@ def _backends(draft: Draft, overrides: Overrides, report: Problems) -> tuple[Bac
 def _placed(
     cases: tuple[BuiltCase, ...], backends: Sequence[BackendSpec], overrides: Overrides, report: Problems
 ) -> tuple[BuiltCase, ...]:
-    """The cases with their selected backends and baselines, without those that have none left."""
+    """The cases with their selected backends, baselines and subjects, without those that run on none of either.
+
+    Where no backend of the subject is selected, all are judged.
+    """
     wanted = {spec.name for spec in backends}
     placed = []
     for built in cases:
         own = tuple(name for name in built.plan.backends if name in wanted)
-        if own:
-            placed.append(built.with_plan(backends=own, baseline=_baseline(built, own, overrides.baseline)))
+        asked = () if overrides.fail_on_others else tuple(name for name in built.plan.subject if name in wanted)
+        mine = tuple(name for name in own if name in asked)
+        if own and (mine or not asked):
+            mine = () if mine == own else mine
+            baseline = _baseline(built, own, overrides.baseline)
+            placed.append(built.with_plan(backends=own, baseline=baseline, subject=mine))
     if cases and wanted and not placed:
         report.add_command_line(f"--backend {' --backend '.join(overrides.backends)}", "no case runs on it")
     return tuple(placed)

@@ -167,8 +167,8 @@ def unfit(plan: Plan, results: Results) -> Iterator[str]:
 
 
 def asked(row: CaseRow) -> object:
-    """What a case computes, in whatever dtypes."""
-    return question(structs.replace(row, dtypes=[]))
+    """What a case computes, in whatever dtypes, and whoever is judged."""
+    return question(structs.replace(row, dtypes=[], subject=[]))
 
 
 def stale(request: AcceptRequest, entries: Iterable[KnownDeviation], rows: Iterable[KnownRow]) -> list[KnownDeviation]:

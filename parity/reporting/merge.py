@@ -119,10 +119,11 @@ class Merger:
         self.store.flush()
 
     def check(self, run_dir: Path, run: RunRow, backends: Sequence[BackendRow]) -> None:
-        """Raise MergeError if a run had another seed, baseline, level or other backends than the first."""
+        """Raise MergeError if a run had another seed, baseline, subject, level or other backends than the first."""
         if self.run is None:
             return
-        asked = {name: (getattr(self.run, name), getattr(run, name)) for name in ("seed", "baseline", "fail_on")}
+        same = ("seed", "baseline", "subject", "fail_on")
+        asked = {name: (getattr(self.run, name), getattr(run, name)) for name in same}
         asked["backends"] = tuple([identity(row) for row in rows] for rows in (self.backends.values(), backends))  # type: ignore[assignment]
         versions = {row.name: row.version for row in backends if row.version}
         for name, version in versions.items():

@@ -43,7 +43,8 @@ class Comparison:
     its worst row, channel or column; both are known if the comparison fails or is suspect. `culprit` names those whose
     ratio is 8 or more. `suspect` marks a pass that proves little: the tolerance hides an error ratio of 8 or more (then
     there is a culprit), zeros would have passed too, or no element is finite. `hidden` is the verdict that the former
-    would have under a tight tolerance. `known` is the reason why it is accepted.
+    would have under a tight tolerance. `known` is the reason why it is accepted. `counted` are the backends against which
+    it counts in a run that judges some of its backends only (`judge/subject.py`), None where it judges all.
     """
 
     case: str
@@ -63,3 +64,9 @@ class Comparison:
     message: str = ""
     known: str | None = None
     hidden: Verdict | None = None
+    counted: tuple[str, ...] | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is about what the run judges."""
+        return self.counted is None or bool(self.counted)

@@ -148,8 +148,8 @@ class Standing:
 
 
 def is_finding(c: Comparison) -> bool:
-    """Whether it differs by more than rounding and is not accepted."""
-    return c.verdict.fails and c.verdict not in (Verdict.ROUNDING, Verdict.CHOICE) and c.known is None
+    """Whether it differs by more than rounding, is not accepted, and is about what the run judges."""
+    return c.counts and c.verdict.fails and c.verdict not in (Verdict.ROUNDING, Verdict.CHOICE) and c.known is None
 
 
 class Bars(Progress):

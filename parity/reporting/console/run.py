@@ -152,13 +152,14 @@ def print_tables(results: Results, console: Console, *, verbose: bool) -> None:
 
 
 def lineup(results: Results) -> Text:
-    """The backends with their versions, and the baseline."""
+    """The backends with their versions, the baseline and the subject."""
     parts, baselines = [], {results.run.baseline, *(case.baseline for case in results.cases)}
     for row in results.backends:
         shown = row.name if row.version and row.version in row.name else f"{row.name} {row.version}".strip()
         behind = [] if row.name.startswith(row.framework) else [row.framework]
         behind += [f"{name} {version}" for name, version in row.library.items()]
         behind += ["baseline"] if row.name in baselines else []
+        behind += ["subject"] if row.name in results.run.subject else []
         parts.append(printable(shown + (f" ({', '.join(behind)})" if behind else "")))
     return Text(" · ".join(parts), style="dim")
 
@@ -253,8 +254,8 @@ class TensorLine:
 
     @property
     def open(self) -> bool:
-        """Whether it differs and is not accepted."""
-        return self.worst.fails and self.worst.known is None
+        """Whether it differs, is not accepted, and counts."""
+        return self.worst.fails and self.worst.known is None and self.worst.counts
 
 
 def tensor_lines(results: Results) -> dict[str, list[TensorLine]]:
@@ -271,7 +272,10 @@ def tensor_lines(results: Results) -> dict[str, list[TensorLine]]:
 def tensor_line(group: Sequence[ComparisonRow], report: CaseReport) -> TensorLine:
     """The summary of a tensor's comparisons."""
     made = [row for row in group if row.compared]
-    worst = max(made or group, key=lambda row: (row.fails and not row.known, SEVERITY[row.verdict], report.excess(row)))
+    worst = max(
+        made or group,
+        key=lambda row: (row.fails and not row.known, row.counts, SEVERITY[row.verdict], report.excess(row)),
+    )
     return TensorLine(
         worst=worst,
         excess=report.excess(worst),
@@ -321,6 +325,7 @@ def who(line: TensorLine, backends: Sequence[str], why: Mapping[tuple[str, str, 
     if len(backends) > 1 and set(causes) == set(backends) and len(set(causes.values())) == 1:
         return f"all: {next(iter(causes.values()))}".removesuffix(": ")
     known = "" if line.worst.known is None else " (known)"
+    known = known if line.worst.counts or not line.worst.fails else " (not counted)"
     return ", ".join(f"{name}: {cause}" if cause else name for name, cause in causes.items()) + known
 
 

@@ -153,7 +153,7 @@ def compared_run(run_dir: Path, results: Results, names: Mapping[str, str], leve
     pairs: dict[Pair, int] = {}
     for row in results.comparisons:
         if row.compared:
-            fails = row.known is None and row.verdict in exit_codes.FAILING[level]
+            fails = row.known is None and row.counts and row.verdict in exit_codes.FAILING[level]
             pairs[*row.tensor_key, bare.pair(row)] = SEVERITY[row.verdict] if fails else 0
     return replace(bare, pairs=pairs)
 

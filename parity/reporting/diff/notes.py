@@ -16,7 +16,13 @@ from parity.reporting.text.words import listed, number
 
 MAX_ENTRY = 300
 BACKEND_FIELDS = ("framework", "numpy", "python", "mode", "device", "flags")
-RUN_FIELDS = (("parity", "parity"), ("seed", "seed"), ("baseline", "baseline"), ("fail_on", "--fail-on"))
+RUN_FIELDS = (
+    ("parity", "parity"),
+    ("seed", "seed"),
+    ("baseline", "baseline"),
+    ("subject", "subject"),
+    ("fail_on", "--fail-on"),
+)
 HOST_FIELDS = (("cpu", "CPU"), ("os", "OS"), ("threads", "threads"), ("cores", "cores"))
 LITERAL = ("values(", "file(")
 """Draws whose description does not determine the numbers."""

@@ -45,7 +45,7 @@ class Status(StrEnum):
     KNOWN = "known"
     """A known deviation accepts that it differs or is not supported."""
     BELOW = "below"
-    """It differs, but below the failing level."""
+    """It differs, but below the failing level; or it differs or has no result, and the run does not judge it."""
     SUSPECT = "suspect"
     """It passes, but the tolerance hides an error, or zeros would also pass."""
     PASSED = "passed"
@@ -161,6 +161,11 @@ class CellResult:
         return tuple(dict.fromkeys(row.id for row in self.diagnoses))
 
     @property
+    def counts(self) -> bool:
+        """Whether the run judges it."""
+        return not self.rows or any(row.counts for row in self.rows)
+
+    @property
     def finding(self) -> bool:
         """Whether it has something to show: a difference, accepted or not, or an error that the tolerance hides."""
         return bool(self.failing or self.hidden)
@@ -209,14 +214,14 @@ def status_of(
 ) -> Status:
     """The status of a cell, from its comparisons and its outcome; a `reference` needs no comparison."""
     failing = [row for row in rows if row.fails]
-    if any(row.verdict in level and row.known is None for row in failing):
+    if any(row.verdict in level and row.known is None and row.counts for row in failing):
         return Status.FAILED
     if outcome is None:
         return Status.NOT_RUN
     if outcome.outcome == Outcome.UNSUPPORTED.value:
         return Status.KNOWN if rows and all(row.known is not None for row in rows) else Status.UNSUPPORTED
     if outcome.outcome != Outcome.OK.value:
-        return Status.ERROR
+        return Status.BELOW if rows and not any(row.counts for row in rows) else Status.ERROR
     made = [row for row in rows if row.compared]
     if not made:
         return Status.PASSED if reference else Status.NOT_RUN
@@ -261,17 +266,27 @@ TENSOR_LABELS: Mapping[Status, str] = {
 
 
 def tensor_status(rows: Sequence[ComparisonRow], level: frozenset[str]) -> Status:
-    """The status of a tensor, from all of its comparisons."""
-    made = [row for row in rows if row.compared]
+    """The status of a tensor, from all of its comparisons that count."""
+    judged = [row for row in rows if row.counts]
+    if not judged:
+        return status_of_others(rows)
+    made = [row for row in judged if row.compared]
     if any(row.verdict in level and row.known is None for row in made):
         return Status.FAILED
-    if any(not row.compared and row.known is None for row in rows):
+    if any(not row.compared and row.known is None for row in judged):
         return Status.ERROR
     if not made or any(row.known is not None for row in made):
         return Status.KNOWN
     if any(row.fails for row in made):
         return Status.BELOW
     return Status.SUSPECT if any(row.suspect for row in made) else Status.PASSED
+
+
+def status_of_others(rows: Sequence[ComparisonRow]) -> Status:
+    """The status of a tensor of which nothing is judged."""
+    if any(row.known is not None for row in rows):
+        return Status.KNOWN
+    return Status.BELOW if any(row.fails or not row.compared for row in rows) else Status.PASSED
 
 
 def tensor_statuses(results: Results) -> dict[tuple[str, str, str], Status]:

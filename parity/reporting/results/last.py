@@ -49,8 +49,7 @@ def runs_of(plan: Plan, out: Path | None) -> Iterator[tuple[Path, Results]]:
 def failed_cases(results: Results) -> set[str]:
     """The cases with a finding at the run's level, or with something not compared, except accepted ones."""
     level = failing_level(results)
-    failed = {
-        row.case for row in results.comparisons if row.known is None and (row.verdict in level or not row.compared)
-    }
+    judged = [row for row in results.comparisons if row.known is None and row.counts]
+    failed = {row.case for row in judged if row.verdict in level or not row.compared}
     compared = {(row.case, row.dtype) for row in results.comparisons}
     return failed | {case.id for case in results.cases if any((case.id, d) not in compared for d in case.dtypes)}

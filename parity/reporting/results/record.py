@@ -50,6 +50,7 @@ def run_row(plan: Plan, run_id: str, started: str, command: Sequence[str], optio
         configs=[ConfigRow(**asdict(config)) for config in plan.configs],
         seed=plan.seed,
         baseline=plan.baseline,
+        subject=list(plan.subject),
         timeout_s=options.timeout_s,
         host={"cpu": cpu_model(), "os": platform.platform(), "threads": options.threads, "cores": os.cpu_count()},
     )
@@ -93,8 +94,18 @@ def case_row(case: CasePlan, folder: Path | None) -> CaseRow:
     """A row of `cases`; `folder` holds its inputs, relative to the run directory."""
     params, inputs = report_of(case.op).recorded(case, folder)
     source = SourceLocation(case.source.file, case.source.line)
-    dtypes, backends, brought = list(case.dtypes), list(case.backends), brought_row(case)
-    return CaseRow(case.id, case.op, params, dtypes, inputs, source, backends, case.baseline, brought)
+    return CaseRow(
+        id=case.id,
+        op=case.op,
+        params=params,
+        dtypes=list(case.dtypes),
+        inputs=inputs,
+        source=source,
+        backends=list(case.backends),
+        baseline=case.baseline,
+        brought=brought_row(case),
+        subject=list(case.subject),
+    )
 
 
 def brought_row(case: CasePlan) -> BroughtRow | None:
@@ -179,6 +190,7 @@ def comparison_row(comparison: Comparison) -> ComparisonRow:
         message=comparison.message,
         frontier=None if metrics is None or metrics.frontier is None else list(metrics.frontier),
         hidden=None if comparison.hidden is None else comparison.hidden.value,
+        counted=None if comparison.counted is None else list(comparison.counted),
     )
 
 

@@ -115,6 +115,7 @@ def differences(plan: Plan, options: EngineOptions, store: Store, run_dir: Path)
         yield "its configs were different or have changed"
     asked = {"seed": plan.seed, "baseline": plan.baseline, "threads": options.threads}
     given = {"seed": run.seed, "baseline": run.baseline, "threads": run.host.get("threads")}
+    asked["subject"], given["subject"] = (", ".join(names) or "every backend" for names in (plan.subject, run.subject))
     for name, value in asked.items():
         if given[name] != value:
             yield f"its {name} was {given[name]}, now it is {value}"
@@ -145,7 +146,8 @@ def question(row: CaseRow) -> Any:
     """The content of a row of `cases`, without its location in the config and its files."""
     inputs = {name: (item.shape, item.draw) for name, item in row.inputs.items()}
     brought = row.brought and (row.brought.text, row.brought.differentiable)
-    return spelled(to_builtins((row.id, row.op, row.params, row.dtypes, inputs, row.backends, row.baseline, brought)))
+    own = row.backends, row.baseline, row.subject
+    return spelled(to_builtins((row.id, row.op, row.params, row.dtypes, inputs, *own, brought)))
 
 
 def finished_cells(plan: Plan, store: Store, run_dir: Path) -> Iterator[tuple[str, str]]:
@@ -181,4 +183,5 @@ def comparison(row: ComparisonRow) -> Comparison:
         culprit=tuple(row.culprit),
         suspect=row.suspect,
         message=row.message,
+        counted=None if row.counted is None else tuple(row.counted),
     )

@@ -60,7 +60,10 @@ class ConfigRow(Struct, frozen=True):
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """The run itself; `host` is what is known of the machine. `stopped`: it ended at its first finding."""
+    """The run itself; `host` is what is known of the machine. `stopped`: it ended at its first finding.
+
+    `subject`: the backends that it judges, empty if it judges all.
+    """
 
     id: str = ""
     started: str = ""
@@ -75,6 +78,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     stopped: bool = False
     seconds: float | None = None
     judge_seconds: float | None = None
+    subject: list[str] = []
 
 
 class BackendRow(Struct, frozen=True, kw_only=True):
@@ -119,7 +123,8 @@ class BroughtRow(Struct, frozen=True):
 
 
 class CaseRow(Struct, frozen=True):
-    """A case: what was computed, and from what; `backends` and `baseline` are empty if they are those of the run."""
+    """A case: what was computed, and from what; `backends`, `baseline` and `subject` are empty if they are those of the
+    run."""
 
     id: str
     op: str
@@ -130,6 +135,7 @@ class CaseRow(Struct, frozen=True):
     backends: list[str] = []
     baseline: str = ""
     brought: BroughtRow | None = None
+    subject: list[str] = []
 
     @property
     def files(self) -> list[str]:
@@ -170,7 +176,8 @@ class EnvelopeRow(Struct, frozen=True):
 class ComparisonRow(Struct, frozen=True, kw_only=True):
     """A compared tensor of a cell; unmeasured fields are None. See `Comparison` and `Metrics` of the judge.
 
-    `frontier`: the points (|expected|, |difference|) that decide for every tolerance, for `parity judge`.
+    `frontier`: the points (|expected|, |difference|) that decide for every tolerance, for `parity judge`. `counted`: the
+    backends of the subject against which it counts, empty if it is only a warning; None if the run judges all backends.
     """
 
     case: str
@@ -201,6 +208,7 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     message: str
     frontier: list[tuple[float, float]] | None = None
     hidden: str | None = None
+    counted: list[str] | None = None
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -234,6 +242,16 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
         return self.verdict in FAILING
 
     @property
+    def counts(self) -> bool:
+        """Whether it is about what the run judges."""
+        return self.counted is None or bool(self.counted)
+
+    @property
+    def is_of_others(self) -> bool:
+        """Whether it is about a backend that the run does not judge."""
+        return not self.counts and (bool(self.culprit) or self.with_oracle)
+
+    @property
     def hides(self) -> bool:
         """Whether it passes only because the tolerance is loose."""
         return self.suspect and bool(self.culprit)
@@ -245,8 +263,9 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
 
     @property
     def owners(self) -> Sequence[str]:
-        """The backends that it belongs to: those that exceed the error bound in it, else the one under test."""
-        return [name for name in self.culprit if name in (self.actual, self.expected)] or [self.actual]
+        """The backends that it belongs to: those that exceed the error bound in it, else the one under test. If it counts
+        against the subject, it is the subject's alone."""
+        return self.counted or [name for name in self.culprit if name in (self.actual, self.expected)] or [self.actual]
 
     @property
     def with_oracle(self) -> bool:
@@ -405,9 +424,10 @@ class Results(Struct, frozen=True, kw_only=True):
         return pd.DataFrame.from_records([{**to_builtins(row), "op": ops[row.case]} for row in self.comparisons])
 
     def of(self, case: CaseRow) -> Results:
-        """The results with the backends and the baseline of one case."""
+        """The results with the backends, the baseline and the subject of one case."""
         names = case.backends or self.backend_names
-        run = replace(self.run, baseline=case.baseline or self.run.baseline)
+        subject = case.subject or self.run.subject
+        run = replace(self.run, baseline=case.baseline or self.run.baseline, subject=subject)
         return replace(self, run=run, backends=[row for row in self.backends if row.name in names])
 
 

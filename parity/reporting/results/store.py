@@ -49,7 +49,7 @@ from parity.reporting.results.rows import (
 )
 
 STORE = "results.sqlite"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LARGE = 20_000
 """From this many outcomes on, there is no results.json, and reports show only cases worth showing."""
 COMMIT_S = 1.0
@@ -77,6 +77,7 @@ class Column:
     field: str
     part: str = ""
     is_json: bool = False
+    default: Any = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ class Table:
     @cached_property
     def insert(self) -> str:
         """The statement that adds a row."""
-        return f'INSERT INTO "{self.name}" VALUES ({", ".join("?" * (len(self.columns) + 1))})'  # noqa: S608
+        names = ", ".join(f'"{c.name}"' for c in self.columns)
+        return f'INSERT INTO "{self.name}" ({names}, odd) VALUES ({", ".join("?" * (len(self.columns) + 1))})'  # noqa: S608
 
     def values(self, row: Any) -> tuple[Any, ...]:
         """A row as its columns have it."""
@@ -145,7 +147,11 @@ def columns_of(field: inspect.Field) -> Iterator[Column]:
         return
     sql = KINDS.get(type(kind))
     scalars = isinstance(kind, inspect.UnionType) and all(type(each) in KINDS for each in kind.types)
-    yield Column(name, sql or ("" if scalars else "TEXT"), field.name, is_json=sql is None and not scalars)
+    default = field.default_factory() if callable(field.default_factory) else field.default
+    default = None if default is msgspec.NODEFAULT else default
+    yield Column(
+        name, sql or ("" if scalars else "TEXT"), field.name, is_json=sql is None and not scalars, default=default
+    )
 
 
 def single(kind: inspect.Type) -> inspect.Type:
@@ -187,8 +193,9 @@ VIEWS: Mapping[str, str] = {
         SELECT p.*, coalesce(j.value, p.actual) AS backend,
             CASE coalesce(j.value, p.actual) WHEN p.actual THEN p.error_ratio_actual
                 WHEN p.expected THEN p.error_ratio_expected END AS error_ratio,
-            v.severity, v.fails, l.verdict IS NOT NULL AND p.known IS NULL AS fails_run
-        FROM comparisons p LEFT JOIN json_each(p.culprit) j ON j.value IN (p.actual, p.expected)
+            v.severity, v.fails, l.verdict IS NOT NULL AND p.known IS NULL AND p.counted IS NOT '[]' AS fails_run
+        FROM comparisons p
+            LEFT JOIN json_each(coalesce(nullif(p.counted, '[]'), p.culprit)) j ON j.value IN (p.actual, p.expected)
             JOIN verdicts v USING (verdict) CROSS JOIN run r
             LEFT JOIN levels l ON l.fail_on = r.fail_on AND l.verdict = p.verdict""",
     "cells": f"""
@@ -199,7 +206,7 @@ VIEWS: Mapping[str, str] = {
             WHERE c.backends = '[]' OR b.name IN (SELECT value FROM json_each(c.backends))
         ), compared AS (
             SELECT case_id, dtype, backend, count(*) AS n_comparisons, sum(fails) AS n_failing,
-                max(fails_run) AS fails_run, sum(verdict != 'not-compared') AS n_made,
+                max(fails_run) AS fails_run, max(counted IS NOT '[]') AS counts, sum(verdict != 'not-compared') AS n_made,
                 max(CASE WHEN verdict = 'not-compared' THEN -1 ELSE severity END) AS severity,
                 count(known) AS n_known, max(CASE WHEN verdict != 'not-compared' THEN known END) AS known,
                 max(suspect) AS suspect, max(error_ratio) AS error_ratio, max(max_abs_diff) AS max_abs_diff
@@ -210,7 +217,7 @@ VIEWS: Mapping[str, str] = {
                 WHEN o.outcome IS NULL THEN 'not-run'
                 WHEN o.outcome = 'unsupported' THEN
                     CASE WHEN m.n_known = m.n_comparisons THEN 'known' ELSE 'unsupported' END
-                WHEN o.outcome != 'ok' THEN 'error'
+                WHEN o.outcome != 'ok' THEN iif(m.counts = 0, 'below', 'error')
                 WHEN coalesce(m.n_made, 0) = 0 THEN
                     CASE WHEN a.op IN {REFERENCED} AND a.backend = a.baseline THEN 'passed' ELSE 'not-run' END
                 WHEN m.known IS NOT NULL THEN 'known'
@@ -237,12 +244,16 @@ VIEWS: Mapping[str, str] = {
         HAVING max(2 * w.severity + (w.expected = 'oracle'))""",
     "tensors": """
         SELECT case_id, dtype, tensor,
-            CASE WHEN max(l.verdict IS NOT NULL AND p.known IS NULL) THEN 'failed'
-                WHEN max(p.verdict = 'not-compared' AND p.known IS NULL) THEN 'error'
-                WHEN sum(p.verdict != 'not-compared') = 0
-                    OR max(p.verdict != 'not-compared' AND p.known IS NOT NULL) THEN 'known'
-                WHEN max(v.fails) THEN 'below'
-                WHEN max(p.verdict != 'not-compared' AND p.suspect) THEN 'suspect' ELSE 'passed' END AS status
+            CASE WHEN NOT max(p.counted IS NOT '[]') THEN
+                    CASE WHEN count(p.known) THEN 'known'
+                        WHEN max(v.fails OR p.verdict = 'not-compared') THEN 'below' ELSE 'passed' END
+                WHEN max(l.verdict IS NOT NULL AND p.known IS NULL AND p.counted IS NOT '[]') THEN 'failed'
+                WHEN max(p.verdict = 'not-compared' AND p.known IS NULL AND p.counted IS NOT '[]') THEN 'error'
+                WHEN sum(p.verdict != 'not-compared' AND p.counted IS NOT '[]') = 0
+                    OR max(p.verdict != 'not-compared' AND p.known IS NOT NULL AND p.counted IS NOT '[]') THEN 'known'
+                WHEN max(v.fails AND p.counted IS NOT '[]') THEN 'below'
+                WHEN max(p.verdict != 'not-compared' AND p.suspect AND p.counted IS NOT '[]') THEN 'suspect'
+                ELSE 'passed' END AS status
         FROM comparisons p JOIN verdicts v USING (verdict) CROSS JOIN run r
             LEFT JOIN levels l ON l.fail_on = r.fail_on AND l.verdict = p.verdict
         GROUP BY case_id, dtype, tensor""",
@@ -281,10 +292,11 @@ class Store:
             self.db.execute("PRAGMA journal_mode = WAL")
             self.db.execute("PRAGMA synchronous = NORMAL")
             self.db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-        if not version_of(self.db):
+        version = version_of(self.db)
+        if version < SCHEMA_VERSION:
             with self.db:
                 self.db.execute("BEGIN")
-                for statement in schema():
+                for statement in list(upgrade(self.db)) if version else schema():
                     self.db.execute(statement)
 
     def add(self, rows: Iterable[Any]) -> None:
@@ -479,6 +491,21 @@ def schema() -> Iterator[str]:
     yield f"PRAGMA user_version = {SCHEMA_VERSION}"
 
 
+def upgrade(db: sqlite3.Connection) -> Iterator[str]:
+    """The statements that give a store of an earlier release the columns and views of this one."""
+    for table in TABLES:
+        there = {row[1] for row in db.execute(f'PRAGMA table_info("{table.name}")')}
+        for column in table.columns:
+            if column.name not in there:
+                value = encode(column.default) if column.is_json and column.default is not None else column.default
+                [literal] = db.execute("SELECT quote(?)", (value,)).fetchone()
+                yield f'ALTER TABLE "{table.name}" ADD COLUMN "{column.name}" {column.kind} DEFAULT {literal}'
+    for name, query in VIEWS.items():
+        yield f"DROP VIEW IF EXISTS {name}"
+        yield f"CREATE VIEW {name} AS {query}"
+    yield f"PRAGMA user_version = {SCHEMA_VERSION}"
+
+
 def connected(path: Path | None) -> sqlite3.Connection:
     """A connection without transactions of its own."""
     db = sqlite3.connect(":memory:" if path is None else path, timeout=BUSY_S, isolation_level=None)
@@ -521,9 +548,21 @@ def read_only(path: Path) -> Iterator[Store]:
                 )
             if not version:
                 raise ResultsError(f"{path} holds no run: it is empty, or no file of parity; {instead_of(path)}")
+            if version < SCHEMA_VERSION:
+                store.db = upgraded(store.db)
             yield store
     except sqlite3.Error as error:
         raise unreadable(path, error) from error
+
+
+def upgraded(db: sqlite3.Connection) -> sqlite3.Connection:
+    """A copy in memory of a store of an earlier release, with the columns and views of this one."""
+    memory = connected(None)
+    db.backup(memory)
+    for statement in list(upgrade(memory)):
+        memory.execute(statement)
+    memory.execute("PRAGMA query_only = ON")
+    return memory
 
 
 def unreadable(path: Path | None, error: sqlite3.Error) -> ResultsError:

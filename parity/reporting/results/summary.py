@@ -28,7 +28,7 @@ from parity.reporting.results.store import (
 
 ACCEPT = """
     UPDATE comparisons SET known = ? WHERE case_id = ? AND dtype = ? AND tensor = ? AND actual = ? AND expected = ?"""
-SEEN = "SELECT DISTINCT verdict, known IS NOT NULL FROM comparisons"
+SEEN = "SELECT DISTINCT verdict, known IS NOT NULL FROM comparisons WHERE counted IS NOT '[]'"
 
 JUDGE_FAILED = f"SELECT 1 FROM diagnoses WHERE evidence LIKE '%\"{FAILURES}\"%' LIMIT 1"
 

@@ -15,11 +15,13 @@ from parity.reporting.results.cells import Status, tally, tensor_statuses
 from parity.reporting.results.results import ResultsError
 from parity.reporting.results.rows import ComparisonRow, KnownRow, Results
 from parity.reporting.text.evidence import CHOICES, evidence_text
-from parity.reporting.text.findings import Finding, findings, tolerated
+from parity.reporting.text.findings import Finding, findings, of_others, tolerated
 from parity.reporting.text.reasons import needs
-from parity.reporting.text.words import few, grouped, plural
+from parity.reporting.text.words import few, grouped, listed, plural
 
 MAX_CAUSES = 12
+MAX_OTHERS = 8
+"""Number of causes in backends that the run does not judge."""
 MAX_NEEDS = 4
 """Number of cases whose tolerance the warning about rounding shows; `explain` shows it for each case."""
 ROUNDING, CHOICE = "rounding", "choice"
@@ -73,9 +75,10 @@ def stopped_text(results: Results) -> str:
 def passed(results: Results) -> str:
     """`; 96 tensors agree`, or how many differ without failing the run."""
     numbers = Counter(tally(results))
-    n_missing = count_tensors([row for row in results.comparisons if not row.compared])
-    if numbers[Status.BELOW]:
-        kinds = {row.verdict for row in results.comparisons if row.fails and row.known is None}
+    judged = [row for row in results.comparisons if row.counts]
+    n_missing = count_tensors([row for row in judged if not row.compared])
+    kinds = {row.verdict for row in judged if row.fails and row.known is None}
+    if kinds:
         why = BELOW.get(frozenset(kinds)) or f"below the level that fails ({few(sorted(kinds))})"
         exceed = "tensor exceeds", "tensors exceed"
         parts = [f"{plural(numbers[Status.BELOW], *exceed)} rtol/atol {why}"]
@@ -84,16 +87,25 @@ def passed(results: Results) -> str:
         parts = [plural(n_agree, "tensor agrees", "tensors agree")]
     parts += [f"{numbers[Status.KNOWN]} as known"] if numbers[Status.KNOWN] else []
     parts += [f"{n_missing} lack the result of some backend, as known"] if n_missing else []
+    parts += [f"{who} wrong in {n}, not counted" for who, n in [others_text(of_others(results))] if n]
     return "".join(f"; {part}" for part in parts)
+
+
+def others_text(found: Sequence[Finding]) -> tuple[str, int]:
+    """`torch itself is`, and in how many tensors the backends of these findings are wrong."""
+    names = dict.fromkeys(name for finding in found for name in finding.backends)
+    keys = {d.row.tensor_key for finding in found for d in finding.differences}
+    return printable(f"{listed(names)} {'itself is' if len(names) == 1 else 'themselves are'}"), len(keys)
 
 
 def not_compared(results: Results) -> str:
     """`; 4 tensors lack the result of some backend`; accepted ones count only where nothing at all was compared."""
     if not results.summary.verdicts and not any(row.compared for row in results.comparisons):
         return "; nothing was compared"
-    missing = [row for row in results.comparisons if not row.compared]
-    wanted = [row for row in missing if row.known is None or len(missing) == len(results.comparisons)]
-    which = "a" if len(missing) == len(results.comparisons) else "some"
+    judged = [row for row in results.comparisons if row.counts]
+    missing = [row for row in judged if not row.compared]
+    wanted = [row for row in missing if row.known is None or len(missing) == len(judged)]
+    which = "a" if len(missing) == len(judged) else "some"
     lack = f"tensor lacks the result of {which} backend", f"tensors lack the result of {which} backend"
     return f"; {plural(count_tensors(wanted), *lack)}" if wanted else ""
 
@@ -102,7 +114,9 @@ def warnings(results: Results) -> Iterator[Text]:
     """Warnings about passes, a line each: differences below the failing level, passes because the tolerance is loose,
     curves that drift, and tensors that zeros would have matched."""
     statuses = tensor_statuses(results)
-    below = [row for row in results.comparisons if row.fails and statuses[row.tensor_key] is Status.BELOW]
+    judged = [row for row in results.comparisons if row.counts]
+    below = [row for row in judged if row.fails and statuses[row.tensor_key] is Status.BELOW]
+    yield from others(results)
     rounding = [row for row in below if row.verdict == ROUNDING]
     if rounding:
         yield warning(
@@ -122,6 +136,21 @@ def warnings(results: Results) -> Iterator[Text]:
         n = plural(count_tensors(rows), "tensor is", "tensors are")
         yield warning(f"{n} {verdict}, which --fail-on {results.run.fail_on} lets pass")
     yield from suspects(results)
+
+
+def others(results: Results) -> Iterator[Text]:
+    """What backends do wrong, or did not compute, that the run does not judge."""
+    found = of_others(results)
+    who, n = others_text(found)
+    if found:
+        total = sum(tally(results).values())
+        yield warning(f"{who} wrong in {n} of {plural(total, 'tensor')}; not counted (--fail-on-others counts it)")
+        yield from (Text.assemble("  ", finding.line()) for finding in found[:MAX_OTHERS])
+        if len(found) > MAX_OTHERS:
+            yield Text(f"  {plural(len(found) - MAX_OTHERS, 'more cause')}; the report has all", style="dim")
+    absent = {(row.case, row.dtype, row.actual) for row in results.comparisons if not row.compared and row.is_of_others}
+    for name, cells in grouped((backend, cell) for *cell, backend in sorted(absent)).items():
+        yield warning(printable(f"{name} has no result in {plural(len(cells), 'cell')}; not counted"))
 
 
 def choices(below: Sequence[ComparisonRow], results: Results) -> Iterator[str]:
@@ -147,7 +176,8 @@ def suspects(results: Results) -> Iterator[Text]:
             f" ({'; '.join(filter(None, (finding.op, finding.history())))}, for example {example(finding.worst.row)})",
         )
     statuses = tensor_statuses(results)
-    doubtful = [row for row in results.comparisons if row.suspect and statuses[row.tensor_key] is Status.SUSPECT]
+    doubtful = [row for row in results.comparisons if row.suspect and row.counts]
+    doubtful = [row for row in doubtful if statuses[row.tensor_key] is Status.SUSPECT]
     ops = {case.id: case.op for case in results.cases}
     drifting = [row for row in doubtful if row.message and report_of(ops[row.case]).drifts(row)]
     vacuous = [row for row in doubtful if not row.culprit and row not in drifting]

@@ -34,11 +34,13 @@ def config_location(source: SourceLocation | None) -> tuple[str, int]:
 def headline(cell: CellResult) -> str:
     """One line: who, why, in which tensors, by how much; or why there is no result."""
     who = f"{cell.backend} {cell.dtype}"
+    aside = "" if cell.counts or not (cell.finding or cell.status is Status.BELOW) else "; not counted"
     if not cell.compared or cell.status in NO_RESULT:
-        return printable(f"{who}: {no_result(cell)}")
+        return printable(f"{who}: {no_result(cell)}{aside}")
     if not cell.finding:
         return printable(f"{who}: {cell.verdict}")
-    return printable(f"{who}: {cell.report.headline(cell)}{cause(cell)}{tensors_text(cell)}{size_text(cell)}")
+    said = f"{cell.report.headline(cell)}{cause(cell)}{tensors_text(cell)}{size_text(cell)}"
+    return printable(f"{who}: {said}{aside}")
 
 
 def cause(cell: CellResult) -> str:
@@ -166,7 +168,8 @@ def versions(results: Results) -> Mapping[str, str]:
 def environment(results: Results) -> Mapping[str, str]:
     """What the numbers depend on: versions, baseline, seed, machine, by name."""
     run = results.run
-    known = {"parity": run.parity, "baseline": run.baseline, "seed": run.seed, **versions(results)}
+    known = {"parity": run.parity, "baseline": run.baseline, "subject": ", ".join(run.subject), "seed": run.seed}
+    known |= versions(results)
     known |= {f"host {key}": value for key, value in run.host.items()}
     known |= {"fail-on": run.fail_on, "exit code": results.summary.exit_code}
     return {printable(key): printable(str(value)) for key, value in known.items() if value not in (None, "")}

@@ -183,13 +183,24 @@ class Finding:
 def findings(results: Results) -> list[Finding]:
     """The findings that fail the run, the worst first."""
     level = failing_level(results)
-    return by_cause(results, [row for row in results.comparisons if row.verdict in level and row.known is None])
+    return by_cause(results, [row for row in failing(results, level) if row.counts])
+
+
+def of_others(results: Results) -> list[Finding]:
+    """What backends do wrong that the run does not judge."""
+    return by_cause(results, [row for row in failing(results, failing_level(results)) if row.is_of_others])
+
+
+def failing(results: Results, level: Collection[str]) -> Iterator[ComparisonRow]:
+    """The comparisons that fail at a level and are not accepted."""
+    return (row for row in results.comparisons if row.verdict in level and row.known is None)
 
 
 def tolerated(results: Results) -> list[Finding]:
     """The findings that only a loose tolerance hides: a backend exceeds the error bound."""
     statuses = tensor_statuses(results)
-    hidden = [row for row in results.comparisons if row.hides and statuses[row.tensor_key] is Status.SUSPECT]
+    hidden = [row for row in results.comparisons if row.hides and row.counts]
+    hidden = [row for row in hidden if statuses[row.tensor_key] is Status.SUSPECT]
     ops = {case.id: case.op for case in results.cases}
     return by_cause(results, [row for row in hidden if not (row.message and report_of(ops[row.case]).drifts(row))])
 

@@ -1,0 +1,24 @@
+"""Whose errors count: those of the backends that a run judges, its subject. What others do wrong is a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from parity.config.plan import ORACLE
+from parity.judge.compare.verdict import Comparison
+
+
+def marked(comparisons: Sequence[Comparison], subject: Collection[str]) -> Iterator[Comparison]:
+    """The comparisons, each with the backends against which it counts; all comparisons of a case belong together.
+
+    A comparison counts against those of its culprits that are of the subject. One without a culprit counts if it is the
+    subject's with the exact answer, or with the baseline where a tensor has no exact answer, as in models. So a baseline
+    that is wrong, or has no result, says nothing about the subject. An empty `subject` is all backends.
+    """
+    exact = {(c.dtype, c.tensor, c.actual) for c in comparisons if c.expected == ORACLE}
+    for c in comparisons:
+        blamed = [name for name in c.culprit if name in (c.actual, c.expected)]
+        others = {c.expected} - {ORACLE, *subject} if (c.dtype, c.tensor, c.actual) in exact else set()
+        counted = tuple(name for name in blamed or ([] if others else [c.actual]) if name in subject)
+        yield replace(c, counted=counted) if subject else c
