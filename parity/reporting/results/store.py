@@ -49,7 +49,7 @@ from parity.reporting.results.rows import (
 )
 
 STORE = "results.sqlite"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LARGE = 20_000
 """From this many outcomes on, there is no results.json, and reports show only cases worth showing."""
 COMMIT_S = 1.0
@@ -77,6 +77,8 @@ class Column:
     field: str
     part: str = ""
     is_json: bool = False
+    default: str = "NULL"
+    """What rows of an older store have in it, in SQL."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ class Table:
     @cached_property
     def insert(self) -> str:
         """The statement that adds a row."""
-        return f'INSERT INTO "{self.name}" VALUES ({", ".join("?" * (len(self.columns) + 1))})'  # noqa: S608
+        names = ", ".join(f'"{name}"' for name in (*(c.name for c in self.columns), "odd"))
+        return f'INSERT INTO "{self.name}" ({names}) VALUES ({", ".join("?" * (len(self.columns) + 1))})'  # noqa: S608
 
     def values(self, row: Any) -> tuple[Any, ...]:
         """A row as its columns have it."""
@@ -145,7 +148,8 @@ def columns_of(field: inspect.Field) -> Iterator[Column]:
         return
     sql = KINDS.get(type(kind))
     scalars = isinstance(kind, inspect.UnionType) and all(type(each) in KINDS for each in kind.types)
-    yield Column(name, sql or ("" if scalars else "TEXT"), field.name, is_json=sql is None and not scalars)
+    default = str(int(field.default)) if isinstance(field.default, bool) else "NULL"
+    yield Column(name, sql or ("" if scalars else "TEXT"), field.name, "", sql is None and not scalars, default)
 
 
 def single(kind: inspect.Type) -> inspect.Type:
@@ -216,7 +220,7 @@ VIEWS: Mapping[str, str] = {
                 WHEN m.known IS NOT NULL THEN 'known'
                 WHEN m.n_failing THEN 'below'
                 WHEN m.suspect THEN 'suspect' ELSE 'passed' END AS status,
-            coalesce(v.verdict, 'not-compared') AS verdict, o.outcome, o.seconds, o.message,
+            coalesce(v.verdict, 'not-compared') AS verdict, o.outcome, o.seconds, o.message, o.composed,
             coalesce(m.n_comparisons, 0) AS n_comparisons, coalesce(m.n_failing, 0) AS n_failing,
             m.error_ratio, m.max_abs_diff, m.known
         FROM asked a LEFT JOIN outcomes o USING (case_id, dtype, backend)
@@ -281,10 +285,11 @@ class Store:
             self.db.execute("PRAGMA journal_mode = WAL")
             self.db.execute("PRAGMA synchronous = NORMAL")
             self.db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-        if not version_of(self.db):
+        version = version_of(self.db)
+        if version < SCHEMA_VERSION:
             with self.db:
                 self.db.execute("BEGIN")
-                for statement in schema():
+                for statement in upgrade(self.db) if version else schema():
                     self.db.execute(statement)
 
     def add(self, rows: Iterable[Any]) -> None:
@@ -370,7 +375,8 @@ class Store:
     def rows(self, table: Table, where: str = "1", *values: Any) -> Iterator[Any]:
         """The rows of a table in the order in which they were written, a batch at a time; raises ResultsError."""
         self.flush()
-        columns = ", ".join(f'"{c.name}"' for c in table.columns)
+        lacking = {column.name for column in lacking_columns(self.db, table)}
+        columns = ", ".join(c.default if c.name in lacking else f'"{c.name}"' for c in table.columns)
         statement = f'SELECT {columns}, odd FROM "{table.name}" WHERE {where} ORDER BY rowid'  # noqa: S608
         try:
             yield from map(table.read, self.db.execute(statement, values))
@@ -474,9 +480,30 @@ def schema() -> Iterator[str]:
         yield f"INSERT INTO verdicts VALUES ('{verdict}', {severity}, {verdict in PASSING}, {verdict in FAILING})"  # noqa: S608
     for level, verdicts in {"": LEVELS[DEFAULT_FAIL_ON], **LEVELS}.items():
         yield f"INSERT INTO levels VALUES {', '.join(f'{(level, verdict)}' for verdict in sorted(verdicts))}"  # noqa: S608
+    yield from views()
+
+
+def views() -> Iterator[str]:
+    """The statements that create the views, and say which version of the schema this is."""
     for name, query in VIEWS.items():
         yield f"CREATE VIEW {name} AS {query}"
     yield f"PRAGMA user_version = {SCHEMA_VERSION}"
+
+
+def upgrade(db: sqlite3.Connection) -> Iterator[str]:
+    """The statements that add to an older store what it lacks."""
+    for table in TABLES:
+        for column in lacking_columns(db, table):
+            yield f'ALTER TABLE "{table.name}" ADD COLUMN "{column.name}" {column.kind} DEFAULT {column.default}'
+    for name in VIEWS:
+        yield f"DROP VIEW IF EXISTS {name}"
+    yield from views()
+
+
+def lacking_columns(db: sqlite3.Connection, table: Table) -> list[Column]:
+    """The columns of a table that an older store does not have."""
+    present = {row[0] for row in db.execute("SELECT name FROM pragma_table_info(?)", (table.name,))}
+    return [column for column in table.columns if present and column.name not in present]
 
 
 def connected(path: Path | None) -> sqlite3.Connection:
