@@ -46,7 +46,8 @@ class CellOutcome:
     """The outcome of one cell; `outputs` is empty unless the outcome is ok. `seconds` is the op's own time.
 
     `lacking` maps each tensor that the backend cannot provide to the reason. `again` has outputs that another call
-    returned differently, `changed` the new values of inputs that the op has changed in place.
+    returned differently, `changed` the new values of inputs that the op has changed in place. `composed`:
+    it is parity's own composition of the framework's calls.
     """
 
     case: str
@@ -59,6 +60,7 @@ class CellOutcome:
     lacking: Mapping[str, str] = field(default_factory=dict)
     again: Mapping[str, Output] = field(default_factory=dict)
     changed: Mapping[str, Output] = field(default_factory=dict)
+    composed: bool = False
 
     def copied(self) -> CellOutcome:
         """The outcome with copied arrays."""

@@ -9,14 +9,20 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeVar
 
 from parity.adapters import load_object
-from parity.adapters.strides import is_whole
+from parity.adapters.bits import in_dtype
+from parity.adapters.strides import is_narrow, is_whole, widened
 
 PARTS: Mapping[str, Sequence[str]] = {"multi_head_attention": ("linear", "scaled_dot_product_attention")}
 """Composed ops and the ops that they call, which a user's functions may replace."""
+
+
+Method = TypeVar("Method", bound="Callable[..., Any]")
+DECLARED = "composed_unless"
+"""The attribute of a method that `composed_unless` sets."""
 
 
 def parts_of(op: str) -> Sequence[str]:
@@ -44,6 +50,24 @@ class Job:
     watched: bool = False
     storage: Mapping[str, str] = field(default_factory=dict)
     dtype: str = ""
+
+
+def composed_unless(**plain: Any) -> Callable[[Method], Method]:
+    """Declare a method parity's own composition of the framework's calls, unless its arguments have these values.
+
+    Whatever follows from how a composition rounds is parity's, not the framework's.
+    """
+
+    def declared(method: Method) -> Method:
+        setattr(method, DECLARED, plain)
+        return method
+
+    return declared
+
+
+def composed(method: Method) -> Method:
+    """Declare a method parity's own composition of the framework's calls, whatever its arguments are."""
+    return composed_unless()(method)
 
 
 class Unsupported(Exception):  # noqa: N818 - an outcome, not an error
@@ -123,8 +147,22 @@ class Adapter:
     def run(self, job: Job) -> dict[str, Any]:
         """Outputs of the job's op and `grad.<input>` for its differentiable inputs, as the framework's tensors.
 
-        Raises Unsupported, or whatever the framework or the user's op raises.
+        A composition in float16 or bfloat16 is computed in float32, and its results are arrays, rounded once. Raises
+        Unsupported, or whatever the framework or the user's op raises.
         """
+        dtype = narrow_dtype(job) if self.is_composition(job) else ""
+        if not dtype:
+            return self.computed(job)
+        return {name: self.rounded(value, dtype) for name, value in self.computed(in_float32(job)).items()}
+
+    def rounded(self, value: Any, dtype: str) -> Any:
+        """The array of a result, or of each in a list, in a dtype narrower than float32; integers stay integers."""
+        if isinstance(value, (list, tuple)):
+            return [self.rounded(item, dtype) for item in value]
+        return value if shape_of(value) is None else in_dtype(self.to_numpy(value), dtype)
+
+    def computed(self, job: Job) -> dict[str, Any]:
+        """The results of `run` in the dtype of the job's inputs."""
         function = self.in_mode(job.function or (self.stored_method(job) if job.storage else self.method(job.op)))
         leaves = self.all_leaves(job)
         outputs = named_outputs(function(**leaves, **job.params))
@@ -160,6 +198,22 @@ class Adapter:
     def offers(cls, op: str) -> bool:
         """Whether this adapter has a method for `op`."""
         return hasattr(cls, op)
+
+    @classmethod
+    def declared(cls, op: str) -> Mapping[str, Any] | None:
+        """The arguments for which an op is a call of the framework, if it is parity's own composition otherwise."""
+        return getattr(getattr(cls, op, None), DECLARED, None)
+
+    @classmethod
+    def composes(cls, op: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether an op with these inputs and params by name is parity's own composition of the framework's calls."""
+        plain = cls.declared(op)
+        return plain is not None and not (plain and all(has(arguments.get(name), v) for name, v in plain.items()))
+
+    def is_composition(self, job: Job) -> bool:
+        """Whether a job is parity's own composition, nothing of which a user's function computes."""
+        own = job.function is not None or any(part in vars(self) for part in parts_of(job.op))
+        return not own and self.composes(job.op, {**job.inputs, **job.params})
 
     def method(self, op: str) -> Callable[..., Any]:
         """This adapter's method for `op`."""
@@ -205,6 +259,31 @@ class Adapter:
     def describe(self, error: BaseException) -> str:
         """The framework's message in `error`, without stack traces."""
         return str(error)
+
+
+def has(value: Any, wanted: Any) -> bool:
+    """Whether an argument, which may be a tensor, has a value."""
+    return value is None if wanted is None else bool(value == wanted)
+
+
+def narrow_dtype(job: Job) -> str:
+    """float16 or bfloat16 if inputs or grad_outputs of a job have this dtype, else nothing."""
+    arrays = [*job.inputs.values(), *job.grad_outputs.values()]
+    narrow = (a for value in arrays for a in (value if isinstance(value, list) else [value]) if is_narrow(a))
+    return next(("bfloat16" if array.dtype == "uint16" else "float16" for array in narrow), "")
+
+
+def in_float32(job: Job) -> Job:
+    """A job in float16 or bfloat16 with its tensors in float32, those that are one array still one."""
+    arrays: dict[int, Any] = {}
+
+    def wide(value: Any) -> Any:
+        if isinstance(value, list):
+            return [wide(item) for item in value]
+        return arrays.setdefault(id(value), widened(value))
+
+    inputs, grad_outputs = ({n: wide(v) for n, v in given.items()} for given in (job.inputs, job.grad_outputs))
+    return replace(job, inputs=inputs, grad_outputs=grad_outputs, dtype=job.dtype and "float32")
 
 
 def with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:

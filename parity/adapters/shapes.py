@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from parity.adapters.base import Adapter, Unsupported
+from parity.adapters.base import Adapter, Unsupported, composed
 
 
 def require(held: bool, lacking: str) -> None:
@@ -76,6 +76,7 @@ class AttentionAdapter(Adapter):
     linear: Callable[..., Any]
     scaled_dot_product_attention: Callable[..., Any]
 
+    @composed
     def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
         n, length, _ = x.shape
         query, key, value = (
@@ -92,8 +93,20 @@ class AttentionAdapter(Adapter):
         return self.linear(x=x, weight=tensors[f"{name}.weight"], bias=tensors.get(f"{name}.bias"))
 
 
+SHARED = {
+    **{f"conv{n}d": "convolution" for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": "transposed_convolution" for n in (1, 2, 3)},
+    **{f"{kind}_pool{n}d": f"{kind}_pool" for n in (1, 2, 3) for kind in ("max", "avg")},
+}
+"""Op to the method of AnyAxesAdapter that computes it."""
+
+
 class AnyAxesAdapter(Adapter):
     """The base of adapters whose convolutions and pools are the same calls for sequences, images and volumes."""
+
+    @classmethod
+    def declared(cls, op: str) -> Mapping[str, Any] | None:
+        return super().declared(SHARED.get(op, op))
 
     convolution: Callable[..., Any]
     transposed_convolution: Callable[..., Any]

@@ -6,7 +6,7 @@ from typing import Any, Dict, NamedTuple, Tuple
 
 import numpy as np
 
-from parity.adapters.bits import QUIET_NAN
+from parity.adapters.bits import QUIET_NAN, values_of
 
 
 class Storage(NamedTuple):
@@ -26,6 +26,23 @@ def placed(values: Any, placement: Dict[str, Any]) -> Any:
     view: Any = np.ndarray(values.shape, values.dtype, flat, n_bytes * placement["offset"], strides)
     view[...] = values
     return view
+
+
+def is_narrow(array: Any) -> bool:
+    """Whether an array holds float16, or the bits of bfloat16."""
+    return bool(array.dtype in (np.float16, np.uint16))
+
+
+def widened(array: Any) -> Any:
+    """An array of float16, or of the bits of bfloat16, in float32 with the same strides; another one as it is."""
+    if not is_narrow(array):
+        return array
+    if is_whole(array):
+        return values_of(array) if array.dtype == np.uint16 else array.astype(np.float32)
+    storage = storage_of(array)
+    flat = widened(storage.flat.reshape(-1))
+    strides = [flat.itemsize * stride for stride in storage.strides]
+    return np.ndarray(array.shape, flat.dtype, flat, flat.itemsize * storage.offset, strides)
 
 
 def is_whole(array: Any) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parity.adapters.base import Adapter, Unsupported
+import numpy as np
+
+from parity.adapters.base import Adapter, Unsupported, composed
 from parity.adapters.functions import FunctionsAdapter
 
 OPTIMIZERS = {
@@ -76,6 +78,7 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
     def normalize(self, x: Any, p: float, dim: int, eps: float) -> Any:
         return self.framework.nn.functional.normalize(x, p, dim, eps)
 
+    @composed
     def evonorm_s0(self, x: Any, num_groups: int, eps: float, weight: Any, bias: Any, v: Any) -> Any:
         # No framework has it; users write it with primitives, as in timm's EvoNorm2dS0.
         def per_channel(values: Any) -> Any:
@@ -165,6 +168,7 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
     def embedding(self, x: Any, weight: Any) -> Any:
         return self.framework.nn.functional.embedding(x, weight)
 
+    @composed
     def position_embedding(self, x: Any, weight: Any) -> Any:
         positions = self.framework.arange(x.shape[-2], device=x.device)
         return x + self.framework.nn.functional.embedding(positions, weight)
@@ -288,6 +292,7 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
         mask = attn_mask if keep_mask is None else keep_mask.bool()
         return self.framework.nn.functional.scaled_dot_product_attention(query, key, value, mask, **options)
 
+    @composed
     def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
         n, length, _ = x.shape
         query, key, value = (
@@ -304,6 +309,7 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
         """[N, L, heads, d] to [N, heads, L, d], or back."""
         return x.transpose(1, 2)
 
+    @composed
     def rotary_embedding(self, x: Any, base: float, interleaved: bool) -> Any:
         # No framework has a function for it on a CPU; models write these lines (transformers, GPT-J).
         (length, d), stack = x.shape[-2:], self.framework.stack
@@ -335,6 +341,7 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
         losses = function(x.reshape((-1, x.shape[-1])), target.reshape((-1,)), **options)
         return losses.reshape(target.shape) if losses.shape else losses
 
+    @composed
     def ctc_loss(self, x: Any, target: Any, input_lengths: Any, target_lengths: Any, **options: Any) -> Any:
         functional = self.framework.nn.functional
         return functional.ctc_loss(functional.log_softmax(x, -1), target, input_lengths, target_lengths, **options)
@@ -384,7 +391,7 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
 
     def parameters_with(self, grads: Sequence[Any]) -> list[Any]:
         """Parameters with these gradients."""
-        parameters = [self.leaf(self.to_numpy(grad) * 0, True) for grad in grads]
+        parameters = [self.leaf(np.zeros_like(self.to_numpy(grad)), True) for grad in grads]
         for parameter, grad in zip(parameters, grads):
             parameter.grad = grad
         return parameters
@@ -396,10 +403,10 @@ class TorchStyleAdapter(FunctionalAdapter):
     def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
         parameters = self.parameters_with(grads)
         groups = [parameters] if scope == "global" else [[p] for p in parameters]
+        whole = self.framework.cat([grad.reshape((-1,)) for grad in grads])
         norms = [self.framework.nn.utils.clip_grad_norm_(group, max_norm, norm_type) for group in groups]
-        total = (
-            norms[0] if scope == "global" else self.framework.linalg.vector_norm(self.framework.stack(norms), norm_type)
-        )
+        # PyTorch has no norm of all tensors where each is clipped alone, so it is computed separately.
+        total = norms[0] if scope == "global" else self.framework.linalg.vector_norm(whole, norm_type)
         return {"grads": [p.grad for p in parameters], "total_norm": total}
 
     def clip_grad_value(self, grads: Sequence[Any], clip_value: float) -> Any:

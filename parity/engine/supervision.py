@@ -246,6 +246,7 @@ class BackendRunner:
                 lacking=lacking,
                 again=marked(returned, AGAIN),
                 changed=marked(returned, CHANGED),
+                composed=bool(reply.get("composed", False)),
             )
         except (KeyError, TypeError, ValueError, OSError) as error:
             if self._worker is not None:

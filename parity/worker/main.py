@@ -24,6 +24,7 @@ run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
          "storage": {"x": "float8_e4m3fn"},           inputs that the op gets in a narrower dtype
          "calls": 2}                                  how often the op is called; the results must be the same
         -> {"cell": 7, "outcome": "ok" | "unsupported" | "error", "message": "", "seconds": 0.0002,
+            "composed": false,                        whether it is parity's composition of the framework's calls
             "tensors": [{"name": "y", "dtype": "float32", "shape": [2, 3], "offset": 0}]}
         A bfloat16 tensor is written as its bits, 16 per number; bfloat16 inputs are stored as float32. A tensor of
         another dtype that NumPy lacks has "offset": null. A missing output is not listed. A watched tensor that has

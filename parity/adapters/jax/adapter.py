@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from parity.adapters.base import Job
+from parity.adapters.base import Job, composed, composed_unless
 from parity.adapters.functions import NumpyStyleAdapter
 from parity.adapters.shapes import AnyAxesAdapter, AttentionAdapter, conv_pads, each, pads, pool_pads, require, resized
 from parity.adapters.transform import TransformAdapter
@@ -97,6 +97,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         y = y if weight is None else y * weight.reshape(shape)
         return y if bias is None else y + bias.reshape(shape)
 
+    @composed_unless(weight=None, bias=None)
     def layer_norm(
         self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None, bias: Any = None
     ) -> Any:
@@ -104,26 +105,31 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         y = self.framework.nn.standardize(x, axes, epsilon=eps)
         return self.affine(y, weight, bias, tuple(normalized_shape))
 
+    @composed_unless(weight=None, bias=None)
     def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
         groups = x.reshape((x.shape[0], num_groups, -1))
         y = self.framework.nn.standardize(groups, -1, epsilon=eps).reshape(x.shape)
         return self.affine(y, weight, bias, (-1, *(1 for _ in x.shape[2:])))
 
+    @composed_unless(weight=None, bias=None)
     def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:
         y = self.framework.nn.standardize(x, tuple(range(2, x.ndim)), epsilon=eps)
         return self.affine(y, weight, bias, (-1, *(1 for _ in x.shape[2:])))
 
     # JAX has no function for it: this is how models write it (Gemma, MaxText).
+    @composed
     def rms_norm(self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None) -> Any:
         axes = tuple(range(-len(normalized_shape), 0))
         square = self.numpy.mean(self.numpy.square(x), axes, keepdims=True)
         return self.affine(x * self.framework.lax.rsqrt(square + eps), weight, None, tuple(normalized_shape))
 
     # JAX has no function for a linear layer: this is how its users write it.
+    @composed_unless(bias=None)
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         y = self.numpy.matmul(x, weight.T)
         return y if bias is None else y + bias
 
+    @composed_unless(bias=None)
     def stored_linear(self, x: Any, weight: Any, dtype: str, bias: Any = None) -> Any:
         y = self.stored_matmul(x, weight.T, dtype)
         return y if bias is None else y + bias
@@ -134,6 +140,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
     def bmm(self, x: Any, other: Any) -> Any:
         return self.framework.lax.batch_matmul(x, other)
 
+    @composed_unless(bias=None)
     def convolution(
         self,
         x: Any,
@@ -157,6 +164,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         )
         return self.affine(y, None, bias, (-1, *(1 for _ in x.shape[2:])))
 
+    @composed_unless(bias=None)
     def transposed_convolution(
         self,
         x: Any,
@@ -211,6 +219,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         lowest = -self.numpy.inf
         return self.windows(x, lowest, self.framework.lax.max, kernel_size, stride, around, dilation)
 
+    @composed
     def avg_pool(
         self,
         x: Any,
@@ -253,6 +262,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
     def embedding(self, x: Any, weight: Any) -> Any:
         return self.numpy.take(weight, x, axis=0)
 
+    @composed
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return x + self.numpy.take(weight, self.numpy.arange(x.shape[-2]), axis=0)
 
@@ -352,6 +362,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         return self.numpy.swapaxes(x, -3, -2)
 
     # JAX has no function for it: this is how models write it (Gemma, MaxText).
+    @composed
     def rotary_embedding(self, x: Any, base: float = 10000.0, interleaved: bool = False) -> Any:
         (length, d), numpy = x.shape[-2:], self.numpy
         frequencies = base ** (-numpy.arange(0, d, 2, dtype=x.dtype) / d)
@@ -363,9 +374,11 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
 
     def reduced(self, losses: Any, reduction: str) -> Any:
         """The losses, or their mean or sum."""
-        reductions = {"mean": self.numpy.mean, "sum": self.numpy.sum}
-        return reductions[reduction](losses) if reduction in reductions else losses
+        if reduction == "none":
+            return losses
+        return self.numpy.mean(losses) if reduction == "mean" else self.numpy.sum(losses)
 
+    @composed_unless(reduction="none", label_smoothing=0.0)
     def cross_entropy(
         self,
         x: Any,
@@ -388,23 +401,28 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         rows = self.numpy.where(keep, rows, 0)
         return self.numpy.sum(rows) / self.numpy.sum(keep) if reduction == "mean" else self.reduced(rows, reduction)
 
+    @composed_unless(reduction="none", label_smoothing=0.0)
     def soft_cross_entropy(self, x: Any, target: Any, reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
         losses = self.optax().losses
         labels = losses.smooth_labels(target, label_smoothing) if label_smoothing else target
         return self.reduced(losses.softmax_cross_entropy(x, labels), reduction)
 
+    @composed_unless(reduction="none")
     def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
         return self.reduced(self.optax().losses.squared_error(x, target), reduction)
 
+    @composed_unless(reduction="none")
     def huber_loss(self, x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
         return self.reduced(self.optax().losses.huber_loss(x, target, delta=delta), reduction)
 
+    @composed_unless(reduction="none")
     def binary_cross_entropy_with_logits(
         self, x: Any, target: Any, pos_weight: Any = None, reduction: str = "mean"
     ) -> Any:
         require(pos_weight is None, "Optax has no weights of classes")
         return self.reduced(self.optax().losses.sigmoid_binary_cross_entropy(x, target), reduction)
 
+    @composed
     def kl_div(self, x: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
         require(reduction != "none", "Optax sums the divergence over an axis")
         losses = self.optax().losses
@@ -416,6 +434,7 @@ class JaxAdapter(JaxTensors, NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter
         # Optax's epsilon is the smallest square of a norm.
         return self.optax().losses.cosine_similarity(x, other, epsilon=eps**2, axis=dim)
 
+    @composed_unless(reduction="none")
     def ctc_loss(
         self,
         x: Any,

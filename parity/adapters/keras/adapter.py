@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parity.adapters.base import named_outputs
+from parity.adapters.base import composed, composed_unless, named_outputs
 from parity.adapters.functions import NumpyStyleAdapter
 from parity.adapters.jax.adapter import JaxTensors
 from parity.adapters.shapes import (
@@ -120,6 +120,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
     def bmm(self, x: Any, other: Any) -> Any:
         return self.ops.matmul(x, other)
 
+    @composed_unless(bias=None)
     def convolution(
         self,
         x: Any,
@@ -139,6 +140,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         y = self.ops.conv(last, kernel, each(stride, n), padding, "channels_last", each(dilation, n))
         return channels_first(self.ops, y if bias is None else self.ops.add(y, bias))
 
+    @composed_unless(bias=None)
     def transposed_convolution(
         self,
         x: Any,
@@ -244,6 +246,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
     def embedding(self, x: Any, weight: Any) -> Any:
         return self.ops.take(weight, x, 0)
 
+    @composed
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return self.ops.add(x, self.ops.take(weight, self.ops.arange(x.shape[-2]), 0))
 
@@ -344,6 +347,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         return self.ops.swapaxes(x, 1, 2)
 
     # Keras's recurrent layers have the batch axis before the steps, kernels [in, gates], and one bias instead of two.
+    @composed_unless(bias_ih=None)
     def lstm(
         self,
         x: Any,
@@ -431,6 +435,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
     def cosine_similarity(self, x: Any, other: Any, dim: int = 1, eps: float = 1e-8) -> Any:  # noqa: ARG002
         return -self.keras.losses.cosine_similarity(x, other, dim)
 
+    @composed_unless(reduction="none")
     def ctc_loss(
         self,
         x: Any,
@@ -444,7 +449,9 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         losses = self.ops.ctc_loss(target, logits, target_lengths, input_lengths, blank)
         if reduction == "mean":
             losses = losses / self.ops.cast(self.ops.maximum(target_lengths, 1), losses.dtype)
-        return {"mean": self.ops.mean, "sum": self.ops.sum}[reduction](losses) if reduction != "none" else losses
+        if reduction == "none":
+            return losses
+        return self.ops.mean(losses) if reduction == "mean" else self.ops.sum(losses)
 
     # Keras's optimizers clip in a private method; this is what it does for `clipvalue`.
     def clip_grad_value(self, grads: Sequence[Any], clip_value: float) -> Any:
@@ -461,6 +468,7 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         optimizer.apply([grad], [variable])
         return {"param": variable.value, **{name: own.value for name, own in kept.items()}}
 
+    @composed_unless(momentum=0.0)
     def sgd(
         self,
         param: Any,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from parity.adapters.base import named_outputs
+from parity.adapters.base import composed, composed_unless, named_outputs
 from parity.adapters.bits import values_of
 from parity.adapters.functions import FunctionsAdapter
 from parity.adapters.shapes import AnyAxesAdapter, each, require
@@ -170,6 +170,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
         return each(value, n)[0] if n == 1 else each(value, n)
 
     # mindspore.nn's layers own their weights, so their operators are called instead.
+    @composed_unless(bias=None)
     def transposed_convolution(
         self,
         x: Any,
@@ -270,6 +271,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
     def embedding(self, x: Any, weight: Any) -> Any:
         return self.ops.gather(weight, x, 0)
 
+    @composed
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return x + self.ops.gather(weight, self.ops.arange(x.shape[-2]), 0)
 
@@ -387,6 +389,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
         """[N, L, heads, d] to [N, heads, L, d], or back."""
         return x.swapaxes(1, 2)
 
+    @composed
     def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
         n, length, _ = x.shape
         query, key, value = (
@@ -435,6 +438,7 @@ class MindsporeAdapter(FunctionsAdapter, AnyAxesAdapter):
         losses = self.ops.cross_entropy(*flat, **options)
         return losses.reshape(x.shape[:-1]) if losses.shape else losses
 
+    @composed
     def ctc_loss(self, x: Any, target: Any, input_lengths: Any, target_lengths: Any, **options: Any) -> Any:
         return self.ops.ctc_loss(self.ops.log_softmax(x, -1), target, input_lengths, target_lengths, **options)[0]
 

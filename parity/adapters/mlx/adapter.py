@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from parity.adapters.base import composed, composed_unless
 from parity.adapters.functions import NumpyStyleAdapter
 from parity.adapters.shapes import (
     AnyAxesAdapter,
@@ -122,6 +123,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
     def bmm(self, x: Any, other: Any) -> Any:
         return self.framework.matmul(x, other)
 
+    @composed_unless(bias=None)
     def convolution(
         self,
         x: Any,
@@ -144,6 +146,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         )
         return channels_first(self.framework, y if bias is None else y + bias)
 
+    @composed_unless(bias=None)
     def transposed_convolution(
         self,
         x: Any,
@@ -221,6 +224,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
     def embedding(self, x: Any, weight: Any) -> Any:
         return self.filled(self.nn.Embedding(*weight.shape), weight=weight)(x)
 
+    @composed
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return x + self.embedding(x=self.framework.arange(x.shape[-2]), weight=weight)
 
@@ -299,6 +303,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         return self.framework.fast.rope(x, x.shape[-1], traditional=interleaved, base=base, scale=1.0, offset=0)
 
     # MLX's recurrent layers have the batch axis before the steps, and one bias instead of two.
+    @composed_unless(bias_ih=None)
     def lstm(
         self,
         x: Any,
@@ -314,6 +319,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         hidden, cell = self.filled(layer, Wx=weight_ih, Wh=weight_hh, bias=bias)(x.swapaxes(0, 1), h0, c0)
         return {"y": hidden.swapaxes(0, 1), "h": hidden[:, -1], "c": cell[:, -1]}
 
+    @composed_unless(bias_ih=None)
     def gru(
         self, x: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any = None, bias_hh: Any = None, h0: Any = None
     ) -> Any:
@@ -334,6 +340,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
             return losses
         return losses.sum() if reduction == "sum" else losses.sum() / keep.sum().astype(losses.dtype)
 
+    @composed_unless(reduction="none")
     def cross_entropy(
         self,
         x: Any,
@@ -353,6 +360,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
     def soft_cross_entropy(self, x: Any, target: Any, reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
         return self.nn.losses.cross_entropy(x, target, label_smoothing=label_smoothing, reduction=reduction)
 
+    @composed_unless(reduction="none")
     def nll_loss(
         self, x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
     ) -> Any:
@@ -395,8 +403,9 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
             clipped, total = self.optimizers.clip_grad_norm(list(grads), max_norm)
             return {"grads": clipped, "total_norm": total}
         pairs = [self.optimizers.clip_grad_norm(grad, max_norm) for grad in grads]
-        norms = self.framework.stack([norm for _, norm in pairs])
-        return {"grads": [grad for grad, _ in pairs], "total_norm": self.framework.linalg.norm(norms)}
+        # MLX has no norm of all tensors without clipping them, so it is computed separately.
+        whole = self.framework.concatenate([grad.reshape((-1,)) for grad in grads])
+        return {"grads": [grad for grad, _ in pairs], "total_norm": self.framework.linalg.norm(whole)}
 
     # MLX has no function for it: this is how its users write it.
     def clip_grad_value(self, grads: Sequence[Any], clip_value: float) -> Any:
@@ -425,7 +434,7 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
     ) -> Any:
         optimizer = self.optimizers.SGD(lr, momentum, weight_decay, dampening, nesterov)
         if step == 1:
-            states = {name: value * 0 for name, value in states.items()}
+            states = {name: self.framework.zeros_like(value) for name, value in states.items()}
         return self.stepped(optimizer, param, grad, step, **states)
 
     def adam(

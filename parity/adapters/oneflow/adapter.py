@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from parity.adapters.base import Unsupported
+from parity.adapters.base import Unsupported, composed
 from parity.adapters.bits import values_of
 from parity.adapters.strides import storage_of
 from parity.adapters.torch_style import TorchStyleAdapter
@@ -146,6 +146,7 @@ class OneflowAdapter(TorchStyleAdapter):
             raise Unsupported(f"oneflow.{name} has no correction of {correction}")
         return getattr(self.framework, name)(x, dim=dim, unbiased=correction == 1, keepdim=keepdim)
 
+    @composed
     def scaled_dot_product_attention(
         self, query: Any, key: Any, value: Any, attn_mask: Any = None, keep_mask: Any = None, **options: Any
     ) -> Any:
@@ -166,6 +167,7 @@ class OneflowAdapter(TorchStyleAdapter):
     def nll_loss(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:
         return self.of_rows(self.framework.nn.NLLLoss(weight, **options), x, target)
 
+    @composed
     def ctc_loss(self, x: Any, target: Any, input_lengths: Any, target_lengths: Any, **options: Any) -> Any:
         logs = self.framework.nn.functional.log_softmax(x, -1)
         return self.framework.nn.CTCLoss(**options)(logs, target, input_lengths, target_lengths)
@@ -190,7 +192,10 @@ class OneflowAdapter(TorchStyleAdapter):
             raise Unsupported(f"oneflow.optim.{kind}: {error}") from error
         names = {name: RENAMED.get(name, name) for name in state}
         first = kind == "SGD" and step == 1
-        before = {ours: value * 0 if first else value for (_, ours), value in zip(names.items(), state.values())}
+        before = {
+            ours: self.framework.zeros_like(value) if first else value
+            for (_, ours), value in zip(names.items(), state.values())
+        }
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": {"step": step - 1, 0: before}, "param_groups": groups})
         optimizer.step()

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from parity.adapters.base import composed
 from parity.adapters.shapes import AnyAxesAdapter, conv_pads, each, pads, require
 
 OPSET = 24
@@ -163,10 +164,9 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
         return self.node("LpNormalization", x, axis=dim, p=int(p))
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
-        if x.ndim == 2:
-            return self.node("Gemm", x, weight, bias, transB=1)
-        y = self.node("MatMul", x, weight.T)
-        return y if bias is None else self.node("Add", y, bias)
+        # ONNX's product of matrices with a bias takes two axes.
+        y = self.node("Gemm", x.reshape((-1, x.shape[-1])), weight, bias, transB=1)
+        return y.reshape((*x.shape[:-1], -1))
 
     def matmul(self, x: Any, other: Any) -> Any:
         return self.node("MatMul", x, other)
@@ -320,6 +320,7 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
     def embedding(self, x: Any, weight: Any) -> Any:
         return self.node("Gather", weight, x)
 
+    @composed
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return self.node("Add", x, self.node("Gather", weight, self.numpy.arange(x.shape[-2])))
 
@@ -485,6 +486,7 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
         options = {} if scale is None else {"scale": float(scale)}
         return self.node("Attention", query, key, value, mask, is_causal=int(is_causal), **options)
 
+    @composed
     def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
         n, length, _ = x.shape
         query, key, value = (
@@ -497,6 +499,7 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
     def projected(self, x: Any, name: str, tensors: Mapping[str, Any]) -> Any:
         return self.linear(x=x, weight=tensors[f"{name}.weight"], bias=tensors.get(f"{name}.bias"))
 
+    @composed
     def rotary_embedding(self, x: Any, base: float = 10000.0, interleaved: bool = False) -> Any:
         length, d = x.shape[-2:]
         angles = self.numpy.outer(self.numpy.arange(length), base ** -(self.numpy.arange(0, d, 2) / d))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from parity.adapters.base import Unsupported
+from parity.adapters.base import Unsupported, composed
 from parity.adapters.strides import storage_of
 from parity.adapters.torch_style import FunctionalAdapter
 
@@ -169,6 +169,7 @@ class PaddleAdapter(FunctionalAdapter):
         if not condition:
             raise Unsupported(message)
 
+    @composed
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return x + self.functional.embedding(self.framework.arange(x.shape[-2]), weight)
 
@@ -301,19 +302,19 @@ class PaddleAdapter(FunctionalAdapter):
     def clip_grad_norm(self, grads: Sequence[Any], max_norm: float, norm_type: float, scope: str) -> Any:
         if norm_type == 2.0:
             return self.clip_two_norm(grads, max_norm, scope)
-        parameters = self.parameters_with(grads)
+        before, parameters = [grad.clone() for grad in grads], self.parameters_with(grads)
         groups = [parameters] if scope == "global" else [[p] for p in parameters]
         try:
             norms = [self.framework.nn.utils.clip_grad_norm_(group, max_norm, norm_type) for group in groups]
         except ValueError as error:
             raise Unsupported(f"paddle.nn.utils.clip_grad_norm_: {error}") from error
-        total = norms[0] if scope == "global" else self.norm(norms, norm_type)
+        total = norms[0] if scope == "global" else self.norm(before, norm_type)
         return {"grads": [p.grad for p in parameters], "total_norm": total}
 
     def clip_two_norm(self, grads: Sequence[Any], max_norm: float, scope: str) -> Any:
         """Clips by the classes for Paddle's optimizers; these do not return the norm, so it is computed separately."""
         kind = self.framework.nn.ClipGradByGlobalNorm if scope == "global" else self.framework.nn.ClipGradByNorm
-        total = self.norm([self.norm([grad], 2.0) for grad in grads], 2.0)
+        total = self.norm(grads, 2.0)
         pairs = [(self.framework.zeros_like(grad), grad.clone()) for grad in grads]
         return {"grads": [clipped for _, clipped in kind(max_norm)(pairs)], "total_norm": total}
 
@@ -330,7 +331,7 @@ class PaddleAdapter(FunctionalAdapter):
         kept = {name: own for name, own in STATES[kind].items() if name in given}
         state = {own: given.pop(name, self.framework.zeros_like(param)) for name, own in STATES[kind].items()}
         if step == 1:
-            state.update({"velocity": state["velocity"] * 0} if kind == "Momentum" else {})
+            state.update({"velocity": self.framework.zeros_like(param)} if kind == "Momentum" else {})
             given.pop("lr_decay", None)
         for i, beta in enumerate(given.get("betas", ()), 1):
             state[f"beta{i}_pow_acc"] = self.framework.full([1], beta**step, dtype=param.dtype)

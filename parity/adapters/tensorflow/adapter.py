@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from parity.adapters.base import Adapter, named_outputs
+from parity.adapters.base import Adapter, composed, composed_unless, named_outputs
 from parity.adapters.functions import FunctionsAdapter
 from parity.adapters.shapes import AnyAxesAdapter, conv_pads, each, pads, pool_pads, require, resized
 
@@ -103,23 +103,27 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         """A weight or bias of channels, shaped to broadcast with x [N, C, ...]."""
         return None if values is None else self.framework.reshape(values, [-1, *(1 for _ in x.shape[2:])])
 
+    @composed
     def layer_norm(
         self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None, bias: Any = None
     ) -> Any:
         return self.normalized(x, list(range(-len(normalized_shape), 0)), eps, weight, bias)
 
     # TensorFlow leaves group norm to Keras: the same with groups, as Wu and He write it (2018, figure 3).
+    @composed
     def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:
         groups = self.framework.reshape(x, [x.shape[0], num_groups, -1])
         y = self.framework.reshape(self.normalized(groups, [2], eps, None, None), x.shape)
         y = y if weight is None else y * self.of_channels(x, weight)
         return y if bias is None else y + self.of_channels(x, bias)
 
+    @composed
     def instance_norm(self, x: Any, eps: float, weight: Any = None, bias: Any = None) -> Any:
         axes = list(range(2, x.ndim))
         return self.normalized(x, axes, eps, self.of_channels(x, weight), self.of_channels(x, bias))
 
     # TensorFlow has no function for it: this is how models write it (T5).
+    @composed
     def rms_norm(self, x: Any, normalized_shape: Sequence[int], eps: float, weight: Any = None) -> Any:
         math, axes = self.framework.math, list(range(-len(normalized_shape), 0))
         y = x * math.rsqrt(math.reduce_mean(math.square(x), axes, keepdims=True) + eps)
@@ -165,6 +169,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
     def dropout(self, x: Any, p: float = 0.5, training: bool = False) -> Any:
         return self.framework.nn.dropout(x, p if training else 0.0)
 
+    @composed_unless(bias=None)
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         y = self.framework.matmul(x, weight, transpose_b=True)
         return y if bias is None else self.framework.nn.bias_add(y, bias)
@@ -182,6 +187,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
     def einsum(self, x: Any, other: Any, equation: str) -> Any:
         return self.framework.einsum(equation, x, other)
 
+    @composed_unless(bias=None)
     def convolution(
         self,
         x: Any,
@@ -205,6 +211,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         )
         return self.channels_first(y if bias is None else self.framework.nn.bias_add(y, bias))
 
+    @composed_unless(bias=None)
     def transposed_convolution(
         self,
         x: Any,
@@ -308,6 +315,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
     def embedding(self, x: Any, weight: Any) -> Any:
         return self.framework.nn.embedding_lookup(weight, x)
 
+    @composed
     def position_embedding(self, x: Any, weight: Any) -> Any:
         return x + self.framework.nn.embedding_lookup(weight, self.framework.range(x.shape[-2]))
 
@@ -349,9 +357,11 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         return self.framework.nn.softplus(x)
 
     # TensorFlow has no function for the next three: this is how models write them (MobileNetV3).
+    @composed
     def hardsigmoid(self, x: Any) -> Any:
         return self.framework.nn.relu6(x + 3.0) * (1.0 / 6.0)
 
+    @composed
     def hardswish(self, x: Any) -> Any:
         return x * self.hardsigmoid(x)
 
@@ -416,9 +426,13 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
 
     def reduced(self, losses: Any, reduction: str) -> Any:
         """The losses, or their mean or sum."""
-        reductions = {"mean": self.framework.math.reduce_mean, "sum": self.framework.math.reduce_sum}
-        return reductions[reduction](losses) if reduction in reductions else losses
+        if reduction == "none":
+            return losses
+        return (
+            self.framework.math.reduce_mean(losses) if reduction == "mean" else self.framework.math.reduce_sum(losses)
+        )
 
+    @composed_unless(reduction="none")
     def cross_entropy(
         self,
         x: Any,
@@ -433,15 +447,18 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         keep = target != ignore_index
         labels = self.framework.where(keep, target, self.framework.zeros_like(target))
         losses = self.framework.nn.sparse_softmax_cross_entropy_with_logits(labels, x)
-        mask = self.framework.cast(keep, x.dtype)
+        losses = self.framework.where(keep, losses, self.framework.zeros_like(losses))
         if reduction == "mean":
-            return self.framework.math.reduce_sum(losses * mask) / self.framework.math.reduce_sum(mask)
-        return self.reduced(losses * mask, reduction)
+            mask = self.framework.cast(keep, x.dtype)
+            return self.framework.math.reduce_sum(losses) / self.framework.math.reduce_sum(mask)
+        return self.reduced(losses, reduction)
 
+    @composed_unless(reduction="none")
     def soft_cross_entropy(self, x: Any, target: Any, reduction: str = "mean", label_smoothing: float = 0.0) -> Any:
         require(not label_smoothing, "tf.nn.softmax_cross_entropy_with_logits has no label smoothing")
         return self.reduced(self.framework.nn.softmax_cross_entropy_with_logits(target, x), reduction)
 
+    @composed_unless(reduction="none")
     def binary_cross_entropy_with_logits(
         self, x: Any, target: Any, pos_weight: Any = None, reduction: str = "mean"
     ) -> Any:
@@ -450,6 +467,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         losses = self.framework.nn.weighted_cross_entropy_with_logits(target, x, pos_weight)
         return self.reduced(losses, reduction)
 
+    @composed_unless(reduction="none")
     def mse_loss(self, x: Any, target: Any, reduction: str = "mean") -> Any:
         return self.reduced(self.framework.math.squared_difference(x, target), reduction)
 
@@ -468,6 +486,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
     def binary_cross_entropy(self, x: Any, target: Any, reduction: str = "mean") -> Any:
         return self.weighed(self.framework.compat.v1.losses.log_loss, x, target, reduction)
 
+    @composed_unless(reduction="none")
     def ctc_loss(
         self,
         x: Any,
@@ -486,8 +505,19 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         return self.reduced(losses, reduction)
 
     # Not BlockLSTMV2: in 2.21.0 its gradient is this op's, which has the gates in another order.
-    def lstm(self, x: Any, weight_ih: Any, weight_hh: Any, h0: Any = None, c0: Any = None, **biases: Any) -> Any:
+    @composed_unless(bias_ih=None)
+    def lstm(
+        self,
+        x: Any,
+        weight_ih: Any,
+        weight_hh: Any,
+        bias_ih: Any = None,
+        bias_hh: Any = None,
+        h0: Any = None,
+        c0: Any = None,
+    ) -> Any:
         framework, size = self.framework, weight_hh.shape[1]
+        bias = framework.zeros([4 * size], x.dtype) if bias_ih is None else bias_ih + bias_hh
 
         def ordered(rows: Any) -> Any:
             """PyTorch's gates i, f, g, o as i, g, f, o."""
@@ -501,7 +531,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
             cs_prev=zeros if c0 is None else c0,
             h_prev=zeros if h0 is None else h0,
             w=framework.transpose(ordered(framework.concat([weight_ih, weight_hh], 1))),
-            b=ordered(sum(biases.values(), framework.zeros([4 * size], x.dtype))),
+            b=ordered(bias),
             forget_bias=0.0,
             cell_clip=-1.0,
             **dict.fromkeys(("wci", "wcf", "wco"), framework.zeros([size], x.dtype)),
@@ -509,6 +539,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         return {"y": returned.h, "h": returned.h[-1], "c": returned.cs[-1]}
 
     # TensorFlow has no function for it: this is how models write it (GPT-J).
+    @composed
     def rotary_embedding(self, x: Any, base: float = 10000.0, interleaved: bool = False) -> Any:
         (length, d), framework = x.shape[-2:], self.framework
         frequencies = base ** (framework.range(0.0, d, 2.0, dtype=x.dtype) / -d)
@@ -548,6 +579,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         """The gradient plus that of the L2 penalty."""
         return given["grad"] + weight_decay * given["param"] if weight_decay else given["grad"]
 
+    @composed_unless(weight_decay=0.0)
     def sgd(
         self,
         lr: float,
@@ -568,6 +600,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         options = {"lr": lr, "grad": grad, "momentum": momentum, "use_nesterov": nesterov}
         return self.stepped("ResourceApplyMomentum", slots, given, **options)
 
+    @composed_unless(weight_decay=0.0)
     def adam(
         self, lr: float, betas: Sequence[float], eps: float, weight_decay: float = 0.0, step: int = 2, **given: Any
     ) -> Any:
@@ -576,6 +609,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         options = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "epsilon": eps, **powers}
         return self.stepped("ResourceApplyAdam", slots, given, grad=self.decayed(given, weight_decay), **options)
 
+    @composed_unless(weight_decay=0.0)
     def rmsprop(
         self,
         lr: float,
@@ -596,6 +630,7 @@ class TensorflowAdapter(TensorflowTensors, FunctionsAdapter, AnyAxesAdapter):
         options = {"lr": lr, "rho": alpha, "momentum": momentum, "epsilon": eps}
         return self.stepped(kind, slots, given, grad=self.decayed(given, weight_decay), **options)
 
+    @composed_unless(weight_decay=0.0)
     def adagrad(
         self, lr: float, eps: float, weight_decay: float = 0.0, lr_decay: float = 0.0, step: int = 2, **given: Any
     ) -> Any:

@@ -110,6 +110,11 @@ class CellResult:
         return "" if self.ended is None else self.ended.message
 
     @property
+    def composed(self) -> bool:
+        """Whether it is parity's own composition of the framework's calls, so a finding is not the framework's."""
+        return self.ended is not None and self.ended.composed
+
+    @property
     def compared_rows(self) -> tuple[ComparisonRow, ...]:
         """The comparisons that could be made."""
         return tuple(row for row in self.rows if row.compared)

@@ -151,6 +151,7 @@ def outcome_row(outcome: CellOutcome) -> OutcomeRow:
         outcome=outcome.outcome.value,
         seconds=outcome.seconds,
         message=outcome.message,
+        composed=outcome.composed,
     )
 
 

@@ -144,7 +144,7 @@ class CaseRow(Struct, frozen=True):
 
 
 class OutcomeRow(Struct, frozen=True, kw_only=True):
-    """The outcome of a cell."""
+    """The outcome of a cell; `composed` if it was parity's own composition of the framework's calls."""
 
     case: str
     dtype: str
@@ -152,6 +152,7 @@ class OutcomeRow(Struct, frozen=True, kw_only=True):
     outcome: str
     seconds: float = 0.0
     message: str
+    composed: bool = False
 
     @property
     def key(self) -> CellKey:

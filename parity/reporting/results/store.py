@@ -78,6 +78,7 @@ class Column:
     part: str = ""
     is_json: bool = False
     default: Any = None
+    """What rows of an older store have in it."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ class Table:
     @cached_property
     def insert(self) -> str:
         """The statement that adds a row."""
-        names = ", ".join(f'"{c.name}"' for c in self.columns)
-        return f'INSERT INTO "{self.name}" ({names}, odd) VALUES ({", ".join("?" * (len(self.columns) + 1))})'  # noqa: S608
+        names = ", ".join(f'"{name}"' for name in (*(c.name for c in self.columns), "odd"))
+        return f'INSERT INTO "{self.name}" ({names}) VALUES ({", ".join("?" * (len(self.columns) + 1))})'  # noqa: S608
 
     def values(self, row: Any) -> tuple[Any, ...]:
         """A row as its columns have it."""
@@ -223,7 +224,7 @@ VIEWS: Mapping[str, str] = {
                 WHEN m.known IS NOT NULL THEN 'known'
                 WHEN m.n_failing THEN 'below'
                 WHEN m.suspect THEN 'suspect' ELSE 'passed' END AS status,
-            coalesce(v.verdict, 'not-compared') AS verdict, o.outcome, o.seconds, o.message,
+            coalesce(v.verdict, 'not-compared') AS verdict, o.outcome, o.seconds, o.message, o.composed,
             coalesce(m.n_comparisons, 0) AS n_comparisons, coalesce(m.n_failing, 0) AS n_failing,
             m.error_ratio, m.max_abs_diff, m.known
         FROM asked a LEFT JOIN outcomes o USING (case_id, dtype, backend)
@@ -486,24 +487,32 @@ def schema() -> Iterator[str]:
         yield f"INSERT INTO verdicts VALUES ('{verdict}', {severity}, {verdict in PASSING}, {verdict in FAILING})"  # noqa: S608
     for level, verdicts in {"": LEVELS[DEFAULT_FAIL_ON], **LEVELS}.items():
         yield f"INSERT INTO levels VALUES {', '.join(f'{(level, verdict)}' for verdict in sorted(verdicts))}"  # noqa: S608
+    yield from views()
+
+
+def views() -> Iterator[str]:
+    """The statements that create the views, and say which version of the schema this is."""
     for name, query in VIEWS.items():
         yield f"CREATE VIEW {name} AS {query}"
     yield f"PRAGMA user_version = {SCHEMA_VERSION}"
 
 
 def upgrade(db: sqlite3.Connection) -> Iterator[str]:
-    """The statements that give a store of an earlier release the columns and views of this one."""
+    """The statements that add to an older store what it lacks."""
     for table in TABLES:
-        there = {row[1] for row in db.execute(f'PRAGMA table_info("{table.name}")')}
-        for column in table.columns:
-            if column.name not in there:
-                value = encode(column.default) if column.is_json and column.default is not None else column.default
-                [literal] = db.execute("SELECT quote(?)", (value,)).fetchone()
-                yield f'ALTER TABLE "{table.name}" ADD COLUMN "{column.name}" {column.kind} DEFAULT {literal}'
-    for name, query in VIEWS.items():
+        for column in lacking_columns(db, table):
+            value = encode(column.default) if column.is_json and column.default is not None else column.default
+            [literal] = db.execute("SELECT quote(?)", (value,)).fetchone()
+            yield f'ALTER TABLE "{table.name}" ADD COLUMN "{column.name}" {column.kind} DEFAULT {literal}'
+    for name in VIEWS:
         yield f"DROP VIEW IF EXISTS {name}"
-        yield f"CREATE VIEW {name} AS {query}"
-    yield f"PRAGMA user_version = {SCHEMA_VERSION}"
+    yield from views()
+
+
+def lacking_columns(db: sqlite3.Connection, table: Table) -> list[Column]:
+    """The columns of a table that an older store does not have."""
+    present = {row[0] for row in db.execute("SELECT name FROM pragma_table_info(?)", (table.name,))}
+    return [column for column in table.columns if present and column.name not in present]
 
 
 def connected(path: Path | None) -> sqlite3.Connection:
