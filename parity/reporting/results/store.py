@@ -206,7 +206,8 @@ VIEWS: Mapping[str, str] = {
             WHERE c.backends = '[]' OR b.name IN (SELECT value FROM json_each(c.backends))
         ), compared AS (
             SELECT case_id, dtype, backend, count(*) AS n_comparisons, sum(fails) AS n_failing,
-                max(fails_run) AS fails_run, max(counted IS NOT '[]') AS counts, sum(verdict != 'not-compared') AS n_made,
+                max(fails_run) AS fails_run, max(counted IS NOT '[]') AS counts,
+                sum(verdict != 'not-compared') AS n_made,
                 max(CASE WHEN verdict = 'not-compared' THEN -1 ELSE severity END) AS severity,
                 count(known) AS n_known, max(CASE WHEN verdict != 'not-compared' THEN known END) AS known,
                 max(suspect) AS suspect, max(error_ratio) AS error_ratio, max(max_abs_diff) AS max_abs_diff

@@ -85,7 +85,9 @@ def passed(results: Results) -> str:
     else:
         n_agree = numbers[Status.PASSED] + numbers[Status.SUSPECT]
         parts = [plural(n_agree, "tensor agrees", "tensors agree")]
-    parts += [f"{numbers[Status.KNOWN]} as known"] if numbers[Status.KNOWN] else []
+    n_lacking = count_tensors(judged) - count_tensors([row for row in judged if row.compared])
+    n_known = numbers[Status.KNOWN] - n_lacking
+    parts += [f"{n_known} as known"] if n_known > 0 else []
     parts += [f"{n_missing} lack the result of some backend, as known"] if n_missing else []
     parts += [f"{who} wrong in {n}, not counted" for who, n in [others_text(of_others(results))] if n]
     return "".join(f"; {part}" for part in parts)
