@@ -57,8 +57,8 @@ class CasePlan:
     """One case: an op with checked params (an instance of the op's own dataclass) and its input tensors, or a training.
 
     `tensors` holds every input and every gradient of an output (`grad.y`) in drawing order. `gradients`: whether
-    gradients are computed and compared. `backends`, `baseline` and `subject` are empty if they are those of the plan; in
-    a run of several configs each has its own. `brought`: a user's own op. `stress`: it is called many times, and on
+    gradients are computed and compared. `backends`, `baseline` and `subject` are empty if they are those of the plan;
+    in a run of several configs each has its own. `brought`: a user's own op. `stress`: it is called many times, and on
     single rows.
     """
 

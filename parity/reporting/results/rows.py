@@ -176,8 +176,8 @@ class EnvelopeRow(Struct, frozen=True):
 class ComparisonRow(Struct, frozen=True, kw_only=True):
     """A compared tensor of a cell; unmeasured fields are None. See `Comparison` and `Metrics` of the judge.
 
-    `frontier`: the points (|expected|, |difference|) that decide for every tolerance, for `parity judge`. `counted`: the
-    backends of the subject against which it counts, empty if it is only a warning; None if the run judges all.
+    `frontier`: the points (|expected|, |difference|) that decide for every tolerance, for `parity judge`. `counted`:
+    the backends of the subject against which it counts, empty if it is only a warning; None if the run judges all.
     """
 
     case: str
