@@ -41,8 +41,8 @@ MOST_BASES = 4
 
 @dataclass(frozen=True)
 class Subject:
-    """The name of what is hunted, its base cases, its backends, deviations that are known, and the backends whose findings
-    count: none named is all of them, as in a run."""
+    """The name of what is hunted, its base cases, its backends, deviations that are known, and the backends whose
+    findings count: if none is named, all of them, as in a run."""
 
     name: str
     bases: tuple[Base, ...]

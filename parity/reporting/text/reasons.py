@@ -77,7 +77,7 @@ def worst_first(row: ComparisonRow) -> tuple[float, float]:
 
 
 def aligned(rows: Sequence[ComparisonRow]) -> str:
-    """Whether the backends of these comparisons are aligned, in words; where the run judges some of them only, those."""
+    """Whether the backends of these comparisons are aligned, in words; of those that the run judges."""
     others = [row for row in rows if row.is_of_others and row.verdict in FINDINGS]
     if others:
         return f"{aligned([row for row in rows if row.counts])}; not counted: {refusal(others).removeprefix('no: ')}"
