@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.results.cells import cells, tensor_statuses
-from parity.reporting.results.results import read_results
+from parity.reporting.results.results import as_json, read_results
 from parity.reporting.results.store import (
     COMPARISONS,
     DIAGNOSES,
@@ -32,7 +32,6 @@ from parity.reporting.results.store import (
 )
 from tests.conftest import ROOT, call, run_in, started, user_config, waited_for
 from tests.reporting import ci_runs
-from tests.reporting.stored_runs import plain
 
 DOUBLED = "def linear(x, weight, bias):\n    return 2 * (x @ weight.T + bias)\n"
 WAIT = """
@@ -238,7 +237,7 @@ def test_a_store_of_an_earlier_release_is_read_and_continued(tmp_path):
             store.db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         store.db.execute("PRAGMA user_version = 1")
     with read_only(path) as read:
-        assert plain(read.results()) == plain(results)
+        assert as_json(read.results()) == as_json(results)
         assert len(read.select("SELECT * FROM cells")) == len(cells(results))
     with closing(Store(path)) as store:
         store.add(results.comparisons[:1])
