@@ -149,7 +149,9 @@ def others(results: Results) -> Iterator[Text]:
         yield warning(f"{who} wrong in {n} of {plural(total, 'tensor')}; not counted (--fail-on-others counts it)")
         yield from (Text.assemble("  ", finding.line()) for finding in uncounted[:MAX_OTHERS])
         if len(uncounted) > MAX_OTHERS:
-            yield Text(f"  {plural(len(uncounted) - MAX_OTHERS, 'more cause')}; the report has all", style="dim")
+            yield Text(
+                f"  and {plural(len(uncounted) - MAX_OTHERS, 'more cause')}; --fail-on-others shows all", style="dim"
+            )
     absent = {(row.case, row.dtype, row.actual) for row in results.comparisons if not row.compared and row.is_of_others}
     for name, cells in grouped((backend, cell) for *cell, backend in sorted(absent)).items():
         yield warning(printable(f"{name} has no result in {plural(len(cells), 'cell')}; not counted"))
