@@ -269,7 +269,7 @@ def unsupported(run: JudgedRun, chosen: Chosen) -> list[KnownDeviation]:
     """Entries for what a backend cannot compute and nothing accepts; their reason is the backend's message."""
     needed: dict[Kind, set[Cell]] = {}
     for c in run.held().comparisons:
-        if c.verdict is Verdict.NOT_COMPARED and c.known is None:
+        if c.verdict is Verdict.NOT_COMPARED and c.known is None and c.counts:
             for name in run.reach.absent(c):
                 message = run.unsupported.get((c.case, c.dtype, name))
                 if message is not None and chosen(c.case, c.dtype, name, None):
