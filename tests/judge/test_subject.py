@@ -13,7 +13,7 @@ from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.subject import marked
 from parity.reporting.results.cells import cells
 from parity.reporting.results.results import read_results
-from tests.conftest import FAKES, Finished, call, three_cases
+from tests.conftest import FAKES, Finished, call, three_cases, without_searches
 from tests.reporting.test_outputs_agree import agree
 
 MINE = "{name: mine, adapter: torch, ops: ./mine.py}"
@@ -110,9 +110,9 @@ def beside(base: str, mine: str, rest: str = "") -> str:
 
 
 def statuses(done: Finished) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {"base": set(), "mine": set()}
+    found: dict[str, set[str]] = {}
     for cell in cells(read_results(done.run_dir)):
-        found[cell.backend].add(cell.status.value)
+        found.setdefault(cell.backend, set()).add(cell.status.value)
     return found
 
 
@@ -181,3 +181,29 @@ def test_a_diff_counts_what_its_runs_judge(parity_run: Callable[..., Finished], 
     wrong = parity_run(beside("nan", "honest"))
     assert call("diff", tmp_path / "right", wrong.run_dir).returncode == 0
     assert call("diff", tmp_path / "right", wrong.run_dir, "--fail-on-others").returncode == 1
+
+
+KERNEL = """\
+import torch
+
+
+def layer_norm(x, weight, bias, normalized_shape, eps):
+    wide = x.float()
+    deviation = wide - wide.mean(-1, keepdim=True)
+    y = deviation * torch.rsqrt(deviation.square().mean(-1, keepdim=True) + eps)
+    return (y * weight.float() + bias.float()).to(x.dtype)
+"""
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_right_kernel_in_16_bits_passes_beside_a_framework_that_is_wrong(parity_run, tmp_path, dtype):
+    (tmp_path / "mine.py").write_text(KERNEL)
+    case = "{op: layer_norm, params: {normalized_shape: [33]}, inputs: {x: {shape: [64, 33], offset: 10}}}"
+    with without_searches():
+        done = parity_run(f"version: 1\nbackends: [torch, {MINE}]\ndtypes: [{dtype}]\ncases:\n  - {case}\n")
+    assert done.code == 0, done.stdout
+    assert "warning: torch itself is wrong in" in done.stdout
+    assert statuses(done) == {"torch": {"below"}, "mine": {"passed"}}
+    everyone = call("judge", done.run_dir, "--fail-on-others")
+    assert (everyone.returncode, everyone.stdout.splitlines()[0].endswith(": torch")) == (1, True)

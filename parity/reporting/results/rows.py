@@ -264,8 +264,9 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     @property
     def owners(self) -> Sequence[str]:
         """The backends that it belongs to: those against which it counts, else those that exceed the error bound in it,
-        else the one under test."""
-        return self.counted or [name for name in self.culprit if name in (self.actual, self.expected)] or [self.actual]
+        else the one under test. What the subject and a baseline that is not judged differ by belongs to nobody."""
+        named = self.counted or [name for name in self.culprit if name in (self.actual, self.expected)]
+        return named or ([self.actual] if self.counts or self.with_oracle else [])
 
     @property
     def with_oracle(self) -> bool:

@@ -197,7 +197,8 @@ VIEWS: Mapping[str, str] = {
         FROM comparisons p
             LEFT JOIN json_each(coalesce(nullif(p.counted, '[]'), p.culprit)) j ON j.value IN (p.actual, p.expected)
             JOIN verdicts v USING (verdict) CROSS JOIN run r
-            LEFT JOIN levels l ON l.fail_on = r.fail_on AND l.verdict = p.verdict""",
+            LEFT JOIN levels l ON l.fail_on = r.fail_on AND l.verdict = p.verdict
+        WHERE p.counted IS NOT '[]' OR p.culprit != '[]' OR p.expected = 'oracle'""",
     "cells": f"""
         WITH asked AS (
             SELECT c.rowid AS number, c.id AS case_id, c.op, d.value AS dtype, b.name AS backend,
