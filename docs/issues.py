@@ -1,6 +1,6 @@
 """Writes docs/issues.md from a run of configs/issues:
 
-parity run configs/issues/*.yaml --out RUN; python docs/issues.py RUN > docs/issues.md
+parity run configs/issues/*.yaml --fail-on-others --out RUN; python docs/issues.py RUN > docs/issues.md
 """
 
 from __future__ import annotations

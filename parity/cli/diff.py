@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--fail-on", type=click.Choice(FAIL_ON), help="The mildest verdict that counts as a finding (default: RUN_B's)."
 )
+@click.option("--fail-on-others", is_flag=True, help="Also judge the backends that are not the subject of a run.")
 @click.option(
     "--factor",
     type=click.FloatRange(min=1, min_open=True),
@@ -56,6 +57,7 @@ def diff(
     run_b: Path,
     maps: tuple[str, ...],
     fail_on: str | None,
+    fail_on_others: bool,
     factor: float,
     markdown: Path | None,
     html: Path | None,
@@ -76,7 +78,7 @@ def diff(
 
     if not math.isfinite(factor):
         raise click.BadParameter(f"{factor} is not a finite number", param_hint="--factor")
-    differences = compare(run_a, run_b, maps=maps, level=fail_on, factor=factor)
+    differences = compare(run_a, run_b, maps=maps, level=fail_on, factor=factor, fail_on_others=fail_on_others)
     try:
         write_files(differences, markdown, html)
     except OSError as error:

@@ -58,6 +58,8 @@ def hunt(
 
     Each finding is made as small as possible, diagnosed, and written to a config, with a script.
 
+    Where there are kernels of one's own (FILE.py, a config with `ops:`), only their findings count for the exit code.
+
     Exit code: 0 nothing is beyond the error bound; 1 something is; 2 the command is wrong; 3 nothing could be compared,
     or a backend crashed or hung; 130 interrupted (the findings so far are written; --resume continues).
     """

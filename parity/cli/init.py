@@ -12,7 +12,11 @@ from parity.cli.run import run
 
 @main.command(
     short_help="Write a config for one's own kernels, and run it.",
-    epilog=example("parity init my_kernel.py", "parity init kernels/norm.py --adapter torch -o norm.yaml --no-run"),
+    epilog=example(
+        "parity init my_kernel.py",
+        "parity init my_kernel.py --dtype bfloat16",
+        "parity init kernels/norm.py --adapter torch -o norm.yaml --no-run",
+    ),
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
@@ -28,14 +32,30 @@ from parity.cli.run import run
     metavar="PATH",
     help="The config to write (default: FILE with the suffix .yaml).",
 )
+@click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    metavar="NAME",
+    help="Repeatable (default: float32 and float64, or FILE's DTYPES).",
+)
 @click.option("--force", is_flag=True, help="Replace an existing config.")
 @click.option("--no-run", is_flag=True, help="Write the config and do not run it.")
 @click.pass_context
-def init(ctx: click.Context, file: Path, adapter: str | None, config: Path | None, force: bool, no_run: bool) -> None:
+def init(
+    ctx: click.Context,
+    file: Path,
+    adapter: str | None,
+    config: Path | None,
+    dtypes: tuple[str, ...],
+    force: bool,
+    no_run: bool,
+) -> None:
     """Write a config for the functions of FILE that are named after ops, and run it.
 
-    The config compares them with the framework's own ops and with the exact answer, on inputs that reveal common
-    mistakes. FILE runs only in a worker process. Exit code: that of `parity run`; 2 if no config was written.
+    The config compares them with the framework's own ops and judges them by the exact answer, on inputs that reveal
+    common mistakes; what the framework itself does wrong is a warning. FILE runs only in a worker process. Exit code:
+    that of `parity run`; 2 if no config was written.
     """
     from parity.starter.write import starter
 
@@ -47,7 +67,7 @@ def init(ctx: click.Context, file: Path, adapter: str | None, config: Path | Non
     if config.exists() and not force:
         fail(f"{config} already exists: run it with `parity run {config}`, or replace it with --force")
     try:
-        made = starter(file, config, adapter, lambda op: click.echo(f"choosing inputs for {op}", err=True))
+        made = starter(file, config, adapter, lambda op: click.echo(f"choosing inputs for {op}", err=True), dtypes)
         config.write_text(made.text, encoding="utf-8")
     except OSError as error:
         fail(f"cannot write {config}: {error.strerror or error}; name another with -o")

@@ -107,6 +107,7 @@ plan_options = options(
     show_default=True,
     help="The mildest verdict that exits with 1. `mismatch` is strict: rounding fails too. One-sided NaN always fails.",
 )
+@click.option("--fail-on-others", is_flag=True, help="Also judge the backends that are not the config's subject.")
 @click.option("-x", "--exitfirst", is_flag=True, help="Stop after the first case with a finding; --resume continues.")
 @click.option(
     "--lf",
@@ -129,6 +130,7 @@ def run(
     cluster: str | None,
     threads: int,
     fail_on: str,
+    fail_on_others: bool,
     exitfirst: bool,
     last_failed: bool,
     no_provision: bool,
@@ -138,6 +140,9 @@ def run(
     **selection: Any,
 ) -> NoReturn:
     """Run the cases of CONFIGS, compare every backend with the baseline and the exact answer, write a run directory.
+
+    Judged is the config's `subject`: by default the backends with `ops:`, by the exact answer, whatever the baseline
+    returns; without any, every backend. What others do wrong is a warning.
 
     Exit code: 0 no findings; 1 findings, or an outdated `known` entry; 2 the command or a config is wrong, or not
     everything could be written; 3 no findings, but something could not be compared; 130 interrupted (finished results
@@ -150,7 +155,7 @@ def run(
 
     if not math.isfinite(timeout):
         raise click.BadParameter(f"{timeout} is not a number of seconds", param_hint="--timeout")
-    plan = load(configs, selection)
+    plan = load(configs, {**selection, "fail_on_others": fail_on_others})
     engine = EngineOptions(timeout_s=timeout, threads=threads, jobs=jobs or 0, provision=not no_provision)
     if resume and out is None:
         raise click.UsageError("--resume needs --out DIR, the directory of the interrupted run")

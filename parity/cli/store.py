@@ -98,6 +98,7 @@ def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
 @click.option(
     "--fail-on", type=click.Choice(FAIL_ON), help="The mildest verdict that exits with 1 (default: the run's)."
 )
+@click.option("--fail-on-others", is_flag=True, help="Also judge the backends that are not the run's subject.")
 @click.option(
     "--rule",
     type=click.Choice(("assert_close", "dynamo", "flash-attention", "msprobe")),
@@ -105,7 +106,13 @@ def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
 )
 @click.option("-v", "--verbose", is_flag=True, help="List all tensors that change.")
 def judge(
-    run_dir: Path, rtol: tuple[str, ...], atol: tuple[str, ...], fail_on: str | None, rule: str | None, verbose: bool
+    run_dir: Path,
+    rtol: tuple[str, ...],
+    atol: tuple[str, ...],
+    fail_on: str | None,
+    fail_on_others: bool,
+    rule: str | None,
+    verbose: bool,
 ) -> None:
     """Show what a stored run would have found with other tolerances, without running anything.
 
@@ -117,7 +124,7 @@ def judge(
     from parity.reporting.console.judge import rules_of, show_judged, show_rule
     from parity.reporting.judge import judged
 
-    if rule is not None and (rtol or atol or fail_on):
+    if rule is not None and (rtol or atol or fail_on or fail_on_others):
         raise click.UsageError("--rule has tolerances of its own; leave --rtol, --atol and --fail-on out")
     try:
         if rule is not None:
@@ -126,7 +133,7 @@ def judge(
             answer = apply_rule(run_dir, rule)
             show_rule(rule, answer)
             sys.exit(MISMATCH if any(n for (rejected, _), n in answer.counts.items() if rejected) else 0)
-        judged_run = judged(run_dir, rules_of(rtol, atol), fail_on)
+        judged_run = judged(run_dir, rules_of(rtol, atol), fail_on, fail_on_others=fail_on_others)
     except OSError as error:
         fail(f"cannot judge {run_dir}: {error.strerror or error}")
     show_judged(judged_run, verbose=verbose)

@@ -27,10 +27,11 @@ from parity.engine import Announced, EngineOptions, Event, ShardFinished
 from parity.engine.engine import Idle
 from parity.engine.shards import Shard, shards
 from parity.judge.compare.cell import CellJudge
+from parity.judge.compare.verdict import Comparison
 from parity.judge.subject import marked
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results import record
-from parity.reporting.results.rows import BackendRow
+from parity.reporting.results.rows import BackendRow, OutcomeRow
 from parity.reporting.text.words import plural
 
 POLL_S = 1.0
@@ -284,7 +285,8 @@ def lost_case(plan: Plan, case: CasePlan, outcome: Outcome, message: str) -> dic
     """The rows of a case that could not be computed; all its comparisons are not-compared."""
     own = plan.of(case)
     oracle = {name: np.zeros(()) for name in compared_in(case)}
-    outcomes, comparisons = [], []
+    outcomes: list[OutcomeRow] = []
+    comparisons: list[Comparison] = []
     for dtype in case.dtypes:
         cell = [CellOutcome(case.id, dtype, spec.name, outcome, message=message) for spec in own.backends]
         outcomes += list(map(record.outcome_row, cell))

@@ -57,8 +57,9 @@ class CasePlan:
     """One case: an op with checked params (an instance of the op's own dataclass) and its input tensors, or a training.
 
     `tensors` holds every input and every gradient of an output (`grad.y`) in drawing order. `gradients`: whether
-    gradients are computed and compared. `backends`, `baseline` and `subject` are empty if they are those of the plan; in a
-    run of several configs each has its own. `brought`: a user's own op. `stress`: it is called many times, and on single rows.
+    gradients are computed and compared. `backends`, `baseline` and `subject` are empty if they are those of the plan;
+    in a run of several configs each has its own. `brought`: a user's own op. `stress`: it is called many times, and on
+    single rows.
     """
 
     id: str
@@ -191,6 +192,10 @@ class Plan:
         backends = tuple(spec for spec in self.backends if case.runs_on(spec.name))
         subject = case.subject or self.subject
         return replace(self, backends=backends, baseline=case.baseline or self.baseline, subject=subject)
+
+    def judges(self, backend: str) -> bool:
+        """Whether the errors of a backend count."""
+        return not self.subject or backend in self.subject
 
     def only(self, ids: Collection[str]) -> Plan:
         """The plan with only these cases and the backends that they need."""

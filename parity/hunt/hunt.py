@@ -130,9 +130,10 @@ def hunt_and_show(request: HuntRequest, folder: Path, state: Mapping[str, Any] |
     answer(search, request, subject, folder)
     if interrupted:
         return INTERRUPTED
-    if any(known_entry(finding, subject) is None for finding in search.findings):
+    if any(known_entry(f, subject) is None for f in search.findings if subject.judges(f.backend)):
         return MISMATCH
-    return INCOMPLETE if search.crashed or not search.best else PASSED
+    crashed = any(subject.judges(finding.backend) for finding in search.crashed)
+    return INCOMPLETE if crashed or not any(map(subject.judges, search.best)) else PASSED
 
 
 def searched(search: Search, request: HuntRequest, subject: Subject, folder: Path, deadline: float) -> bool:
@@ -277,6 +278,8 @@ def answer(search: Search, request: HuntRequest, subject: Subject, folder: Path)
             say(f" {line}")
         if (entry := known_entry(finding, subject)) is not None:
             say(f"   known: {entry.reason}")
+        if not subject.judges(finding.backend):
+            say(f"   not counted: this hunt is for {', '.join(subject.judged)}")
         if number in scripts:
             say(f"   {scripts[number]}")
     tried = ", ".join(f"{kind} {n}" for kind, n in search.tried.most_common())

@@ -14,7 +14,7 @@ from parity.cases.dtypes import COARSENESS
 from parity.cases.op import Op
 from parity.config import ConfigError, Overrides, load_backends, load_plan
 from parity.config.errors import nearest
-from parity.config.plan import BackendSpec, CasePlan, KnownDeviation
+from parity.config.plan import BackendSpec, CasePlan, KnownDeviation, own_kernels
 from parity.hunt import HuntError
 from parity.hunt.descriptors import Base
 from parity.starter import StarterError
@@ -41,12 +41,18 @@ MOST_BASES = 4
 
 @dataclass(frozen=True)
 class Subject:
-    """The name of what is hunted, its base cases, its backends, and deviations that are known."""
+    """The name of what is hunted, its base cases, its backends, deviations that are known, and the backends whose
+    findings count: if none is named, all of them, as in a run."""
 
     name: str
     bases: tuple[Base, ...]
     backends: tuple[BackendSpec, ...]
     known: tuple[KnownDeviation, ...] = ()
+    judged: tuple[str, ...] = ()
+
+    def judges(self, backend: str) -> bool:
+        """Whether the findings of a backend count."""
+        return not self.judged or backend in self.judged
 
     @property
     def cases(self) -> tuple[CasePlan, ...]:
@@ -70,7 +76,8 @@ def named_subject(text: str, backends: Sequence[str], dtypes: Sequence[str], ada
     path = Path(text)
     if text in OPS:
         specs = load_backends(backends or DEFAULT_BACKENDS)
-        return Subject(text, tuple(bases_of(OPS[text], dtypes, gradients=have_gradients(text, specs))), specs)
+        bases = tuple(bases_of(OPS[text], dtypes, gradients=have_gradients(text, specs)))
+        return Subject(text, bases, specs, judged=own_kernels(specs))
     if path.suffix in (".yaml", ".yml"):
         return configured(path, backends, dtypes)
     if path.suffix == ".py":
@@ -132,7 +139,8 @@ def kernels(path: Path, backends: Sequence[str], dtypes: Sequence[str], adapter:
             case = base_case(trial, source, name, adapter)
             bases += planned([case, *of_other_ranks(OPS[name], case)], trial.dtypes)
     peers = (adapter,) if framework_itself(adapter, list(source.ops)) else ()
-    return Subject(path.stem, tuple(bases), load_backends([f"mine={adapter}:{path}", *(backends or peers)]))
+    specs = load_backends([f"mine={adapter}:{path}", *(backends or peers)])
+    return Subject(path.stem, tuple(bases), specs, judged=own_kernels(specs))
 
 
 def of_other_ranks(op: Op, case: Written) -> Iterator[Written]:
@@ -146,7 +154,7 @@ def of_other_ranks(op: Op, case: Written) -> Iterator[Written]:
 def configured(path: Path, backends: Sequence[str], dtypes: Sequence[str]) -> Subject:
     """The cases of ops of a config, and its backends."""
     plan = load_plan([path], Overrides(backends=tuple(backends), dtypes=tuple(dtypes)))
-    cases = [replace(case, backends=(), baseline="") for case in plan.cases if case.is_op]
+    cases = [replace(case, backends=(), baseline="", subject=()) for case in plan.cases if case.is_op]
     if not cases:
         raise HuntError(f"{path} has no case of an op; trainings cannot be hunted")
-    return Subject(path.stem, tuple(map(Base, cases)), plan.backends, plan.known)
+    return Subject(path.stem, tuple(map(Base, cases)), plan.backends, plan.known, plan.subject)

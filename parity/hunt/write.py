@@ -49,6 +49,7 @@ def write_config(folder: Path, named: str, subject: Subject, findings: Sequence[
         known_line(case_id(f, n), entry) for n, f in enumerate(findings, 1) if (entry := known_entry(f, subject))
     ]
     lines += ["known:", *entries] if entries else []
+    lines += [f"subject: {flow(list(subject.judged))}"] if subject.judged else []
     head = f"# What `parity hunt {named}` found. Run it with: parity run {CONFIG}"
     write_cases(path, [head], subject.backends, lines)
     return path

@@ -143,10 +143,10 @@ def lacking(run: JudgedRun, chosen: Chosen, level: Collection[str]) -> list[Know
     needed: dict[Kind, set[Location]] = {}
     for c in held.comparisons:
         fails = c.verdict.value in level
-        if c.known is not None or not (fails or (c.suspect and c.culprit)):
+        if c.known is not None or not c.counts or not (fails or (c.suspect and c.culprit)):
             continue
         location = (c.case, c.dtype, c.tensor)
-        for backend in c.culprit or (c.actual,):
+        for backend in c.counted or c.culprit or (c.actual,):
             causes = run.diagnosed.get((c.case, c.dtype, backend, c.tensor), set())
             kinds = [(backend, cause) for cause in to_name(causes) if chosen(c.case, c.dtype, backend, cause)]
             for kind in kinds:
@@ -269,7 +269,7 @@ def unsupported(run: JudgedRun, chosen: Chosen) -> list[KnownDeviation]:
     """Entries for what a backend cannot compute and nothing accepts; their reason is the backend's message."""
     needed: dict[Kind, set[Cell]] = {}
     for c in run.held().comparisons:
-        if c.verdict is Verdict.NOT_COMPARED and c.known is None:
+        if c.verdict is Verdict.NOT_COMPARED and c.known is None and c.counts:
             for name in run.reach.absent(c):
                 message = run.unsupported.get((c.case, c.dtype, name))
                 if message is not None and chosen(c.case, c.dtype, name, None):

@@ -80,12 +80,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Reach:
-    """The cells that a run asked for, what backends returned (an answer and a tensor), and the cells they do not
-    support."""
+    """The cells that a run asked for, what backends returned (an answer and a tensor), the cells they do not support,
+    and those of backends that the run does not judge."""
 
     asked: Asked
     returned: frozenset[tuple[Answer, str]]
     unsupported: frozenset[Answer]
+    others: frozenset[Answer] = frozenset()
 
     @cached_property
     def answered(self) -> frozenset[Answer]:
@@ -124,7 +125,8 @@ def apply(
         return AppliedKnown(tuple(comparisons), ())
     deviating = {i: c for i, c in enumerate(comparisons) if c.verdict.fails or c.suspect or c.message == NOTHING_FINITE}
     causes = {(d.case, d.dtype, d.backend, d.id, tensor) for d in diagnoses for tensor in d.tensors}
-    reach = Reach(plan.everything, frozenset(returned_in(comparisons)), frozenset(unsupported))
+    returned = frozenset(returned_in(comparisons))
+    reach = Reach(plan.everything, returned, frozenset(unsupported), frozenset(not_judged(comparisons)))
     missing = {i: c for i, c in enumerate(comparisons) if c.verdict is Verdict.NOT_COMPARED}
     claims = [
         claim_of_missing(known, missing, reach) if known.unsupported else claim(known, deviating, causes)
@@ -137,9 +139,10 @@ def apply(
 
 def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
     """A message for each entry that fails any run of a plan: it has expired, or matches no case."""
-    asked = {(case.id, spec.name): case.dtypes for case in plan.cases for spec in plan.of(case).backends}
-    answers = frozenset(((case, dtype, name), "") for (case, name), dtypes in asked.items() for dtype in dtypes)
-    reach = Reach(plan.everything, answers, frozenset())
+    own = {case.id: plan.of(case) for case in plan.cases}
+    answers = {(case.id, d, spec.name) for case in plan.cases for d in case.dtypes for spec in own[case.id].backends}
+    others = frozenset(a for a in answers if not own[a[0]].judges(a[2]))
+    reach = Reach(plan.everything, frozenset((answer, "") for answer in answers), frozenset(), others)
     for known in plan.known:
         entry = assess(Claim(known, {}, None), reach, today)
         if entry.state is EntryState.EXPIRED:
@@ -155,6 +158,12 @@ def returned_in(comparisons: Sequence[Comparison]) -> Iterator[tuple[Answer, str
         if c.verdict is not Verdict.NOT_COMPARED or c.message == NOTHING_FINITE:
             yield (c.case, c.dtype, c.actual), c.tensor
             yield (c.case, c.dtype, c.expected), c.tensor
+
+
+def not_judged(comparisons: Sequence[Comparison]) -> set[Answer]:
+    """The cells of backends that the run does not judge: no comparison counts against them."""
+    judged = {(c.case, c.dtype, name) for c in comparisons for name in c.counted or ()}
+    return {(c.case, c.dtype, c.actual) for c in comparisons if c.counted == ()} - judged
 
 
 def means(known: KnownDeviation, case: str) -> bool:
@@ -215,9 +224,11 @@ def ratios_of(c: Comparison, names: Collection[str]) -> list[float]:
 
 
 def assess(claimed: Claim, reach: Reach, today: datetime.date) -> AppliedEntry:
-    """The state of an entry after a run, with its message."""
+    """The state of an entry after a run, with its message; one about what is not judged is never out of date."""
     known, n = claimed.deviation, len(claimed.covered)
     state = state_of(claimed, reach, today)
+    if state.fails and is_about_others(known, reach):
+        state = EntryState.NOT_CHECKED
     text_of = {
         EntryState.MATCHED: matched_text,
         EntryState.STALE: stale_text,
@@ -240,6 +251,12 @@ def state_of(claimed: Claim, reach: Reach, today: datetime.date) -> EntryState:
         return EntryState.STALE if settled(known, answers, reach) else EntryState.NOT_CHECKED
     limit, ratio = known.error_ratio, claimed.worst_ratio
     return EntryState.WORSE if limit is not None and ratio is not None and ratio > limit else EntryState.MATCHED
+
+
+def is_about_others(known: KnownDeviation, reach: Reach) -> bool:
+    """Whether the run judges none of the backends of an entry."""
+    ran = [answer for answer in reach.answers(known) if answer in reach.answered | reach.unsupported]
+    return bool(ran) and reach.others.issuperset(ran)
 
 
 def settled(known: KnownDeviation, answers: Sequence[Answer], reach: Reach) -> bool:
@@ -291,6 +308,8 @@ def worse_text(claimed: Claim, _: Reach) -> str:
 
 def unchecked_text(claimed: Claim, reach: Reach) -> str:
     """Why an entry was not checked."""
+    if is_about_others(claimed.deviation, reach):
+        return f"this run does not judge {claimed.deviation.backend or 'what it covers'}"
     answers = reach.answers(claimed.deviation)
     missing = [answer for answer in answers if answer not in reach.answered | reach.unsupported]
     if not missing:

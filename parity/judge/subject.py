@@ -12,9 +12,9 @@ from parity.judge.compare.verdict import Comparison
 def marked(comparisons: Sequence[Comparison], subject: Collection[str]) -> Iterator[Comparison]:
     """The comparisons, each with the backends against which it counts; all comparisons of a case belong together.
 
-    A comparison counts against those of its culprits that are of the subject. One without a culprit counts if it is the
-    subject's with the exact answer, or with the baseline where a tensor has no exact answer, as in models. So a baseline
-    that is wrong, or has no result, says nothing about the subject. An empty `subject` is all backends.
+    A comparison counts against those of its culprits that are of the subject. One without a culprit counts if it is
+    the subject's with the exact answer, or with the baseline where a tensor has no exact answer, as in models. So a
+    baseline that is wrong, or has no result, says nothing about the subject. An empty `subject` is all backends.
     """
     exact = {(c.dtype, c.tensor, c.actual) for c in comparisons if c.expected == ORACLE}
     for c in comparisons:

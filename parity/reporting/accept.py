@@ -257,11 +257,12 @@ def notes(
 ) -> Iterator[str]:
     """What would still fail a run with these entries, and how to accept it."""
     held = run.held(known)
-    left = {(c.case, c.dtype, c.tensor) for c in held.comparisons if c.known is None and c.verdict.value in level}
+    judged = [c for c in held.comparisons if c.known is None and c.counts]
+    left = {(c.case, c.dtype, c.tensor) for c in judged if c.verdict.value in level}
     if left:
         more = "" if request.reason else "; --reason TEXT accepts them"
         yield f"{plural(len(left), 'tensor')} still {'differs' if len(left) == 1 else 'differ'}{more}"
-    absent = [c for c in held.comparisons if c.known is None and c.verdict is Verdict.NOT_COMPARED]
+    absent = [c for c in judged if c.verdict is Verdict.NOT_COMPARED]
     cannot = [c for c in absent if any((c.case, c.dtype, n) in run.unsupported for n in (c.actual, c.expected))]
     for group, what in ((cannot, "unsupported"), ([c for c in absent if c not in cannot], "not compared")):
         if tensors := len({(c.case, c.dtype, c.tensor) for c in group}):

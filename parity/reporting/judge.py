@@ -32,6 +32,7 @@ ROWS = """
     FROM comparisons WHERE n_elements IS NOT NULL AND verdict NOT IN ('structure', 'nonfinite', 'not-compared')"""
 CHANGE = "UPDATE comparisons SET verdict = ?, suspect = ?, rtol = ?, atol = ?, n_mismatched = NULL WHERE rowid = ?"
 LOST = "UPDATE comparisons SET verdict = ?, message = ? WHERE rowid = ?"
+JUDGE_ALL = ("UPDATE comparisons SET counted = NULL", "UPDATE cases SET subject = '[]'")
 FRONTIER = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
 """Reads a stored frontier."""
 NOT_KEPT = "its tolerance frontier was not kept, so it can be judged only by running it again"
@@ -64,11 +65,19 @@ class Rejudged:
     n_lost: int
 
 
-def judged(run_dir: Path, rules: Sequence[ToleranceRule], fail_on: str | None) -> Rejudged:
-    """A run with more rules for its tolerances; raises JudgeError, and ResultsError if it cannot be read."""
+def judged(
+    run_dir: Path, rules: Sequence[ToleranceRule], fail_on: str | None, *, fail_on_others: bool = False
+) -> Rejudged:
+    """A run with more rules for its tolerances; raises JudgeError, and ResultsError if it cannot be read.
+
+    `fail_on_others`: every backend is judged, not only the run's subject.
+    """
     with stored(run_dir) as source, copied(source) as store:
         run, known = store.one(RUN), list(store.rows(KNOWN))
-        store.put(RUN, [structs.replace(run, fail_on=fail_on or run.fail_on)])
+        subject = [] if fail_on_others else run.subject
+        store.put(RUN, [structs.replace(run, fail_on=fail_on or run.fail_on, subject=subject)])
+        for statement in JUDGE_ALL if fail_on_others else ():
+            store.change(statement)
         changes, n_lost, n = [], 0, 0
 
         @functools.cache

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import yaml
 from parity import environments
 from parity.adapters import ADAPTERS, adapter_class
 from parity.cases import OPS
+from parity.cases.dtypes import COARSENESS
 from parity.config.plan import ORACLE, BackendSpec
 from parity.starter import StarterError
 from parity.starter.design import Designed, Written, design
@@ -34,14 +35,20 @@ class Starter:
     notes: tuple[str, ...]
 
 
-def starter(path: Path, config: Path, adapter: str | None, announce: Callable[[str], None]) -> Starter:
+def starter(
+    path: Path, config: Path, adapter: str | None, announce: Callable[[str], None], dtypes: Sequence[str] = ()
+) -> Starter:
     """The config for the ops of a user's file; raises StarterError with what is wrong and what to do.
 
-    `announce` is called with each op before its inputs are chosen, which takes seconds.
+    `announce` is called with each op before its inputs are chosen, which takes seconds. `dtypes` replaces the file's.
     """
+    unknown = [name for name in dtypes if name not in COARSENESS]
+    if unknown:
+        raise StarterError(f"--dtype {unknown[0]}: no such dtype; allowed: {', '.join(COARSENESS)}")
     if not f"{path}{config}".isprintable():
         raise StarterError("a file name has control characters, which a config cannot contain: rename the file")
     source = read_source(path)
+    source = replace(source, constants={**source.constants, "DTYPES": dtypes}) if dtypes else source
     if not source.ops:
         raise StarterError(without_ops(source))
     adapter = adapter or adapter_of(source)
@@ -91,10 +98,11 @@ def config_text(source: UserFile, config: Path, adapter: str, peer: bool, cases:
     ops = os.path.relpath(source.path, config.parent)
     ops = ops if ops.startswith(("./", "../")) else f"./{ops}"
     differentiable = any(designed.case.get("gradients", True) for designed in cases)
+    beside = f"; what {adapter} itself does wrong is a warning" if peer else ""
     mine = {"name": "mine", "adapter": adapter, "ops": ops}
     lines = [
         f"# Does {source.path.name} compute what it should? Run it with: parity run {config.name}",
-        "# Each backend is also compared with the exact answer. `parity explain NAME` explains the names below.",
+        f"# `mine` is judged by the exact answer{beside}. `parity explain NAME` explains the names below.",
         "version: 1",
         f"backends: {flow([adapter, mine] if peer else [mine])}",
         *([] if peer else [f"baseline: {ORACLE}"]),

@@ -105,7 +105,7 @@ def test_one_name_for_two_backends_is_an_error(tmp_path):
 
 @pytest.mark.parametrize(
     ("case", "line"),
-    [("a", "numpy {0} (baseline) · left {0} (numpy)"), ("b", "numpy {0} · mine {0} (numpy, baseline)")],
+    [("a", "numpy {0} (baseline) · left {0} (numpy)"), ("b", "numpy {0} · mine {0} (numpy, baseline, subject)")],
 )
 def test_explain_names_the_backends_and_the_baseline_of_the_case(tmp_path, case, line):
     version = run(tmp_path)["backends"][0]["version"]

@@ -37,6 +37,11 @@ def bench(subject, tmp_path_factory):
         yield bench
 
 
+def test_a_hunt_for_a_users_file_judges_its_kernels_alone(subject):
+    assert (subject.judged, subject.judges("mine"), subject.judges("torch")) == (("mine",), True, False)
+    assert subject_of("relu", (), DTYPES).judges("paddle")
+
+
 def searched(bench, subject, op, *, diagnose=False, trials=MOST_TRIALS):
     """A search for one op."""
     bench.most_trials = bench.n_trials + trials

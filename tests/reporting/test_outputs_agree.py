@@ -66,8 +66,9 @@ def tensor_counts(results):
         tensors.setdefault(row.tensor_key, []).append(row)
     found = Counter()
     for rows in tensors.values():
-        rows = [row for row in rows if row.compared or row.known is None] or rows
-        words = {"known" if row.known is not None else word_of(row, level) for row in rows}
+        judged = [row for row in rows if row.counted != []]
+        rows = [row for row in judged if row.compared or row.known is None] or judged
+        words = {"known" if row.known is not None else word_of(row, level) for row in rows} or {"warn"}
         order = ("fail", "lack a result", "known", "warn", "suspect", "agree")
         found[next(word for word in order if word in words)] += 1
     return dict(found)
@@ -83,8 +84,8 @@ def word_of(row, level):
 
 def from_json(results):
     level = exit_codes.FAILING[results.run.fail_on]
-    rows = [row for row in results.comparisons if row.verdict in level and row.known is None]
-    failing = {(row.case, row.dtype, name) for row in rows for name in row.culprit or [row.actual]}
+    rows = [row for row in results.comparisons if row.verdict in level and row.known is None and row.counted != []]
+    failing = {(row.case, row.dtype, name) for row in rows for name in row.counted or row.culprit or [row.actual]}
     return View(frozenset(failing), grouped(results.summary.cells))
 
 
@@ -96,7 +97,12 @@ def from_console(results):
         indent, words = len(line) - len(line.lstrip()), re.split(r"\s{2,}", line.strip())
         if indent == TABLE_INDENT and len(words) == 1:
             case = words[0]
-        elif indent > TABLE_INDENT and len(words) > 2 and words[2] in VERDICTS and not words[-1].endswith("(known)"):
+        elif (
+            indent > TABLE_INDENT
+            and len(words) > 2
+            and words[2] in VERDICTS
+            and not words[-1].endswith(("(known)", "(not counted)"))
+        ):
             failing.add((case, words[0]))
     return View(frozenset(failing), counted(out.getvalue()))
 

@@ -113,6 +113,15 @@ def test_a_helper_with_the_name_of_an_op_is_left_out(tmp_path):
     assert made.notes[0].startswith(f"left out: {path}:4: linear does not take x, weight by keyword")
 
 
+def test_the_dtypes_of_the_command_line_replace_those_of_the_file(tmp_path):
+    path = tmp_path / "my_kernel.py"
+    path.write_text(f'import numpy\nDTYPES = ["float32"]\n{LAYER_NORM}')
+    made = starter(path, tmp_path / "c.yaml", None, lambda _: None, ("float16",))
+    assert "\ndtypes: [float16]\n" in made.text
+    with pytest.raises(StarterError, match="--dtype float8: no such dtype; allowed: "):
+        starter(path, tmp_path / "c.yaml", None, lambda _: None, ("float8",))
+
+
 def test_a_strange_name_is_a_path_all_the_same(tmp_path):
     path = tmp_path / "my: kernel's #é.py"
     path.write_text(f"import numpy\n{LAYER_NORM}")

@@ -17,8 +17,19 @@ from msgspec.structs import replace
 
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.results.cells import cells, tensor_statuses
-from parity.reporting.results.results import read_results
-from parity.reporting.results.store import COMPARISONS, DIAGNOSES, STORE, TABLES, VIEWS, Store, read_only, store_of
+from parity.reporting.results.results import as_json, read_results
+from parity.reporting.results.store import (
+    COMPARISONS,
+    DIAGNOSES,
+    SCHEMA_VERSION,
+    STORE,
+    TABLES,
+    VIEWS,
+    Store,
+    fill,
+    read_only,
+    store_of,
+)
 from tests.conftest import ROOT, call, run_in, started, user_config, waited_for
 from tests.reporting import ci_runs
 
@@ -210,6 +221,28 @@ def test_a_store_that_is_broken_is_named_with_what_to_do(finished, tmp_path, con
         "it is not empty, and its results.sqlite is broken"
         in call("run", finished / "config.yaml", "--out", run).stderr
     )
+
+
+LATER = {"run": "subject", "cases": "subject", "comparisons": "counted"}
+"""The columns that the first version of the schema did not have."""
+
+
+def test_a_store_of_an_earlier_release_is_read_and_continued(tmp_path):
+    results, path = ci_runs.every_status(), tmp_path / STORE
+    with closing(Store(path)) as store:
+        fill(store, results)
+        for name in VIEWS:
+            store.db.execute(f"DROP VIEW {name}")
+        for table, column in LATER.items():
+            store.db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        store.db.execute("PRAGMA user_version = 1")
+    with read_only(path) as read:
+        assert as_json(read.results()) == as_json(results)
+        assert len(read.select("SELECT * FROM cells")) == len(cells(results))
+    with closing(Store(path)) as store:
+        store.add(results.comparisons[:1])
+        assert list(store.rows(COMPARISONS)) == [*results.comparisons, results.comparisons[0]]
+        assert store.select("PRAGMA user_version") == [(SCHEMA_VERSION,)]
 
 
 def test_the_page_names_every_column():

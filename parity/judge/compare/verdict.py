@@ -43,8 +43,8 @@ class Comparison:
     its worst row, channel or column; both are known if the comparison fails or is suspect. `culprit` names those whose
     ratio is 8 or more. `suspect` marks a pass that proves little: the tolerance hides an error ratio of 8 or more (then
     there is a culprit), zeros would have passed too, or no element is finite. `hidden` is the verdict that the former
-    would have under a tight tolerance. `known` is the reason why it is accepted. `counted` are the backends against which
-    it counts in a run that judges some of its backends only (`judge/subject.py`), None where it judges all.
+    would have under a tight tolerance. `known` is the reason why it is accepted. `counted` are the backends against
+    which it counts in a run that judges some of its backends only (`judge/subject.py`), None where it judges all.
     """
 
     case: str

@@ -23,7 +23,7 @@ from parity.judge.compare.verdict import Verdict
 from parity.reporting.console.run import OpTable, finding_lines, lineup, tensor_lines
 from parity.reporting.kinds import report_of
 from parity.reporting.results.results import read_results
-from parity.reporting.results.rows import FAILING, FINDINGS, BackendRow, CaseRow, ComparisonRow, Results
+from parity.reporting.results.rows import FAILING, FINDINGS, BackendRow, CaseRow, ComparisonRow, Results, RunRow
 from parity.reporting.text.evidence import diagnosis_lines, residual_text
 from parity.reporting.text.findings import by_cause
 from parity.reporting.text.reasons import (
@@ -239,7 +239,7 @@ def computed(case: CaseRow, results: Results, run_dir: Path) -> Iterator[Rendera
         rows.append(("" if i else "inputs", f"{name} {item.shape} {item.draw}"))
     rows.append(("dtypes", ", ".join(case.dtypes)))
     for i, backend in enumerate(results.backends):
-        rows.append(("" if i else "backends", backend_text(backend, results.run.baseline)))
+        rows.append(("" if i else "backends", backend_text(backend, results.run)))
     if case.files:
         rows.append(("stored in", f"{(run_dir / case.files[0]).parent}"))
     width = max(LABEL_WIDTH, *(len(label) + 1 for label, _ in rows))
@@ -247,12 +247,14 @@ def computed(case: CaseRow, results: Results, run_dir: Path) -> Iterator[Rendera
         yield Text.assemble((f"{printable(label):<{width}}", "dim"), printable(text))
 
 
-def backend_text(row: BackendRow, baseline: str) -> str:
+def backend_text(row: BackendRow, run: RunRow) -> str:
     """`paddle: paddle 3.3.1, eager, cpu, numpy 2.1.0 = baseline`."""
     parts = [f"{row.framework} {row.version or '(version unknown)'}", row.mode, row.device]
     parts += [f"numpy {row.numpy}"] if row.numpy else []
     text = f"{row.name}: {', '.join(filter(None, parts))}"
-    return text + (" = baseline" if row.name == baseline else "")
+    return (
+        text + (" = baseline" if row.name == run.baseline else "") + (" = subject" if row.name in run.subject else "")
+    )
 
 
 def not_run(rows: CaseRows, results: Results) -> Iterator[RenderableType]:
@@ -311,7 +313,7 @@ def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
 
 def next_steps(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
     """The next steps, ready to paste."""
-    failures = [row for row in failing(rows.comparisons) if row.known is None]
+    failures = [row for row in failing(rows.comparisons) if row.known is None and row.counts]
     if not failures:
         return
     yield Text("\nwhat to do", style="bold")

@@ -154,12 +154,13 @@ def print_tables(results: Results, console: Console, *, verbose: bool) -> None:
 def lineup(results: Results) -> Text:
     """The backends with their versions, the baseline and the subject."""
     parts, baselines = [], {results.run.baseline, *(case.baseline for case in results.cases)}
+    judged = {*results.run.subject, *(name for case in results.cases for name in case.subject)}
     for row in results.backends:
         shown = row.name if row.version and row.version in row.name else f"{row.name} {row.version}".strip()
         behind = [] if row.name.startswith(row.framework) else [row.framework]
         behind += [f"{name} {version}" for name, version in row.library.items()]
         behind += ["baseline"] if row.name in baselines else []
-        behind += ["subject"] if row.name in results.run.subject else []
+        behind += ["subject"] if row.name in judged else []
         parts.append(printable(shown + (f" ({', '.join(behind)})" if behind else "")))
     return Text(" · ".join(parts), style="dim")
 

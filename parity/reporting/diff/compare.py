@@ -225,10 +225,20 @@ def rank(state: TensorState) -> int:
 
 
 def compare(
-    run_a: Path, run_b: Path, *, maps: Sequence[str] = (), level: str | None = None, factor: float = FACTOR
+    run_a: Path,
+    run_b: Path,
+    *,
+    maps: Sequence[str] = (),
+    level: str | None = None,
+    factor: float = FACTOR,
+    fail_on_others: bool = False,
 ) -> Diff:
-    """Compare two run directories; `level` is that of `--fail-on` (default: B's). Raises ResultsError and DiffError."""
+    """Compare two run directories; `level` is that of `--fail-on` (default: B's). Raises ResultsError and DiffError.
+
+    `fail_on_others`: every backend is judged, not only the subjects of the runs.
+    """
     results = read_results(run_a), read_results(run_b)
+    results = (results[0].judging_all(), results[1].judging_all()) if fail_on_others else results
     stored = results[1].run.fail_on
     level = level or (stored if stored in exit_codes.FAILING else exit_codes.DEFAULT_FAIL_ON)
     a, b = compared_runs((run_a, run_b), results, maps, level)

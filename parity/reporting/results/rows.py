@@ -177,8 +177,8 @@ class EnvelopeRow(Struct, frozen=True):
 class ComparisonRow(Struct, frozen=True, kw_only=True):
     """A compared tensor of a cell; unmeasured fields are None. See `Comparison` and `Metrics` of the judge.
 
-    `frontier`: the points (|expected|, |difference|) that decide for every tolerance, for `parity judge`. `counted`: the
-    backends of the subject against which it counts, empty if it is only a warning; None if the run judges all backends.
+    `frontier`: the points (|expected|, |difference|) that decide for every tolerance, for `parity judge`. `counted`:
+    the backends of the subject against which it counts, empty if it is only a warning; None if the run judges all.
     """
 
     case: str
@@ -264,9 +264,10 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
 
     @property
     def owners(self) -> Sequence[str]:
-        """The backends that it belongs to: those that exceed the error bound in it, else the one under test. If it counts
-        against the subject, it is the subject's alone."""
-        return self.counted or [name for name in self.culprit if name in (self.actual, self.expected)] or [self.actual]
+        """The backends that it belongs to: those against which it counts, else those that exceed the error bound in it,
+        else the one under test. What the subject and a baseline that is not judged differ by belongs to nobody."""
+        named = self.counted or [name for name in self.culprit if name in (self.actual, self.expected)]
+        return named or ([self.actual] if self.counts or self.with_oracle else [])
 
     @property
     def with_oracle(self) -> bool:
@@ -423,6 +424,15 @@ class Results(Struct, frozen=True, kw_only=True):
 
         ops = {case.id: case.op for case in self.cases}
         return pd.DataFrame.from_records([{**to_builtins(row), "op": ops[row.case]} for row in self.comparisons])
+
+    def judging_all(self) -> Results:
+        """The results of a run that judges every backend."""
+        return replace(
+            self,
+            run=replace(self.run, subject=[]),
+            cases=[replace(row, subject=[]) for row in self.cases],
+            comparisons=[replace(row, counted=None) for row in self.comparisons],
+        )
 
     def of(self, case: CaseRow) -> Results:
         """The results with the backends, the baseline and the subject of one case."""

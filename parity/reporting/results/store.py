@@ -198,7 +198,8 @@ VIEWS: Mapping[str, str] = {
         FROM comparisons p
             LEFT JOIN json_each(coalesce(nullif(p.counted, '[]'), p.culprit)) j ON j.value IN (p.actual, p.expected)
             JOIN verdicts v USING (verdict) CROSS JOIN run r
-            LEFT JOIN levels l ON l.fail_on = r.fail_on AND l.verdict = p.verdict""",
+            LEFT JOIN levels l ON l.fail_on = r.fail_on AND l.verdict = p.verdict
+        WHERE p.counted IS NOT '[]' OR p.culprit != '[]' OR p.expected = 'oracle'""",
     "cells": f"""
         WITH asked AS (
             SELECT c.rowid AS number, c.id AS case_id, c.op, d.value AS dtype, b.name AS backend,
@@ -207,7 +208,8 @@ VIEWS: Mapping[str, str] = {
             WHERE c.backends = '[]' OR b.name IN (SELECT value FROM json_each(c.backends))
         ), compared AS (
             SELECT case_id, dtype, backend, count(*) AS n_comparisons, sum(fails) AS n_failing,
-                max(fails_run) AS fails_run, max(counted IS NOT '[]') AS counts, sum(verdict != 'not-compared') AS n_made,
+                max(fails_run) AS fails_run, max(counted IS NOT '[]') AS counts,
+                sum(verdict != 'not-compared') AS n_made,
                 max(CASE WHEN verdict = 'not-compared' THEN -1 ELSE severity END) AS severity,
                 count(known) AS n_known, max(CASE WHEN verdict != 'not-compared' THEN known END) AS known,
                 max(suspect) AS suspect, max(error_ratio) AS error_ratio, max(max_abs_diff) AS max_abs_diff

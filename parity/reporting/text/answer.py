@@ -85,16 +85,18 @@ def passed(results: Results) -> str:
     else:
         n_agree = numbers[Status.PASSED] + numbers[Status.SUSPECT]
         parts = [plural(n_agree, "tensor agrees", "tensors agree")]
-    parts += [f"{numbers[Status.KNOWN]} as known"] if numbers[Status.KNOWN] else []
+    n_lacking = count_tensors(judged) - count_tensors([row for row in judged if row.compared])
+    n_known = numbers[Status.KNOWN] - n_lacking
+    parts += [f"{n_known} as known"] if n_known > 0 else []
     parts += [f"{n_missing} lack the result of some backend, as known"] if n_missing else []
     parts += [f"{who} wrong in {n}, not counted" for who, n in [others_text(of_others(results))] if n]
     return "".join(f"; {part}" for part in parts)
 
 
-def others_text(found: Sequence[Finding]) -> tuple[str, int]:
+def others_text(uncounted: Sequence[Finding]) -> tuple[str, int]:
     """`torch itself is`, and in how many tensors the backends of these findings are wrong."""
-    names = dict.fromkeys(name for finding in found for name in finding.backends)
-    keys = {d.row.tensor_key for finding in found for d in finding.differences}
+    names = dict.fromkeys(name for finding in uncounted for name in finding.backends)
+    keys = {d.row.tensor_key for finding in uncounted for d in finding.differences}
     return printable(f"{listed(names)} {'itself is' if len(names) == 1 else 'themselves are'}"), len(keys)
 
 
@@ -140,14 +142,16 @@ def warnings(results: Results) -> Iterator[Text]:
 
 def others(results: Results) -> Iterator[Text]:
     """What backends do wrong, or did not compute, that the run does not judge."""
-    found = of_others(results)
-    who, n = others_text(found)
-    if found:
+    uncounted = of_others(results)
+    who, n = others_text(uncounted)
+    if uncounted:
         total = sum(tally(results).values())
         yield warning(f"{who} wrong in {n} of {plural(total, 'tensor')}; not counted (--fail-on-others counts it)")
-        yield from (Text.assemble("  ", finding.line()) for finding in found[:MAX_OTHERS])
-        if len(found) > MAX_OTHERS:
-            yield Text(f"  {plural(len(found) - MAX_OTHERS, 'more cause')}; the report has all", style="dim")
+        yield from (Text.assemble("  ", finding.line()) for finding in uncounted[:MAX_OTHERS])
+        if len(uncounted) > MAX_OTHERS:
+            yield Text(
+                f"  and {plural(len(uncounted) - MAX_OTHERS, 'more cause')}; --fail-on-others shows all", style="dim"
+            )
     absent = {(row.case, row.dtype, row.actual) for row in results.comparisons if not row.compared and row.is_of_others}
     for name, cells in grouped((backend, cell) for *cell, backend in sorted(absent)).items():
         yield warning(printable(f"{name} has no result in {plural(len(cells), 'cell')}; not counted"))

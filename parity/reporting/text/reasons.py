@@ -77,7 +77,11 @@ def worst_first(row: ComparisonRow) -> tuple[float, float]:
 
 
 def aligned(rows: Sequence[ComparisonRow]) -> str:
-    """Whether the backends of these comparisons are aligned, in words."""
+    """Whether the backends of these comparisons are aligned, in words; of those that the run judges."""
+    others = [row for row in rows if row.is_of_others and row.verdict in FINDINGS]
+    if others:
+        return f"{aligned([row for row in rows if row.counts])}; not counted: {refusal(others).removeprefix('no: ')}"
+    rows = [row for row in rows if row.counts]
     made = [row for row in rows if row.compared]
     if not made:
         return "unknown: nothing of it could be compared"
