@@ -103,6 +103,7 @@ def test_a_composition_in_sixteen_bits_is_computed_in_float32_and_rounded_once()
     outputs = of("exp", bits)
     np.testing.assert_array_equal(outputs["y"], bits_of(values_of(bits) * 3))
     assert outputs["parts"][1] == 1
+    assert of("exp", np.array(bits[0]))["y"].shape == ()
     assert of("exp", np.ones(2))["y"].dtype == "float64"
 
 
