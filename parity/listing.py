@@ -92,9 +92,18 @@ def op_card(name: str) -> OpCard:
         inputs=tuple((input_name(item), shape_of(item, shapes.inputs), input_text(item, shapes)) for item in op.inputs),
         outputs=tuple(output_rows(op, shapes)),
         conventions=tuple(convention_rows(op, params, shapes)),
-        runs_on=", ".join(adapter for adapter in ADAPTERS if adapter_class(adapter).offers(name)),
+        runs_on=", ".join(offered(adapter, name) for adapter in ADAPTERS if adapter_class(adapter).offers(name)),
         example=f"cases: [{json.dumps(case)}]".replace('"', ""),
     )
+
+
+def offered(adapter: str, op: str) -> str:
+    """An adapter that offers an op, and when it is parity's own composition of the framework's calls."""
+    plain = adapter_class(adapter).declared(op)
+    if plain is None:
+        return adapter
+    unless = " and ".join(f"{name} is {json.dumps(value)}" for name, value in plain.items())
+    return f"{adapter} (composed{' unless ' if unless else ''}{unless})"
 
 
 def docstring(value: Any) -> str:
@@ -223,6 +232,8 @@ def op_details(name: str) -> None:
     show(f"\nruns on: {card.runs_on}")
     show(f"example:\n  {card.example}\na kernel of your own:\n  {card.kernel}", soft_wrap=True)
     show("\n? optional: null leaves it out. parity explain ID has more on a convention.", style="dim")
+    if "(composed" in card.runs_on:
+        show("composed: by parity of several calls; in 16 bits in float32, rounded once", style="dim")
 
 
 def ops_table() -> None:

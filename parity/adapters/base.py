@@ -213,7 +213,8 @@ class Adapter:
     def is_composition(self, job: Job) -> bool:
         """Whether a job is parity's own composition, nothing of which a user's function computes."""
         own = job.function is not None or any(part in vars(self) for part in parts_of(job.op))
-        return not own and self.composes(job.op, {**job.inputs, **job.params})
+        op = f"stored_{job.op}" if job.storage else job.op
+        return not own and self.composes(op, {**job.inputs, **job.params})
 
     def method(self, op: str) -> Callable[..., Any]:
         """This adapter's method for `op`."""

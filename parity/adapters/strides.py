@@ -38,7 +38,7 @@ def widened(array: Any) -> Any:
     if not is_narrow(array):
         return array
     if is_whole(array):
-        return values_of(array) if array.dtype == np.uint16 else array.astype(np.float32)
+        return np.asarray(values_of(array) if array.dtype == np.uint16 else array.astype(np.float32))
     storage = storage_of(array)
     flat = widened(storage.flat.reshape(-1))
     strides = [flat.itemsize * stride for stride in storage.strides]

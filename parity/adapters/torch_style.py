@@ -313,8 +313,8 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
     def rotary_embedding(self, x: Any, base: float, interleaved: bool) -> Any:
         # No framework has a function for it on a CPU; models write these lines (transformers, GPT-J).
         (length, d), stack = x.shape[-2:], self.framework.stack
-        frequencies = base ** (self.numbers(0, d, 2, x) / -d)
-        angles = self.numbers(0, length, 1, x).reshape((-1, 1)) * frequencies
+        frequencies = base ** (self.number_range(0, d, 2, x) / -d)
+        angles = self.number_range(0, length, 1, x).reshape((-1, 1)) * frequencies
         cos, sin = angles.cos(), angles.sin()
         a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., : d // 2], x[..., d // 2 :])
         rotated = a * cos - b * sin, a * sin + b * cos
@@ -322,7 +322,7 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
             return stack(rotated, -1).reshape(x.shape)
         return self.framework.concat(rotated, -1)
 
-    def numbers(self, start: int, stop: int, step: int, like: Any) -> Any:
+    def number_range(self, start: int, stop: int, step: int, like: Any) -> Any:
         return self.framework.arange(start, stop, step, dtype=like.dtype, device=like.device)
 
     def cross_entropy(self, x: Any, target: Any, weight: Any = None, **options: Any) -> Any:

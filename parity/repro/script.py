@@ -15,6 +15,8 @@ from parity.repro.recipe import Check, ScriptRecipe
 from parity.repro.source import Calls, calls, has_method, has_mode
 from parity.repro.templates import template
 
+NARROW = ("bfloat16", "float16")
+"""The dtypes in which a composition of a framework's calls is computed in float32."""
 INLINE = 600
 """Up to this many numbers are written into the script itself."""
 
@@ -44,6 +46,9 @@ def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops:
         leaf=Code(recipe.leaf),
         aliases={name: Code(variable(other)) for name, other in recipe.aliases.items()},
         bfloat16=recipe.cell.dtype == "bfloat16",
+        widened=recipe.cell.composed and recipe.cell.dtype in NARROW,
+        framework=Code(recipe.framework),
+        dtype=Code(recipe.cell.dtype),
         # Slugs and the names of ops and of their tensors need no escaping.
         op=Code(recipe.op.name),
         backend=Code(recipe.label),

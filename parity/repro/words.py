@@ -61,6 +61,8 @@ def title(recipe: ScriptRecipe) -> str:
 def subject(recipe: ScriptRecipe) -> str:
     """`layer_norm of paddle 3.3.1`, or `layer_norm in ops.py (paddle 3.3.1)`."""
     release = f"{recipe.framework} {recipe.backend.version}".rstrip()
+    if recipe.cell.composed:
+        return f"{recipe.op.name}, parity's own composition of {release} calls,"
     return f"{recipe.op.name} in {user_file(recipe)} ({release})" if recipe.ops else f"{recipe.op.name} of {release}"
 
 
@@ -81,6 +83,13 @@ def convention(recipe: ScriptRecipe) -> Entry | None:
 def only_rounding(recipe: ScriptRecipe) -> bool:
     """Whether every difference is rounding: no backend exceeds the error bound."""
     return bool(recipe.checks) and all(check.row.verdict == Verdict.ROUNDING.value for check in recipe.checks)
+
+
+def not_theirs(recipe: ScriptRecipe) -> str:
+    """Why a finding is not for the framework's maintainers; empty if it is."""
+    if recipe.cell.composed:
+        return f"parity composes the {recipe.framework} calls"
+    return "only rounding" if only_rounding(recipe) else ""
 
 
 def user_file(recipe: ScriptRecipe) -> str:

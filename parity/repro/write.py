@@ -21,7 +21,7 @@ from parity.repro import ReproError
 from parity.repro.issue import issue
 from parity.repro.recipe import ScriptRecipe, recipe, shown
 from parity.repro.script import is_small, render
-from parity.repro.words import header, only_rounding, title
+from parity.repro.words import header, not_theirs, title
 
 MAX_ISSUE = 65536
 """The limit of GitHub for the text of an issue."""
@@ -124,7 +124,7 @@ class Texts:
 def write(item: ScriptRecipe, results: Results, folder: Path, python: str, *, issues: bool) -> WrittenScript:
     """One script with all that it needs."""
     script = folder / f"{item.cell.anchor}.py"
-    note = f"{title(item)}: only rounding, so there is nothing to report upstream" if only_rounding(item) else ""
+    note = f"{title(item)}: {why}, so there is nothing to report upstream" if (why := not_theirs(item)) else ""
     texts = composed(item, results, script.name, issues=issues and not note, inline=is_small(item))
     folder.mkdir(parents=True, exist_ok=True)
     if texts.archive:

@@ -66,7 +66,8 @@ def computed(backend: Backend, request: Message) -> Message:
     reply = empty_reply(request)
     try:
         given = read_given(request)
-        arrays, reply["seconds"], reply["message"], reply["composed"] = called(backend, request, given)
+        reply["composed"] = backend.adapter.is_composition(job_of(backend, request, given))
+        arrays, reply["seconds"], reply["message"] = called(backend, request, given)
         if request["calls"] > 1:
             arrays = {**arrays, **called_again(backend, request, given, arrays)}
         reply["tensors"] = write_arrays(request["buffer"], arrays)
@@ -85,11 +86,8 @@ def read_given(request: Message) -> Arrays:
     return {name: read_array(path, request["dtype"]) for name, path in paths.items()}
 
 
-def called(backend: Backend, request: Message, given: Arrays) -> Tuple[Arrays, float, str, bool]:
-    """Calls the op once, on copies of the tensors.
-
-    Returns the results, the op's own time, a remark, and whether it is a composition of the framework's calls.
-    """
+def called(backend: Backend, request: Message, given: Arrays) -> Tuple[Arrays, float, str]:
+    """Calls the op once, on copies of the tensors; returns the results, the op's own time, and a remark."""
     # A single call may use the tensors themselves, since changes are found by comparing with the files.
     fresh = given if request["calls"] == 1 else {name: array.copy() for name, array in given.items()}
     job = job_of(backend, request, in_memory(fresh, request["layouts"], backend.adapter))
@@ -99,7 +97,7 @@ def called(backend: Backend, request: Message, given: Arrays) -> Tuple[Arrays, f
     arrays = to_arrays(backend.adapter, results, request)
     if request["calls"] > 1:  # The next call may change what this one returned.
         arrays = copy.deepcopy(arrays)
-    return without_unchanged(arrays, request), seconds, remark(backend, job), backend.adapter.is_composition(job)
+    return without_unchanged(arrays, request), seconds, remark(backend, job)
 
 
 def called_again(backend: Backend, request: Message, given: Arrays, first: Arrays) -> Arrays:

@@ -22,7 +22,7 @@ from parity.repro.literals import Code, array, literal, paragraph, prose
 from parity.repro.script import joined
 from parity.repro.source import SourceError, adapter_class, calls, has_method
 from parity.repro.templates import template
-from tests.conftest import ROOT, parity_command
+from tests.conftest import ROOT, call, parity_command
 from tests.repro.scripts import (
     PLAIN,
     WRONG,
@@ -451,3 +451,22 @@ def test_a_script_that_imports_parity_fails(tmp_path):
 def test_help_ends_with_an_example():
     done = subprocess.run(parity_command("repro", "--help"), capture_output=True, text=True, cwd=ROOT)
     assert "parity repro RUN_DIR --all" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.frameworks
+def test_a_composition_in_sixteen_bits_is_shown_as_it_was_computed(tmp_path):
+    case = "{id: one, op: ctc_loss, dtypes: [bfloat16, float16], inputs: {x: {shape: [6, 4, 5]}}}"
+    turned = "{id: two, op: rotary_embedding, dtypes: [bfloat16], inputs: {x: {shape: [1, 1, 4, 6]}}}"
+    (tmp_path / "config.yaml").write_text(f"version: 1\nbackends: [torch]\ncases: [{case}, {turned}]\n")
+    assert (
+        call("run", tmp_path / "config.yaml", "--rtol", "0", "--atol", "0", "--out", tmp_path / "run").returncode == 0
+    )
+    done = repro(tmp_path / "run", "--all", "--issue")
+    assert done.stdout.count("parity's own composition of torch") == 3
+    assert done.stderr.count("parity composes the torch calls, so there is nothing to report upstream") == 3
+    assert not [*tmp_path.rglob("*.md")]
+    rows = json.loads((tmp_path / "run" / "results.json").read_text())["comparisons"]
+    for row in rows:
+        script = tmp_path / "run" / "repro" / f"{row['case']}.{row['dtype']}.torch.py"
+        shown = {item.tensor: item for item in comparisons(run_alone(sys.executable, script).stdout)}
+        assert shown[row["tensor"]].values == {"torch": row["actual_value"], "exact": row["oracle_value"]}

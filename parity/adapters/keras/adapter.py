@@ -112,15 +112,14 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
     def dropout(self, x: Any, p: float, training: bool) -> Any:
         return self.layer(self.keras.layers.Dropout(p), x, (), training=training)[0]
 
-    # The calls of keras.layers.Dense, whose kernel is [in, out].
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
-        y = self.ops.matmul(x, self.ops.transpose(weight))
-        return y if bias is None else self.ops.add(y, bias)
+        # Keras's kernel is [in, out].
+        layer = self.keras.layers.Dense(weight.shape[0], use_bias=bias is not None)
+        return self.layer(layer, x, (self.ops.transpose(weight), bias))[0]
 
     def bmm(self, x: Any, other: Any) -> Any:
         return self.ops.matmul(x, other)
 
-    @composed_unless(bias=None)
     def convolution(
         self,
         x: Any,
@@ -129,18 +128,26 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         stride: Any = 1,
         padding: Any = 0,
         dilation: Any = 1,
-        groups: int = 1,  # noqa: ARG002 - the kernel [..., in, out] says them
+        groups: int = 1,
     ) -> Any:
         n = x.ndim - 2
         last = channels_last(self.ops, x)
         if not isinstance(padding, str):
             around = conv_pads(padding, weight.shape[2:], dilation)
             last, padding = self.ops.pad(last, [(0, 0), *around, (0, 0)]), "valid"
+        layer = getattr(self.keras.layers, f"Conv{n}D")(
+            weight.shape[0],
+            tuple(weight.shape[2:]),
+            each(stride, n),
+            padding,
+            "channels_last",
+            each(dilation, n),
+            groups,
+            use_bias=bias is not None,
+        )
         kernel = self.ops.transpose(weight, [*range(2, n + 2), 1, 0])
-        y = self.ops.conv(last, kernel, each(stride, n), padding, "channels_last", each(dilation, n))
-        return channels_first(self.ops, y if bias is None else self.ops.add(y, bias))
+        return channels_first(self.ops, self.layer(layer, last, (kernel, bias))[0])
 
-    @composed_unless(bias=None)
     def transposed_convolution(
         self,
         x: Any,
@@ -157,13 +164,20 @@ class KerasOps(NumpyStyleAdapter, AnyAxesAdapter, AttentionAdapter):
         # Keras's "valid" keeps more than PyTorch's padding of 0 if the stride exceeds the kernel.
         fits = all(s <= k for s, k in zip(each(stride, n), weight.shape[2:]))
         require(
-            plain and fits, "keras.ops.conv_transpose has no groups, and other meanings of output_padding and dilation"
+            plain and fits,
+            "keras.layers.Conv2DTranspose has no groups, and other meanings of output_padding and dilation",
+        )
+        layer = getattr(self.keras.layers, f"Conv{n}DTranspose")(
+            weight.shape[1],
+            tuple(weight.shape[2:]),
+            each(stride, n),
+            data_format="channels_last",
+            use_bias=bias is not None,
         )
         kernel = self.ops.transpose(weight, [*range(2, n + 2), 1, 0])
-        y = self.ops.conv_transpose(channels_last(self.ops, x), kernel, each(stride, n), "valid", None, "channels_last")
+        y = self.layer(layer, channels_last(self.ops, x), (kernel, bias))[0]
         kept = tuple(slice(p, size - p) for p, size in zip(each(padding, n), y.shape[1:]))
-        y = y[(slice(None), *kept)]
-        return channels_first(self.ops, y if bias is None else self.ops.add(y, bias))
+        return channels_first(self.ops, y[(slice(None), *kept)])
 
     def max_pool(
         self,

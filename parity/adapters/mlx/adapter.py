@@ -123,7 +123,6 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
     def bmm(self, x: Any, other: Any) -> Any:
         return self.framework.matmul(x, other)
 
-    @composed_unless(bias=None)
     def convolution(
         self,
         x: Any,
@@ -135,18 +134,27 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         groups: int = 1,
     ) -> Any:
         n = x.ndim - 2
+        require(n < 3 or groups == 1, "mlx.nn.Conv3d has no groups")
         around = conv_pads(padding, weight.shape[2:], dilation)
-        y = self.framework.conv_general(
-            channels_last(self.framework, x),
-            channels_last(self.framework, weight),
-            each(stride, n),
-            tuple(map(list, zip(*around))),
-            each(dilation, n),
-            groups=groups,
+        # MLX pads both sides alike.
+        more = [(0, behind - before) for before, behind in around]
+        options = (weight.shape[2:], stride, [before for before, _ in around], dilation)
+        layer = getattr(self.nn, f"Conv{n}d")(
+            x.shape[1],
+            weight.shape[0],
+            *(self.of_axes(value, n) for value in options),
+            **({"groups": groups} if n < 3 else {}),
+            bias=bias is not None,
         )
-        return channels_first(self.framework, y if bias is None else y + bias)
+        last = self.framework.pad(channels_last(self.framework, x), [(0, 0), *more, (0, 0)])
+        y = self.filled(layer, weight=channels_last(self.framework, weight), bias=bias)(last)
+        return channels_first(self.framework, y)
 
-    @composed_unless(bias=None)
+    @staticmethod
+    def of_axes(value: Any, n: int) -> Any:
+        """A param of `n` axes; one axis takes a number."""
+        return each(value, n)[0] if n == 1 else each(value, n)
+
     def transposed_convolution(
         self,
         x: Any,
@@ -158,15 +166,16 @@ class MlxAdapter(TransformAdapter, NumpyStyleAdapter, AnyAxesAdapter, AttentionA
         groups: int = 1,
         dilation: Any = 1,
     ) -> Any:
-        require(groups == 1, "mx.conv_transpose2d has no groups")
+        require(groups == 1, "mlx.nn.ConvTranspose2d has no groups")
         n = x.ndim - 2
-        options = (stride, padding, dilation, output_padding)
-        y = getattr(self.framework, f"conv_transpose{n}d")(
-            channels_last(self.framework, x),
-            channels_last(self.framework, weight.swapaxes(0, 1)),
-            *(each(v, n) if n > 1 else each(v, 1)[0] for v in options),
+        options = (weight.shape[2:], stride, padding, dilation, output_padding)
+        layer = getattr(self.nn, f"ConvTranspose{n}d")(
+            *weight.shape[:2], *(self.of_axes(value, n) for value in options), bias=bias is not None
         )
-        return channels_first(self.framework, y if bias is None else y + bias)
+        kernel = channels_last(self.framework, weight.swapaxes(0, 1))
+        return channels_first(
+            self.framework, self.filled(layer, weight=kernel, bias=bias)(channels_last(self.framework, x))
+        )
 
     def max_pool(
         self,

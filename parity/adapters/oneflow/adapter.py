@@ -78,7 +78,7 @@ class OneflowAdapter(TorchStyleAdapter):
 
     def scatter_add(self, x: Any, index: Any, src: Any, dim: int) -> Any:
         # OneFlow 0.9.0 does not take an nn.Parameter as src.
-        return self.framework.scatter_add(x, dim, index, src * 1)
+        return self.framework.scatter_add(x, dim, index, src.clone())
 
     def pad(self, x: Any, pad: Sequence[int], mode: str, value: float) -> Any:
         try:

@@ -540,9 +540,9 @@ class OnnxruntimeAdapter(AnyAxesAdapter):
             return self.numpy.concatenate([self.numpy.split(rows, len(gates))[gate] for gate in gates])
 
         bias = self.numpy.concatenate([ordered("bias_ih"), ordered("bias_hh")])
-        given = [ordered("weight_ih")[None], ordered("weight_hh")[None], bias[None], None]
-        given += [None if tensors.get(n) is None else tensors[n].reshape((1, -1, hidden_size)) for n in ("h0", "c0")]
-        given = given if kind == "LSTM" else given[:-1]
+        names = ("h0", "c0") if kind == "LSTM" else ("h0",)
+        states = (None if tensors.get(n) is None else tensors[n].reshape((1, -1, hidden_size)) for n in names)
+        given = [ordered("weight_ih")[None], ordered("weight_hh")[None], bias[None], None, *states]
         return self.node(kind, x, *given, n_outputs=len(given) - 3, hidden_size=hidden_size, **options)
 
     def lstm(self, x: Any, **tensors: Any) -> Any:

@@ -256,7 +256,7 @@ class PaddleAdapter(FunctionalAdapter):
         mask = attn_mask if keep_mask is None else keep_mask.astype("bool")
         return self.heads_first(self.functional.scaled_dot_product_attention(query, key, value, mask, **given))
 
-    def numbers(self, start: int, stop: int, step: int, like: Any) -> Any:
+    def number_range(self, start: int, stop: int, step: int, like: Any) -> Any:
         return self.framework.arange(start, stop, step, dtype=like.dtype)
 
     def heads_first(self, x: Any) -> Any:

@@ -18,6 +18,7 @@ from parity.reporting.text.reasons import CaseRows
 from parity.reporting.text.values import values_text
 from parity.reporting.text.words import Key, factor, few, grouped
 
+COMPOSED = ", parity's own composition of its calls"
 NO_RESULT = (Status.ERROR, Status.NOT_RUN, Status.UNSUPPORTED)
 
 
@@ -33,7 +34,7 @@ def config_location(source: SourceLocation | None) -> tuple[str, int]:
 
 def headline(cell: CellResult) -> str:
     """One line: who, why, in which tensors, by how much; or why there is no result."""
-    who = f"{cell.backend} {cell.dtype}"
+    who = f"{cell.backend} {cell.dtype}{COMPOSED if cell.composed else ''}"
     aside = "" if cell.counts or not (cell.finding or cell.status is Status.BELOW) else "; not counted"
     if not cell.compared or cell.status in NO_RESULT:
         return printable(f"{who}: {no_result(cell)}{aside}")

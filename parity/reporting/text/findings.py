@@ -14,7 +14,7 @@ from parity.config.plan import ORACLE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.kinds import CaseReport, report_of
 from parity.reporting.results.cells import Status, failing_level, tensor_statuses
-from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, ComparisonRow, Results
+from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, CellKey, ComparisonRow, Results
 from parity.reporting.text.evidence import CHOICES, HARMLESS, called, evidence_text
 from parity.reporting.text.releases import Releases, history, releases_of
 from parity.reporting.text.words import few, grouped, listed, number, plural
@@ -71,6 +71,8 @@ class Finding:
     others: Mapping[tuple[str, str, str], Sequence[ComparisonRow]]
     alike: Sequence[Diagnosis] = ()
     releases: Sequence[Releases] = ()
+    composed: Collection[CellKey] = frozenset()
+    """The cells that are parity's own compositions of the framework's calls."""
 
     @property
     def backends(self) -> list[str]:
@@ -114,8 +116,13 @@ class Finding:
 
     def sentence(self) -> Text:
         """`paddle: the variance is E[x^2] - E[x]^2 (variance-naive)`."""
-        who = (printable(f"{listed(self.backends)}: "), "bold")
+        who = (printable(f"{listed(map(self.composer, self.backends))}: "), "bold")
         return Text.assemble(who, printable(self.title), *((" (", (printable(self.id), "red"), ")") if self.id else ()))
+
+    def composer(self, backend: str) -> str:
+        """The backend, or that parity composes its calls in all cells that differ."""
+        cells = {(d.row.case, d.row.dtype, d.backend) for d in self.differences if d.backend == backend}
+        return f"parity's own composition of {backend} calls" if cells <= set(self.composed) else backend
 
     def scope(self) -> str:
         """`in y and grad.x of group_norm, float32 and float64, from offset=100 on (7 tensors)`."""
@@ -220,14 +227,14 @@ def by_cause(results: Results, rows: Iterable[ComparisonRow]) -> list[Finding]:
     cases = grouped((case.op, case) for case in results.cases if case.id in compared)
     others = grouped((row.tensor_key, row) for row in results.comparisons)
     alike = grouped(((ops.get(row.case), *cause_named(row)), row) for row in results.diagnoses)
-    releases = releases_of(results.backends)
+    releases, composed = releases_of(results.backends), {row.key for row in results.outcomes if row.composed}
     made = []
     for key, differences in groups.items():
         op, name, _ = key
         report = report_of(op)
         differences.sort(key=lambda d: (SEVERITY[d.row.verdict], report.excess(d.row)), reverse=True)
         title, same = title_of(differences[0]), alike.get(key, ())
-        made.append(Finding(op, name, title, tuple(differences), tuple(cases[op]), others, same, releases))
+        made.append(Finding(op, name, title, tuple(differences), tuple(cases[op]), others, same, releases, composed))
     return sorted(made, key=lambda finding: (-SEVERITY[finding.worst.row.verdict], -finding.n_tensors))
 
 
