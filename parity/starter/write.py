@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,7 @@ def config_text(source: UserFile, config: Path, adapter: str, peer: bool, cases:
     differentiable = any(designed.case.get("gradients", True) for designed in cases)
     mine = {"name": "mine", "adapter": adapter, "ops": ops}
     lines = [
-        f"# Does {source.path.name} compute what it should? Run it with: parity run {config.name}",
+        f"# Does {source.path.name} compute what it should? Run it with: {shlex.join(['parity', 'run', str(config)])}",
         "# Each backend is also compared with the exact answer. `parity explain NAME` explains the names below.",
         "version: 1",
         f"backends: {flow([adapter, mine] if peer else [mine])}",
