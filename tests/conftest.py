@@ -50,13 +50,29 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what a test needs, and puts the files that take longest first, so that no worker starts one at the end."""
+    """Marks what a test needs, and puts the files that take longest first and the tests of SPREAD first, so that no worker starts one at the end."""
     for item in items:
         markers.mark(item)
     effort: dict[Path, int] = {}
     for item in items:
         effort[item.path] = effort.get(item.path, 0) + markers.effort(item)
-    items.sort(key=lambda item: -effort[item.path])
+    items.sort(key=lambda item: (not item.nodeid.startswith(SPREAD), -effort[item.path]))
+
+
+SPREAD = ("tests/judge/test_inquiry.py", "tests/judge/test_kinds.py", "tests/starter/test_starter.py")
+"""Files of long searches that share no fixture: their tests go wherever a worker is free."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile`, except for the files in SPREAD."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FilesOrTests(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if nodeid.startswith(SPREAD) else super()._split_scope(nodeid)
+
+    return FilesOrTests(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(optionalhook=True)

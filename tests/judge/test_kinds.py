@@ -103,15 +103,18 @@ def lstm_with(carried: Callable[[Any, int], Any], gates: Callable[[Any], Any] = 
 LSTM = planned("lstm", x=(4, 2, 3), hidden_size=3)
 
 
+@pytest.mark.slow
 def test_a_state_that_is_detached_between_steps_is_said():
     text = said(LSTM, lstm_with(lambda c, t: c if t == 0 else getval(c)))
     assert text == "reference-edit: no gradient through c in f * c (in c) in any turn"
 
 
+@pytest.mark.slow
 def test_half_a_gradient_is_none_that_does_not_flow():
     assert "no gradient" not in said(LSTM, lstm_with(lambda c, t: c if t == 0 else (c + getval(c)) / 2))
 
 
+@pytest.mark.slow
 def test_a_gate_that_is_detached_is_said():
     assert said(LSTM, lstm_with(lambda c, _: c, gates=getval)) == "reference-edit: no gradient through f in any turn"
 
