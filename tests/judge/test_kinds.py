@@ -207,6 +207,7 @@ def lamb(norm: Callable[[np.ndarray], Any]) -> Fault:
 LAMB = planned("lamb", param=(8, 6), lr=0.01, weight_decay=0.1, step=4)
 
 
+@pytest.mark.slow
 def test_a_norm_has_another_order():
     told = said(LAMB, lamb(lambda values: np.abs(values).sum()))
     assert "param_norm = sum(absolute(concatenate([ravel(param)])), axis=(0,))" in told

@@ -38,7 +38,7 @@ Ratios = Mapping[str, float]
 
 
 @dataclass
-class Found:
+class TriedMistake:
     """A mistake in one dtype: the largest error ratio of each tensor, in the steps tried so far."""
 
     cause: Cause
@@ -58,19 +58,20 @@ class Found:
 def audit_training(case: CasePlan, setting: Setting, n_ranks: int) -> CaseAudit:
     """What a training reveals with these data, if `n_ranks` is the largest number of ranks of a backend."""
     training: Training = case.params
-    found, remarks = {}, []
+    by_dtype: dict[str, dict[str, TriedMistake]] = {}
+    remarks: list[str] = []
     for dtype in case.dtypes:
         audit = DtypeAudit(case.id, training, dtype, setting, n_ranks)
-        found[dtype] = audit.found()
+        by_dtype[dtype] = audit.tried()
         remarks += audit.remarks()
     remarks += not_possible(training, n_ranks)
-    return CaseAudit(case.id, case.op, case.dtypes, tuple(mistakes(found)), remarks=tuple(dict.fromkeys(remarks)))
+    return CaseAudit(case.id, case.op, case.dtypes, tuple(mistakes(by_dtype)), remarks=tuple(dict.fromkeys(remarks)))
 
 
-def mistakes(found: Mapping[str, Mapping[str, Found]]) -> Iterator[Mistake]:
+def mistakes(by_dtype: Mapping[str, Mapping[str, TriedMistake]]) -> Iterator[Mistake]:
     """Every mistake, with its effect by dtype. What exceeds the error bound fails: trainings have no tolerance."""
-    for key in dict.fromkeys(key for of_dtype in found.values() for key in of_dtype):
-        own = {dtype: of_dtype[key] for dtype, of_dtype in found.items() if key in of_dtype}
+    for key in dict.fromkeys(key for of_dtype in by_dtype.values() for key in of_dtype):
+        own = {dtype: of_dtype[key] for dtype, of_dtype in by_dtype.items() if key in of_dtype}
         cause = next(iter(own.values())).cause
         beyond = {dtype: tuple(n for n, r in one.ratios.items() if r >= ERROR_BOUND) for dtype, one in own.items()}
         effects = {dtype: one.ratios for dtype, one in own.items()}
@@ -88,21 +89,21 @@ class DtypeAudit:
         last = max(2, int(STEPS_S / self._seconds))
         self.steps = tuple(step for step in planned_steps(training, 1, dtype) if step <= last)
 
-    def found(self) -> dict[str, Found]:
+    def tried(self) -> dict[str, TriedMistake]:
         """Every mistake that can be computed, by its identity."""
-        known: dict[str, Found] = {}
+        known: dict[str, TriedMistake] = {}
         probes = list(self._probes())
         for stage in KINDS:
             measured = [
                 one for probe in probes if (one := measure(self.oracle, stage, probe)) is not None and one.exact
             ]
-            for one in self._affordable(stage, measured):
-                entry = known.get(identity(one), Found(one, {}))
-                self._try(stage, one, measured, entry)
+            for cause in self._affordable(stage, measured):
+                entry = known.get(identity(cause), TriedMistake(cause, {}))
+                self._try(stage, cause, measured, entry)
                 if entry.ratios:
-                    known[identity(one)] = entry
+                    known[identity(cause)] = entry
         for cause, ratio in (*self._of_rates(), *self._of_rows()):
-            known[identity(cause)] = Found(cause, {cause.id: ratio})
+            known[identity(cause)] = TriedMistake(cause, {cause.id: ratio})
         return known
 
     def remarks(self) -> Iterator[str]:
@@ -137,11 +138,11 @@ class DtypeAudit:
         return [*(cause for cause in stated.values() if not is_slow(stage, cause)), *kept]
 
     def _is_common(self, cause: Cause) -> bool:
-        """Whether a cause is a mistake to ask about: no fitted number, of all layers of a kind, possible in this dtype."""
+        """Whether to ask about a cause: no fitted number, in all layers of a kind, possible in this dtype."""
         fitted, of_one_layer = cause.weight >= UNNAMED_WEIGHT, "@" in str(cause.parameters.get("in", ""))
         return not fitted and not of_one_layer and (self.dtype == "float64" or cause.id != ONLY_FLOAT64)
 
-    def _try(self, stage: str, cause: Cause, measured: Sequence[MeasuredStage], entry: Found) -> None:
+    def _try(self, stage: str, cause: Cause, measured: Sequence[MeasuredStage], entry: TriedMistake) -> None:
         """Adds the effect of a cause in a stage, step by step until one sees it."""
         if cause.alteration is None:
             return

@@ -102,7 +102,8 @@ def first_rank(stage: Stage) -> Causes:
     """The gradient of the first rank alone."""
     if stage.ranks > 1:
         parameters = {"rows": "of the first rank alone"}
-        yield cause("rank-reduction", parameters, shown_by="several ranks", ranks__count=stage.ranks, ranks__reduction="first")
+        ranks: dict[str, Any] = {"ranks__count": stage.ranks, "ranks__reduction": "first"}
+        yield cause("rank-reduction", parameters, shown_by=FACTOR_SHOWN_BY["rank-reduction"], **ranks)
 
 
 def factors(stage: Stage) -> Iterator[tuple[str, str, float]]:
