@@ -43,9 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """`-m quick` does not even import the files that import a framework, so that it works where there is none."""
-    quick = config.getoption("markexpr") == "quick"
     is_test = collection_path.match("test_*.py")
-    return True if quick and is_test and markers.imports_framework(collection_path) else None
+    return True if is_quick(config) and is_test and markers.imports_framework(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marker
@@ -76,10 +75,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than the cores that this process may use, since tests also wait for processes that start or are killed;
-    more than eight would mostly wait for memory and for each other."""
-    return min(len(os.sched_getaffinity(0)) + 1, 8)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """As many as the cores that this process may use, and one more where tests also wait for processes that start or are
+    killed; more than eight would mostly wait for memory and for each other."""
+    return min(len(os.sched_getaffinity(0)) + (not is_quick(config)), 8)
+
+
+def is_quick(config: pytest.Config) -> bool:
+    """Whether only quick tests are selected."""
+    return bool(config.getoption("markexpr") == "quick")
 
 
 @dataclass(frozen=True)
