@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
-from parity.config.plan import CasePlan
+from parity.config.plan import CasePlan, Plan
+from parity.judge.audit import CaseAudit
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import CellOutcome
@@ -37,11 +38,13 @@ class JudgedCase:
 class Client:
     """Runs the cases of a kind: `run(plan, options, run_dir, observe, rows, done)` runs those of a plan.
 
-    `replaceable(case)` lists the functions that a user's file may define for such a case.
+    `replaceable(case)` lists the functions that a user's file may define for such a case. `audit(case, plan)` measures
+    which mistakes its data reveal.
     """
 
     run: Callable[..., Iterator[JudgedCase]]
     replaceable: Callable[[CasePlan], Sequence[str]]
+    audit: Callable[[CasePlan, Plan], CaseAudit]
 
 
 def client_of(kind: str) -> Client:

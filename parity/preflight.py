@@ -1,4 +1,4 @@
-"""Finds problems that keep every run of a plan from passing, without running it, for `parity validate`."""
+"""What `parity validate` finds without running a plan: problems that keep it from passing, mistakes that data hide."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from parity.adapters.base import parts_of
-from parity.config.plan import BackendSpec, Plan
+from parity.clients import client_of
+from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine.starting import replaceable
+from parity.judge.audit import CaseAudit
 from parity.judge.known import foreseen as failing_entries
 
 OPENING = frozenset(("globals", "vars", "locals", "setattr", "exec", "eval"))
@@ -25,6 +27,11 @@ def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
         if spec.ops is not None and spec.ops.suffix != ".onnx":
             wanted = replaceable(case for case in plan.cases if case.runs_on(spec.name))
             yield from (f"{spec.name}: {problem}" for problem in ops_problem(spec, wanted))
+
+
+def audit_of_client(case: CasePlan, plan: Plan) -> CaseAudit:
+    """Which common mistakes a case that is not an op reveals."""
+    return client_of(case.op).audit(case, plan)
 
 
 def ops_problem(spec: BackendSpec, wanted: Sequence[str]) -> Iterator[str]:

@@ -43,27 +43,47 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """`-m quick` does not even import the files that import a framework, so that it works where there is none."""
-    quick = config.getoption("markexpr") == "quick"
     is_test = collection_path.match("test_*.py")
-    return True if quick and is_test and markers.imports_framework(collection_path) else None
+    return True if is_quick(config) and is_test and markers.imports_framework(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what a test needs, and puts the files that take longest first, so that no worker starts one at the end."""
+    """Marks what a test needs, and puts the files that take longest first and the tests of SPREAD first, so that no worker starts one at the end."""
     for item in items:
         markers.mark(item)
     effort: dict[Path, int] = {}
     for item in items:
         effort[item.path] = effort.get(item.path, 0) + markers.effort(item)
-    items.sort(key=lambda item: -effort[item.path])
+    items.sort(key=lambda item: (not item.nodeid.startswith(SPREAD), -effort[item.path]))
+
+
+SPREAD = ("tests/judge/test_inquiry.py", "tests/judge/test_kinds.py", "tests/starter/test_starter.py")
+"""Files of long searches that share no fixture: their tests go wherever a worker is free."""
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than the cores that this process may use, since tests also wait for processes that start or are killed;
-    more than eight would mostly wait for memory and for each other."""
-    return min(len(os.sched_getaffinity(0)) + 1, 8)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile`, except for the files in SPREAD."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FilesOrTests(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if nodeid.startswith(SPREAD) else super()._split_scope(nodeid)
+
+    return FilesOrTests(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """As many as the cores that this process may use, and one more where tests also wait for processes that start or are
+    killed; more than eight would mostly wait for memory and for each other."""
+    return min(len(os.sched_getaffinity(0)) + (not is_quick(config)), 8)
+
+
+def is_quick(config: pytest.Config) -> bool:
+    """Whether only quick tests are selected."""
+    return bool(config.getoption("markexpr") == "quick")
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ X = Input("x", Normal(), differentiable=True)
 TARGET = Input("target", integers=True)
 WEIGHT = Input("weight", Uniform(0.5, 2.0), optional=True, opt_in=True)
 SEVERAL = "more than one target"
+UNEQUAL_COUNTS = "sequences with different numbers of targets that count"
 USUAL_SMOOTHING = 0.1
 PADDLE_FLOOR = -64.0
 """`ValueClip` in paddle/phi/kernels/funcs/softmax_impl.h."""
@@ -154,7 +155,8 @@ def class_losses(
     """The reduction of the `losses` [rows, 1] of the targets that are not ignored.
 
     A mean divides by their total weight; `reduction` replaces that of the params: `count` divides by their number,
-    `all` by that of all targets, `entries` by that of all entries of x. `weighed` replaces their weights [rows].
+    `all` by that of all targets, `entries` by that of all entries of x; `sequences` is the mean of the means along the
+    first axis of the targets. `weighed` replaces their weights [rows].
     """
     x, target = tensors["x"], np.reshape(tensors["target"], (-1,))
     counted = target != params.ignore_index
@@ -164,9 +166,17 @@ def class_losses(
     how = reduction or params.reduction
     if how == "none":
         return {"y": anp.reshape(kept, tensors["target"].shape)}
+    if how == "sequences":
+        return {"y": mean_of_means(kept, np.where(counted, weights, 0.0), tensors["target"].shape[0])}
     n_rows, number = target.shape[0], np.sum(np.where(counted, scalar(1, x), 0.0))
     divisors = {"mean": n_counted, "count": number, "sum": 1, "all": n_rows, "entries": x.size}
     return {"y": total(kept, (0, 1)).reshape(()) / divisors[how]}
+
+
+def mean_of_means(losses: Any, weights: Any, n: int) -> Any:
+    """The mean of the means of `n` sequences of losses [rows, 1], each by the weights [rows] in it."""
+    means = total(anp.reshape(losses, (n, -1)), (1,)) / total(np.reshape(weights, (n, -1)), (1,))
+    return total(means, (0, 1)).reshape(()) / n
 
 
 def weights_of(tensors: Mapping[str, Any], target: Any) -> Any:
@@ -322,7 +332,9 @@ def target_variants(params: NllLossParams, shapes: Mapping[str, Shape]) -> Itera
     if prod(shapes["target"]) > 1:
         weighted = {"count": "weights that differ"} if "weight" in shapes else {}
         ignored = {"all": "targets that are ignored"}
-        yield from reductions(params.reduction, {"mean": SEVERAL, "sum": SEVERAL, **ignored, **weighted})
+        by_sequence = {"sequences": UNEQUAL_COUNTS} if len(shapes["target"]) > 1 else {}
+        others = {"mean": SEVERAL, "sum": SEVERAL, **ignored, **by_sequence, **weighted}
+        yield from reductions(params.reduction, others)
     if "weight" in shapes:
         yield Variant("affine-missing", absent=("weight",), shown_by="weights that differ")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -37,7 +38,7 @@ def example(*lines: str) -> str:
 def first_steps() -> str:
     """What to do next if no config is named: check your own kernel, or run a config of this directory."""
     configs = configs_here()
-    here = configs[0] if configs else "my_kernel.yaml"
+    here = shlex.quote(str(configs[0])) if configs else "my_kernel.yaml"
     lines = [
         "Check a kernel of your own:  parity init my_kernel.py",
         f"Run a config:                parity run {here}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -62,10 +63,11 @@ def init(
     if not file.is_file():
         fail(f"{file} is not a file; name the Python file with your functions")
     config = config or file.with_suffix(".yaml")
+    command = shlex.join(["parity", "run", str(config)])
     if config.exists() and config.samefile(file):
         fail(f"{config} is the file itself; name another config with -o")
     if config.exists() and not force:
-        fail(f"{config} already exists: run it with `parity run {config}`, or replace it with --force")
+        fail(f"{config} already exists: run it with `{command}`, or replace it with --force")
     try:
         made = starter(file, config, adapter, lambda op: click.echo(f"choosing inputs for {op}", err=True), dtypes)
         config.write_text(made.text, encoding="utf-8")
@@ -75,6 +77,6 @@ def init(
         click.echo(note, err=True)
     click.echo(f"wrote {config}: {made.summary}", err=True)
     if no_run:
-        click.echo(f"run it with: parity run {config}", err=True)
+        click.echo(f"run it with: {command}", err=True)
         return
     ctx.invoke(run, configs=(config,))

@@ -6,7 +6,6 @@ import datetime
 import math
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -220,12 +219,11 @@ def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     Exit code: 0 valid; 1 valid, but no run can pass (a `known` entry has expired or matches no case, or an `ops` file
     defines none of the ops); 2 invalid. All errors are reported at once.
     """
-    from parity.preflight import foreseen
+    from parity.preflight import audit_of_client, foreseen
     from parity.reporting.text.words import plural
 
     plan = load(configs, selection)
-    ops = tuple(case for case in plan.cases if case.is_op)
-    n_models = len(plan.cases) - len(ops)
+    n_models = sum(not case.is_op for case in plan.cases)
     models = f" (of which {plural(n_models, 'model')})" if n_models else ""
     parts = [f"{plural(n, 'cell')} on each of {', '.join(names)}; baseline {base}" for (names, base), n in asked(plan)]
     problems = list(foreseen(plan, datetime.date.today()))
@@ -233,12 +231,10 @@ def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     click.echo(f"{answer}: {plural(len(plan.cases), 'case')}{models}, " + "\n  and ".join(parts))
     for problem in problems:
         click.echo(problem, err=True)
-    if audit and n_models:
-        click.echo(f"the audit covers ops only; {plural(n_models, 'model')} left out", err=True)
-    if audit and ops:
+    if audit:
         from parity.reporting.console.audit import audit_and_show
 
-        audit_and_show(replace(plan, cases=ops))
+        audit_and_show(plan, audit_of_client)
     if problems:
         sys.exit(MISMATCH)
 

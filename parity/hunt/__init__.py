@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from importlib.util import find_spec
 
 from parity.errors import UserError
@@ -16,4 +18,6 @@ class HuntError(UserError):
 def check_installed() -> None:
     """Raise HuntError if a library of the extra `hunt` is missing."""
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise HuntError(f"{' and '.join(missing)} is not installed: pip install {' '.join(NEEDED)} (the extra `hunt`)")
+        what = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        remedy = shlex.join([sys.executable, "-m", "pip", "install", *missing])
+        raise HuntError(f"{what}: run `{remedy}` (the extra `hunt` of parity)")

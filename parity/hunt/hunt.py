@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import errno
 import math
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -287,8 +288,8 @@ def answer(search: Search, request: HuntRequest, subject: Subject, folder: Path)
     for (backend, what), (n, message) in search.failed.items():
         say(f"{backend}: {what} in {plural(n, 'trial')}, for example: {message.splitlines()[0] if message else ''}")
     if findings:
-        say(f"run it again: parity run {folder / CONFIG}")
-    say(f"continue: parity hunt --resume {folder}")
+        say(f"run it again: {shlex.join(['parity', 'run', str(folder / CONFIG)])}")
+    say(f"continue: {shlex.join(['parity', 'hunt', '--resume', str(folder)])}")
 
 
 def ops_of(search: Search) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,8 @@ def reduce_stored(
     ]
     if not candidates:
         of_backend = f" of {backend}" if backend else ""
-        raise HuntError(f"{case.id} has no finding{of_backend}: `parity explain {run_dir} {case.id}` shows what it has")
+        command = shlex.join(["parity", "explain", str(run_dir), case.id])
+        raise HuntError(f"{case.id} has no finding{of_backend}: `{command}` shows what it has")
     _, cell = max(candidates, key=lambda item: item[0])
     spec = spec_of(next(row for row in results.backends if row.name == cell.backend), run_dir)
     trial = stored_trial(case, cell, run_dir)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
@@ -50,7 +51,7 @@ def write_config(folder: Path, named: str, subject: Subject, findings: Sequence[
     ]
     lines += ["known:", *entries] if entries else []
     lines += [f"subject: {flow(list(subject.judged))}"] if subject.judged else []
-    head = f"# What `parity hunt {named}` found. Run it with: parity run {CONFIG}"
+    head = f"# What `parity hunt {named}` found. Run it with: {shlex.join(['parity', 'run', str(path)])}"
     write_cases(path, [head], subject.backends, lines)
     return path
 
@@ -94,7 +95,7 @@ def show_small(finding: HuntFinding, spec: BackendSpec, path: Path | None) -> st
     write_cases(
         path, [f"# {said(finding)}"], [spec], list(case_lines(written(finding.trial, case_id(finding, 1), folder)))
     )
-    return f"{said(finding)}\n{case}\nwritten to {path}; run it with: parity run {path}"
+    return f"{said(finding)}\n{case}\nwritten to {path}; run it with: {shlex.join(['parity', 'run', str(path)])}"
 
 
 def trials_of(finding: HuntFinding, number: int) -> Iterator[tuple[TrialCase, str]]:

@@ -255,3 +255,14 @@ def write(tensors: Mapping[str, Array], folder: Path) -> None:
     for name, array in tensors.items():
         tape.put(name, np.asarray(array))
     tape.close()
+
+
+def read_batch(model: ModelSpec, folder: Path) -> None:
+    """Store the batch file of a model, if it has one, as a tape; raises ModelError."""
+    if model.batch_file is None:
+        return
+    try:
+        with np.load(model.batch_file, allow_pickle=False) as stored:
+            write({name: stored[name] for name in stored.files}, folder)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{model.batch_file} cannot be read: {error}") from error

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from parity.clients import Client, JudgedCase
 from parity.config.plan import CasePlan, Plan
 from parity.engine import Announced, EngineOptions, Event, Judging
@@ -22,11 +20,12 @@ from parity.engine.workers import Workers
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import converted, orders
+from parity.models.audit import audited
 from parity.models.converted import Fold
 from parity.models.layers import partners
 from parity.models.measure import RUNS, TRUTH, ReferenceRuns
 from parity.models.pair import PortPair
-from parity.models.ports import ModelError, RemotePort, write
+from parity.models.ports import ModelError, RemotePort, read_batch
 from parity.models.spec import MODEL, ModelSpec
 from parity.models.state import MappingError, Move, mapped, read, stored, written
 from parity.models.worker.tape import Recorded
@@ -219,13 +218,8 @@ class ModelRun:
 
     def _read_batch(self, port: RemotePort) -> None:
         """Convert the batch file, for the baseline; raises ModelError."""
-        if self.model.batch_file is None or port is not self.base:
-            return
-        try:
-            with np.load(self.model.batch_file, allow_pickle=False) as stored:
-                write({name: stored[name] for name in stored.files}, self.batch)
-        except (OSError, ValueError) as error:
-            raise ModelError(f"{self.model.batch_file} cannot be read: {error}") from error
+        if port is self.base:
+            read_batch(self.model, self.batch)
 
     @property
     def _gradients(self) -> bool:
@@ -276,4 +270,4 @@ class ModelRun:
         return ReferenceRuns(plain, truths[0], free, self.dtype), ReferenceRuns(plain, truths[1], step, self.dtype)
 
 
-CLIENT = Client(partial(judged_cases, MODEL, ModelRun), replaceable=functions_of)
+CLIENT = Client(partial(judged_cases, MODEL, ModelRun), replaceable=functions_of, audit=audited)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,7 +102,7 @@ def config_text(source: UserFile, config: Path, adapter: str, peer: bool, cases:
     beside = f"; what {adapter} itself does wrong is a warning" if peer else ""
     mine = {"name": "mine", "adapter": adapter, "ops": ops}
     lines = [
-        f"# Does {source.path.name} compute what it should? Run it with: parity run {config.name}",
+        f"# Does {source.path.name} compute what it should? Run it with: {shlex.join(['parity', 'run', str(config)])}",
         f"# `mine` is judged by the exact answer{beside}. `parity explain NAME` explains the names below.",
         "version: 1",
         f"backends: {flow([adapter, mine] if peer else [mine])}",

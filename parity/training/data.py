@@ -43,17 +43,13 @@ class Regression:
 class MaskedLm:
     """Sequences of tokens, each mostly determined by the one before; a share `masked` of them is to be predicted.
 
-    Tokens are 0 .. `vocab` - 2; `vocab` - 1 is the mask. Every sequence has the same number of masked tokens.
+    Tokens are 0 .. `vocab` - 2; `vocab` - 1 is the mask. Each token is masked with that probability, at
+    least one in a sequence: sequences have different numbers of them.
     """
 
     vocab: int
     sequence: int
     masked: float = 0.15
-
-    @property
-    def n_masked(self) -> int:
-        """Number of masked tokens in a sequence, at least 1."""
-        return max(1, round(self.masked * self.sequence))
 
 
 def lengths(features: int | tuple[int, ...]) -> Shape:
@@ -94,10 +90,9 @@ FOLLOWERS = (0.6, 0.2, 0.1, 0.1)
 def masked_lm(options: MaskedLm, rows: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Tokens [rows, sequence], and the targets: the masked tokens, and IGNORED elsewhere."""
     tokens = chains(options.vocab - 1, rows, options.sequence, rng)
-    masked = np.argsort(rng.random(tokens.shape), axis=1)[:, : options.n_masked]
-    target = np.full_like(tokens, IGNORED)
-    np.put_along_axis(target, masked, np.take_along_axis(tokens, masked, axis=1), axis=1)
-    return np.where(target == IGNORED, tokens, options.vocab - 1), target
+    drawn = rng.random(tokens.shape)
+    masked = (drawn < options.masked) | (drawn == drawn.min(axis=1, keepdims=True))
+    return np.where(masked, options.vocab - 1, tokens), np.where(masked, tokens, IGNORED)
 
 
 def chains(n: int, rows: int, length: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -24,11 +24,13 @@ from parity.engine.extra_cells import CaseQuestions
 from parity.engine.logs import RunLog
 from parity.engine.starting import replaceable
 from parity.engine.workers import Workers
+from parity.judge.audit import CaseAudit
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results.rows import TrainingRow
 from parity.reporting.results.stored_tensors import backend_folders
 from parity.training.config.models import CLIPS, LOSSES, OPTIMIZERS
 from parity.training.cost import LONGDOUBLE, cost
+from parity.training.judge.audit import audit_training
 from parity.training.judge.judge import FirstRatios, TrainingJudge
 from parity.training.layers import LAYER_OPS
 from parity.training.lockstep.extra_ops import ParticipantAsking
@@ -40,6 +42,7 @@ from parity.training.lockstep.session import (
     chunk_ends,
     draw,
     roles,
+    setting_of,
     training_folder,
 )
 from parity.training.spec import TRAIN, Training
@@ -115,7 +118,13 @@ def functions_of_a_step(_case: CasePlan) -> list[str]:
     return sorted({*LAYER_OPS, *parts, *LOSSES, *OPTIMIZERS, *clips, *HOOKS})
 
 
-CLIENT = Client(trainings, replaceable=functions_of_a_step)
+def audited(case: CasePlan, plan: Plan) -> CaseAudit:
+    """What a training reveals with the data that a run would draw."""
+    n_ranks = max((spec.ranks for spec in plan.of(case).backends), default=1)
+    return audit_training(case, setting_of(case, plan.seed), n_ranks)
+
+
+CLIENT = Client(trainings, replaceable=functions_of_a_step, audit=audited)
 
 
 def ensemble_of(case: CasePlan, dtype: str, plan: Plan, n_computing: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 
 import pytest
@@ -21,10 +22,32 @@ def layer_norm(x, weight, bias, normalized_shape, eps=1e-5):
 RIGHT, NAIVE = "((x - mean) ** 2).mean(axes, keepdims=True)", "(x * x).mean(axes, keepdims=True) - mean * mean"
 
 
+RELU = """
+import numpy as np
+
+def relu(x):
+    return np.maximum(x, 0)
+"""
+
+
 def written(tmp_path, text):
     path = tmp_path / "my_kernel.py"
     path.write_text(textwrap.dedent(text))
     return path
+
+
+def test_the_command_in_the_header_works_where_the_user_stands(tmp_path):
+    (tmp_path / "my kernels").mkdir()
+    (tmp_path / "my kernels" / "act.py").write_text(RELU)
+    done = call("init", "my kernels/act.py", "--no-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    header = (tmp_path / "my kernels" / "act.yaml").read_text().splitlines()[0]
+    for said in (header, done.stderr.splitlines()[-1]):
+        program, command, *files = shlex.split(said.rpartition("with: ")[2])
+        assert (program, command) == ("parity", "run")
+        assert call("validate", *files, cwd=tmp_path).returncode == 0
+    again = call("init", "my kernels/act.py", cwd=tmp_path)
+    assert "run it with `parity run 'my kernels/act.yaml'`" in again.stderr
 
 
 @pytest.mark.process

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -41,11 +42,15 @@ def test_mistakes_end_with_2_and_no_traceback(tmp_path, arguments, said):
 
 
 @pytest.mark.parametrize("command", [("hunt", "softmax"), ("reduce", "run")])
-def test_a_missing_library_is_named(monkeypatch, command):
-    monkeypatch.setattr("parity.hunt.NEEDED", ("json", "nowhere_to_be_found"))
+@pytest.mark.parametrize(
+    ("missing", "said"), [(["nowhere"], "nowhere is not"), (["nowhere", "never"], "nowhere and never are not")]
+)
+def test_missing_libraries_are_named_and_no_others(monkeypatch, command, missing, said):
+    monkeypatch.setattr("parity.hunt.NEEDED", ("json", *missing))
     done = call(*command)
     assert done.returncode == 2
-    assert "nowhere_to_be_found is not installed: pip install json nowhere_to_be_found" in done.stderr
+    remedy = shlex.join([sys.executable, "-m", "pip", "install", *missing])
+    assert f"{said} installed: run `{remedy}`" in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +71,7 @@ def test_a_finding_is_a_small_case_a_config_and_a_script(hunted):
     assert subprocess.run([sys.executable, script], cwd=folder, capture_output=True, check=False).returncode == 1
     results = json.loads((folder / "out" / "results.json").read_text())
     assert {row["backend"] for row in results["diagnoses"] if row["case"] == "softmax-1"} == {"mine"}
+    assert "Run it with: parity run out/hunt.yaml\n" in (folder / "out" / "hunt.yaml").read_text()
     again = call("run", "out/hunt.yaml", "--out", "again", cwd=folder)
     assert again.returncode == 1
     assert "softmax-1" in again.stdout

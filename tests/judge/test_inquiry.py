@@ -112,6 +112,7 @@ def test_an_error_that_is_the_same_in_float64_is_no_loss_of_digits(fault, exact)
     assert result.best.exact == exact
 
 
+@pytest.mark.slow
 def test_a_kernel_that_does_not_repeat_itself_is_said_to():
     rng = np.random.default_rng(0)
     kernel = Kernel(lambda _given, _params, right: {"y": right["y"] + rng.normal(size=right["y"].shape)})
@@ -320,6 +321,7 @@ def test_a_variance_that_lost_all_its_digits_is_named_by_milder_inputs(n):
     assert names(judged(case, Kernel(naive_clamped)), "float32") == ["variance-naive"]
 
 
+@pytest.mark.slow
 def test_noise_at_an_offset_is_not_named_by_milder_inputs():
     def noisy(given, _params, right):
         noise = np.random.default_rng(0).normal(size=right["y"].shape).astype(right["y"].dtype)

@@ -103,15 +103,18 @@ def lstm_with(carried: Callable[[Any, int], Any], gates: Callable[[Any], Any] = 
 LSTM = planned("lstm", x=(4, 2, 3), hidden_size=3)
 
 
+@pytest.mark.slow
 def test_a_state_that_is_detached_between_steps_is_said():
     text = said(LSTM, lstm_with(lambda c, t: c if t == 0 else getval(c)))
     assert text == "reference-edit: no gradient through c in f * c (in c) in any turn"
 
 
+@pytest.mark.slow
 def test_half_a_gradient_is_none_that_does_not_flow():
     assert "no gradient" not in said(LSTM, lstm_with(lambda c, t: c if t == 0 else (c + getval(c)) / 2))
 
 
+@pytest.mark.slow
 def test_a_gate_that_is_detached_is_said():
     assert said(LSTM, lstm_with(lambda c, _: c, gates=getval)) == "reference-edit: no gradient through f in any turn"
 
@@ -204,6 +207,7 @@ def lamb(norm: Callable[[np.ndarray], Any]) -> Fault:
 LAMB = planned("lamb", param=(8, 6), lr=0.01, weight_decay=0.1, step=4)
 
 
+@pytest.mark.slow
 def test_a_norm_has_another_order():
     told = said(LAMB, lamb(lambda values: np.abs(values).sum()))
     assert "param_norm = sum(absolute(concatenate([ravel(param)])), axis=(0,))" in told

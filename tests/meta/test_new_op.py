@@ -66,6 +66,14 @@ def test_its_gradients_agree_with_finite_differences(copy):
     assert "test_gradients_agree_with_finite_differences_in_longdouble[hardshrink]" in text
 
 
+def test_a_test_of_the_real_wheels_is_selected_by_its_name(copy):
+    file = "tests/adapters/test_frameworks.py"
+    assert re.search(rf"pytest .*{file}.* -k NAME", (ROOT / "CONTRIBUTING.md").read_text())
+    code, text = ran(copy, "pytest", "-n0", "--collect-only", file, "-k", "hardshrink")
+    assert code == 0, text
+    assert f"{file}::test_an_op_runs_and_agrees_with_the_oracle[hardshrink]" in text
+
+
 def test_it_agrees_with_torch(copy):
     code, text = ran(copy, "parity", "run", PLACES[2], "-k", "hardshrink", "-b", "torch", "-b", "numpy", "--out", "run")
     assert code == 0, text

@@ -61,6 +61,30 @@ def test_a_log_has_a_line_for_a_tenth_of_the_cells_but_not_in_ten_seconds():
     assert log.lines[1] == "40 of 100 cases, 0:00:30 left"
 
 
+def test_the_time_to_the_end_is_told_when_it_can_be_known():
+    """The first case of a kernel is searched for a minute, the others repeat its answer."""
+    log = Log(100)
+    log.goes_on(5, cell())
+    log.goes_on(70, cell())
+    log.goes_on(1, *(cell() for _ in range(9)))
+    assert not any("left" in line for line in log.lines)
+    for _ in range(60):
+        log.goes_on(2, cell())
+    told = [line for line in log.lines if "left" in line]
+    assert told, "told once most of the run was steady"
+    assert all(int(line.partition("0:0")[2][0]) < 3 for line in told)
+
+
+def test_nothing_is_told_while_one_case_takes_long():
+    log = Log(20)
+    for _ in range(10):
+        log.goes_on(5, cell())
+    assert log.lines[-1].endswith(" left")
+    log.goes_on(300)
+    assert log.lines[-1].startswith("10 of 20 cases")
+    assert "left" not in log.lines[-1]
+
+
 def test_a_slow_run_has_a_line_a_minute():
     log = Log(1000)
     for _ in range(600):
@@ -117,9 +141,9 @@ def test_trainings_have_a_time_of_their_own():
     log.goes_on(1, cell())
     for step in range(1, 21):
         log.goes_on(4.0, TrainingAdvanced("curve", "float32", step, 20, 1.0, {}))
-    assert log.lines[0].startswith("0 of 2 models, 0:02:")
-    log.goes_on(61, ModelFinished("curve", "float32"))
-    assert log.lines[-1].startswith("1 of 2 models, 0:0")
+    told = [line for line in log.lines if "left" in line]
+    assert [line.partition(", ")[2][:7] for line in told] == ["0:01:56", "0:01:24"]
+    log.goes_on(1, ModelFinished("curve", "float32"))
     log.goes_on(61, ModelFinished("curve", "float64"))
     assert log.lines[-1] == "2 of 2 cases; 2 of 2 models"
 
@@ -128,15 +152,18 @@ def test_trainings_have_a_time_of_their_own():
 def test_a_terminal_has_a_bar_with_what_runs_and_the_time_to_the_end(width):
     file = io.StringIO()
     console = Console(file=file, width=width, force_terminal=True, color_system=None)
-    with BarReporter(console, 3, 0) as reporter:
+    clock = Clock()
+    with BarReporter(console, 9, 0, clock) as reporter:
         reporter.on_event(WorkBegun(lambda: [("x" * 200, "float32", "torch")]), ())
-        reporter.on_event(Resumed(2, 0), ())
-        reporter.on_event(cell(), [finding()])
+        reporter.on_event(Resumed(8, 0), ())
+        for _ in range(4):
+            clock.now += 10
+            reporter.on_event(cell(), [finding()] if clock.now == 10 else ())
         reporter._progress.refresh()
         reporter.on_event(Judging("group-norm"), ())
         reporter._progress.refresh()
     lines = [CONTROL.sub("", line) for line in file.getvalue().replace("\r", "\n").splitlines()]
-    assert any(line.startswith("cases ") and "1/2" in line and " eta " in line for line in lines)
+    assert any(line.startswith("cases ") and "4/8" in line and "eta 0:00:40" in line for line in lines)
     assert any(line.startswith("findings in 1 tensor; xxx") and line.rstrip().endswith("…") for line in lines)
     assert any(line.startswith("findings in 1 tensor; diagnosing group-norm") for line in lines)
     assert max(map(len, lines)) <= width

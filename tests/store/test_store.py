@@ -69,23 +69,6 @@ def test_the_store_and_results_json_are_the_same(found):
     assert {row.known for row in stored.comparisons} == {None, "seen"}
 
 
-def test_a_store_of_an_older_release_is_read_and_continued(tmp_path):
-    results = ci_runs.every_status()
-    with closing(Store(tmp_path / STORE)) as store:
-        fill(store, results)
-        for view in VIEWS:
-            store.change(f"DROP VIEW {view}")
-        store.change("ALTER TABLE outcomes DROP COLUMN composed")
-        store.change("PRAGMA user_version = 1")
-    with read_only(tmp_path / STORE) as store:
-        assert list(store.rows(OUTCOMES)) == list(results.outcomes)
-    own = replace(results.outcomes[0], composed=True)
-    with closing(Store(tmp_path / STORE)) as store:
-        store.add([own])
-        assert list(store.rows(OUTCOMES)) == [*results.outcomes, own]
-        assert {row[0] for row in store.select("SELECT composed FROM cells")} >= {0, 1}
-
-
 def test_a_row_that_sqlite_would_change_is_read_as_it_was(tmp_path):
     row = ci_runs.every_status().comparisons[0]
     odd = replace(
@@ -241,7 +224,7 @@ def test_a_store_that_is_broken_is_named_with_what_to_do(finished, tmp_path, con
     )
 
 
-LATER = {"run": "subject", "cases": "subject", "comparisons": "counted"}
+LATER = {"run": "subject", "cases": "subject", "comparisons": "counted", "outcomes": "composed"}
 """The columns that the first version of the schema did not have."""
 
 

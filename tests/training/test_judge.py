@@ -428,7 +428,7 @@ def test_float64_is_judged_by_float64_where_longdouble_takes_too_long(
     case: CasePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert judge_of(case, {"honest": HONEST}, "float64").backends["honest"].oracle.wide == np.longdouble
-    monkeypatch.setattr("parity.training.judge.judge.SLOW_S", 0.0)
+    monkeypatch.setattr("parity.training.judge.oracle.SLOW_S", 0.0)
     found = judged(case, {"honest": HONEST, "liar": WRONG}, "float64")
     assert found.divergences["honest"] is None
     assert [d.id for d in found.diagnoses] == ["nesterov-form"]

@@ -15,6 +15,7 @@ from parity.engine.workers import Workers
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import run as models
+from parity.models.audit import audited
 from parity.models.decode.judge import Decoding
 from parity.models.decode.port import Decoder
 from parity.models.decode.spec import DECODE
@@ -88,4 +89,4 @@ class DecodeRun:
         self._notify(Announced(f"{self.case.id} {self.dtype}: {text}"))
 
 
-CLIENT = Client(partial(models.judged_cases, DECODE, DecodeRun), replaceable=models.functions_of)
+CLIENT = Client(partial(models.judged_cases, DECODE, DecodeRun), replaceable=models.functions_of, audit=audited)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -41,12 +41,12 @@ class CauseRow:
     unstable: bool
 
 
-def audit_and_show(plan: Plan) -> None:
-    """Audit every case of the plan and print the results."""
+def audit_and_show(plan: Plan, of_client: Callable[[CasePlan, Plan], CaseAudit]) -> None:
+    """Audit every case of the plan and print the results; `of_client` audits a case that is not an op."""
     progress = Console(stderr=True)
     quiet = not progress.is_terminal
     cases = track(plan.cases, "audit", console=progress, transient=True, disable=quiet)
-    audits = [audited(case, plan.seed) for case in cases]
+    audits = [audited(case, plan.seed) if case.is_op else of_client(case, plan) for case in cases]
     console = stdout_console()
     for op, of_op in grouped((audit.op, audit) for audit in audits).items():
         show(op, of_op, console)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import threading
 import time
+from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol
@@ -14,11 +16,11 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.text import Text
 
@@ -45,8 +47,13 @@ LINE_SHARE = 0.1
 QUIET_S = 60.0
 """A log gets a line after each tenth of the cases or each minute, but at most every ten seconds."""
 TICK_S = 1.0
-SPEED_S = 300.0
-"""The remaining time is estimated from the last seconds of this many; a cell may take a minute, a diagnosis more."""
+LEAST_S, LEAST_SHARE = 10.0, 0.2
+"""The time to the end is not told before a fifth is done, nor from less than the last ten seconds."""
+STEADY = 1.5
+"""It is told while both halves of the latest cases took about as long: the first case of a kernel may be searched for
+minutes, and the next ones repeat the answer."""
+MAX_SAMPLES, TINY_S = 1000, 1e-3
+"""Of the finished cases, so many times are kept; a clock may not have moved in between."""
 ADVANCING = (Resumed, CellFinished, ShardFinished, TrainingAdvanced, ModelFinished)
 MAX_SHOWN = 3
 """The number of current cells that are named; in most runs all backends compute one or two."""
@@ -79,6 +86,50 @@ class SilentReporter:
 
 
 CASES, MODELS = "cases", "models"
+
+
+class Pace:
+    """How fast the cases of a kind are finished, and the seconds to the end if that is steady."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._samples: list[tuple[float, float]] = []
+
+    def take(self, completed: float) -> None:
+        """Note how many are finished now."""
+        if completed and (not self._samples or completed > self._samples[-1][0]):
+            thin = 2 if len(self._samples) >= MAX_SAMPLES else 1
+            self._samples = [*self._samples[::thin], (completed, self._clock())]
+
+    def left(self, total: float) -> float | None:
+        """The seconds to the end of `total`; None while nobody can tell."""
+        if not self._samples:
+            return None
+        last, now = self._samples[-1][0], self._clock()
+        (half, began), (quarter, middle) = self._before(last / 2), self._before(last * 0.75)
+        speeds = [(quarter - half) / max(middle - began, TINY_S), (last - quarter) / max(now - middle, TINY_S)]
+        too_early = now - began < LEAST_S or last < LEAST_SHARE * total
+        if too_early or not min(speeds) or max(speeds) > STEADY * min(speeds):
+            return None
+        return (total - last) * (now - began) / (last - half)
+
+    def _before(self, completed: float) -> tuple[float, float]:
+        """The last sample of at most so many, else the first one."""
+        return self._samples[max(0, bisect(self._samples, (completed, math.inf)) - 1)]
+
+
+def left_text(seconds: float) -> str:
+    """`0:01:20`."""
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
+class TimeLeft(ProgressColumn):
+    """The seconds to the end in a bar, if they can be told."""
+
+    def render(self, task: Task) -> Text:
+        """The text."""
+        left = task.fields["pace"].left(task.total or 0)
+        return Text("" if not left else f"eta {left_text(left)}", style="progress.remaining")
 
 
 class Standing:
@@ -166,9 +217,10 @@ class Bars(Progress):
         yield Text(printable(line), style="dim", no_wrap=True, overflow="ellipsis")
 
 
-def add_tasks(progress: Progress, standing: Standing) -> dict[str, TaskID]:
+def add_tasks(progress: Progress, standing: Standing, clock: Callable[[], float]) -> dict[str, TaskID]:
     """A task for each kind of case in the run; its clock starts with its first case."""
-    return {kind: progress.add_task(kind, total=n, start=kind == CASES) for kind, n in standing.total.items() if n}
+    kinds = {kind: n for kind, n in standing.total.items() if n}
+    return {kind: progress.add_task(kind, total=n, start=kind == CASES, pace=Pace(clock)) for kind, n in kinds.items()}
 
 
 def update(progress: Progress, tasks: Mapping[str, TaskID], standing: Standing) -> None:
@@ -178,17 +230,19 @@ def update(progress: Progress, tasks: Mapping[str, TaskID], standing: Standing) 
         if completed:
             progress.start_task(task)
         progress.update(task, completed=completed, total=standing.total[kind])
+        progress.tasks[progress.task_ids.index(task)].fields["pace"].take(completed)
 
 
 class BarReporter:
     """A bar for the cases of ops, and one for the models."""
 
-    def __init__(self, console: Console, n_cases: int, n_models: int) -> None:
+    def __init__(
+        self, console: Console, n_cases: int, n_models: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._standing = Standing(n_cases, n_models)
-        time_left = (TextColumn("eta"), TimeRemainingColumn())
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), *time_left)
-        self._progress = Bars(self._standing, *columns, console=console, transient=True, speed_estimate_period=SPEED_S)
-        self._tasks = add_tasks(self._progress, self._standing)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeLeft())
+        self._progress = Bars(self._standing, *columns, console=console, transient=True, get_time=clock)
+        self._tasks = add_tasks(self._progress, self._standing, clock)
 
     def __enter__(self) -> BarReporter:
         self._progress.start()
@@ -214,8 +268,8 @@ class LineReporter:
     ) -> None:
         self._console, self._clock = console, clock
         self._standing = Standing(n_cases, n_models)
-        self._progress = Progress(disable=True, speed_estimate_period=SPEED_S, get_time=clock)
-        self._tasks = add_tasks(self._progress, self._standing)
+        self._progress = Progress(disable=True, get_time=clock)
+        self._tasks = add_tasks(self._progress, self._standing, clock)
         self._diverged: dict[tuple[str, str], int] = {}
         self._printed, self._share = clock(), 0.0
         self._ended = threading.Event()
@@ -251,8 +305,9 @@ class LineReporter:
 
     def _counted(self, task: Task) -> str:
         """`12 of 96 cases, 0:01:20 left`."""
-        left = "" if not task.time_remaining else f", {TimeRemainingColumn().render(task)} left"
-        return f"{int(task.completed)} of {task.total:.0f} {task.description}{left}"
+        left = task.fields["pace"].left(task.total or 0)
+        text = f", {left_text(left)} left" if left else ""
+        return f"{int(task.completed)} of {task.total:.0f} {task.description}{text}"
 
     def _has_news(self, event: TrainingAdvanced) -> bool:
         """Whether another backend has diverged."""

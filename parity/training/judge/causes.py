@@ -102,7 +102,8 @@ def first_rank(stage: Stage) -> Causes:
     """The gradient of the first rank alone."""
     if stage.ranks > 1:
         parameters = {"rows": "of the first rank alone"}
-        yield cause("rank-reduction", parameters, ranks__count=stage.ranks, ranks__reduction="first")
+        ranks: dict[str, Any] = {"ranks__count": stage.ranks, "ranks__reduction": "first"}
+        yield cause("rank-reduction", parameters, shown_by=FACTOR_SHOWN_BY["rank-reduction"], **ranks)
 
 
 def factors(stage: Stage) -> Iterator[tuple[str, str, float]]:
@@ -119,11 +120,20 @@ def factors(stage: Stage) -> Iterator[tuple[str, str, float]]:
     yield "scaled", "doubled", 2.0
 
 
+FACTOR_SHOWN_BY = {
+    "accumulation-sum": "an accumulation of 2 or more",
+    "rank-reduction": "several ranks",
+    "mean-vs-sum": "several rows in a step",
+}
+"""What shows the factors of these ids; any loss shows the others."""
+
+
 def loss_factors(stage: Stage) -> Causes:
     """A loss and its gradient, multiplied by a factor."""
     for name, meaning, factor in factors(stage):
         parameters = {"factor": factor, "meaning": meaning}
-        yield cause(name, parameters, NAMED, loss__factor=factor, gradient__factor=factor)
+        shown_by = FACTOR_SHOWN_BY.get(name, "")
+        yield cause(name, parameters, NAMED, shown_by, loss__factor=factor, gradient__factor=factor)
     exact, observed = (float(own.get("loss", 0.0)) for own in (stage.measured.exact, stage.measured.observed))
     if exact and observed and np.isfinite(observed):
         factor, parameters = observed / exact, {"factor": observed / exact, "meaning": UNNAMED}
@@ -136,7 +146,8 @@ def gradient_factors(stage: Stage) -> Causes:
         for name, meaning, factor in factors(stage):
             weight = 0.0 if name in ("rank-reduction", "accumulation-sum") else NAMED
             parameters = {"factor": factor, "meaning": meaning, **own}
-            yield cause(name, parameters, weight + ALONE * bool(of), gradient__factor=factor, gradient__of=of)
+            shown_by = FACTOR_SHOWN_BY.get(name, "")
+            yield cause(name, parameters, weight + ALONE * bool(of), shown_by, gradient__factor=factor, gradient__of=of)
         yield cause(
             "sign-flipped",
             own or {"of": "all gradients"},
@@ -151,7 +162,7 @@ def parts(stage: Stage) -> Iterator[tuple[Mapping[str, Any], frozenset[str]]]:
     yield {}, frozenset()
     measured = stage.measured
     wrong = frozenset(map(owner, measured.tensors_outside))
-    if wrong < frozenset(map(owner, measured.exact)):
+    if wrong and wrong < frozenset(map(owner, measured.exact)):
         yield {"of": sorted(wrong)}, wrong
 
 
@@ -283,7 +294,8 @@ def other_group(training: Training, parameters: Mapping[str, Any], groups: Seque
     """Groups that have the options and the rate of another group."""
     options = {i: dict(training.groups[other].options) for i in groups}
     rate = partial(rate_of_group, training, tuple(groups), other)
-    return cause("group-options", parameters, NAMED, update__options=options, update__rate=rate)
+    shown_by = "groups of parameters whose options differ"
+    return cause("group-options", parameters, NAMED, shown_by, update__options=options, update__rate=rate)
 
 
 def rate_of_group(training: Training, groups: Sequence[int], other: int, _step: int, group: int, lr: float) -> float:

@@ -10,7 +10,7 @@ from msgspec import convert
 
 from parity.config.plan import ORACLE, BackendSpec, CasePlan
 from parity.config.tolerances import DEFAULT_TOLERANCES
-from parity.judge.bound.envelope import ERROR_BOUND, WORK
+from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.case import KINDS, ORDER
 from parity.judge.compare.cell import verdict_of
 from parity.judge.compare.metrics import Metrics, compare
@@ -18,20 +18,17 @@ from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results.rows import TrainingRow
-from parity.training.cost import LONGDOUBLE, cost
 from parity.training.judge.alone import AskAbout
 from parity.training.judge.curves import SCALARS, CurveJudge, RunCurves
 from parity.training.judge.divergence import UNEXPLAINED, FirstDivergence, first_divergence
 from parity.training.judge.findings import attributed, curve_diagnosis, diagnoses_of, fault_of, kind_of, worst_kind
 from parity.training.judge.inquiry import StageFault
-from parity.training.judge.oracle import StepOracle
+from parity.training.judge.oracle import oracle_of
 from parity.training.judge.probes import around, planned_steps
 from parity.training.judge.stages import StepJudge
 from parity.training.records import Curves, Ensemble, Setting, StepRecord
 from parity.training.spec import CURVES, STAGES, Training
 
-SLOW_S = 10.0
-"""If a step of the oracle takes longer than this in longdouble, float64 is judged by float64."""
 APPROXIMATE = "no cause explains it, and it is as small as the error of a library's approximate functions"
 ONE_DTYPE = "judged in one dtype only, so the kind of the error is less certain"
 
@@ -75,8 +72,7 @@ class TrainingJudge:
     ) -> None:
         self.case, self.dtype, self.baseline, self.ensemble = case, dtype, baseline, ensemble
         self.training: Training = case.params
-        slow = dtype == "float64" and LONGDOUBLE * cost(self.training) > SLOW_S
-        oracle = StepOracle(case.id, self.training, dtype, setting, np.float64 if slow else WORK[dtype])
+        oracle = oracle_of(case.id, self.training, dtype, setting)
         self.backends = {spec.name: StepJudge(spec.name, oracle, spec.ranks, ask) for spec in backends}
         self._wanted = {name: set(planned_steps(self.training, len(backends), dtype)) for name in self.backends}
         self.diverged: dict[str, int] = {}

@@ -15,14 +15,17 @@ from typing import Any
 import numpy as np
 
 from parity.cases.oracle import IN_PAIRS, Functions
-from parity.judge.bound.envelope import perturbed
+from parity.judge.bound.envelope import WORK, perturbed
 from parity.outcome import Array, Arrays
+from parity.training.cost import LONGDOUBLE, cost
 from parity.training.model import MODEL_IN_SEQUENCE, StepGradients, Variants, gradients, loss_of_output, unprefixed
 from parity.training.records import Setting, StepRecord
 from parity.training.spec import Training
 from parity.training.steps import Clipping, Update, clipped, updated
 
 MAX_CACHED_ELEMENTS = 1 << 23
+SLOW_S = 10.0
+"""If a step of the oracle takes longer than this in longdouble, float64 is judged by float64."""
 
 
 class UnknownError(LookupError):
@@ -158,6 +161,12 @@ class StepOracle:
             target = np.where(target < 0, target, (target + 1) % (1 + self.setting.target.max()))
         n = self.training.accumulation
         return list(zip(np.array_split(x, n), np.array_split(target, n), strict=True))
+
+
+def oracle_of(case_id: str, training: Training, dtype: str, setting: Setting) -> StepOracle:
+    """The oracle of a training in a dtype, in a wider one unless that is too slow."""
+    slow = dtype == "float64" and LONGDOUBLE * cost(training) > SLOW_S
+    return StepOracle(case_id, training, dtype, setting, np.float64 if slow else WORK[dtype])
 
 
 STAGES: Mapping[str, Callable[[StepOracle, StepRecord, Variants, int | None], dict[str, Array]]] = {

@@ -106,6 +106,23 @@ class UsedRows:
         return replace(fault, causes=(cause,), left=0.0, evidence={"not_told_from": rivals(cause, causes.values())})
 
 
+def other_orders(order: Array, n_rows: int) -> Iterator[tuple[Cause, Array]]:
+    """Mistakes in the choice of rows, each with the rows [steps, batch] that it would take instead of `order`."""
+    per_epoch = max(1, n_rows // order.shape[1])
+    positions = np.arange(len(order))
+    in_order = np.arange(order.size).reshape(order.shape) % (per_epoch * order.shape[1])
+    several = "several steps in an epoch"
+    yield (
+        Cause("repeated-data", {"rows": "those of the previous step"}, shown_by=several),
+        order[np.maximum(positions - 1, 0)],
+    )
+    yield Cause("repeated-data", {"rows": "those of the first step"}, shown_by=several), order[0 * positions]
+    again = order[positions % per_epoch]
+    yield Cause("batch-order", {"rows": "the first epoch's in every epoch"}, shown_by="a second, shuffled epoch"), again
+    yield Cause("batch-order", {"rows": "not shuffled"}, shown_by="shuffled rows"), in_order
+    yield Cause("batch-order", {"rows": "in reverse within a step"}, shown_by="several rows in a step"), order[:, ::-1]
+
+
 @dataclass
 class UsedRates:
     """The rates that one backend used, compared with the schedule's."""
@@ -146,6 +163,12 @@ class UsedRates:
         left, best = good[0]
         evidence = {"not_told_from": rivals(best, (c for _, c in good)), "tried": len(tried)}
         return replace(fault, causes=(best,), left=left, evidence=evidence)
+
+    def effects(self) -> Iterator[tuple[Cause, float]]:
+        """The possible causes, each with the largest distance that it would make from these rates."""
+        for cause, other in self._causes():
+            if cause.id != "scaled":
+                yield cause, float(self._ratios(other).max())
 
     def _edited(self, fault: StageFault) -> StageFault:
         """The fault with an edit of the schedule that gives these rates; if there is none, with some of the rates."""

@@ -55,16 +55,24 @@ def training_folder(run_dir: Path, index: int, case: CasePlan) -> Path:
 def draw(case: CasePlan, seed: int, folder: Path) -> DrawnTraining:
     """Draw the data set, its order and the initial weights in the case's coarsest dtype, and store them in `folder`."""
     training: Training = case.params
+    setting = setting_of(case, seed)
+    arrays = (setting.x, setting.target, setting.order, *setting.tensors.values())
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {name: str(folder / f"{name}.npy") for name in ("x", "target", "order")}
+    weights = {p.name: str(folder / f"{i:03d}-{slug(p.name)}.npy") for i, p in enumerate(training.tensors)}
+    for path, array in zip((*paths.values(), *weights.values()), arrays, strict=True):
+        np.save(path, array, allow_pickle=False)
+    return DrawnTraining(setting, {**paths, "tensors": weights})
+
+
+def setting_of(case: CasePlan, seed: int) -> Setting:
+    """The data set, its order and the initial weights of a training, in its coarsest dtype."""
+    training: Training = case.params
     dtype = coarsest(case.dtypes)
     x, target = data.generate(training.data, seed, case.id, dtype)
     order = data.order(training, seed, case.id)
     tensors = {p.name: TensorPlan(p.name, p.shape, p.draw).sample(seed, case.id, dtype) for p in training.tensors}
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {name: str(folder / f"{name}.npy") for name in ("x", "target", "order")}
-    weights = {p.name: str(folder / f"{i:03d}-{slug(p.name)}.npy") for i, p in enumerate(training.tensors)}
-    for path, array in zip((*paths.values(), *weights.values()), (x, target, order, *tensors.values()), strict=True):
-        np.save(path, array, allow_pickle=False)
-    return DrawnTraining(Setting(x, target, order, tensors), {**paths, "tensors": weights})
+    return Setting(x, target, order, tensors)
 
 
 def roles(case: CasePlan, dtype: str, plan: Plan, of: str) -> tuple[tuple[Role, ...], Ensemble]:
