@@ -569,7 +569,7 @@ def trace(
     traced_params = TracedParams(params, tape, options)
 
     def forward(given: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(flatten(reference(regroup(given), traced_params)))
+        return {name: counted(tape, item) for name, item in flatten(reference(regroup(given), traced_params)).items()}
 
     names = [name for name in differentiable if name in stand_ins]
     with np.errstate(all="ignore"), named(tape) if labelled else nullcontext():
@@ -581,6 +581,21 @@ def trace(
     ends = {name: item.index for name, item in outputs.items()}
     program = Program(inputs, options, steps, ends, tape.branches).needed()
     return program, {name: np.asarray(item.value) for name, item in outputs.items()}
+
+
+def as_integers(values: Any) -> Array:
+    """Booleans, and integers of any size, as int64, which all backends' integers are."""
+    return np.asarray(values).astype(np.int64)
+
+
+def counted(tape: Tape, item: Any) -> Any:
+    """An output of a reference; booleans and small integers as int64. Raises TraceError for complex numbers."""
+    dtype = np.asarray(concrete(item)).dtype if not isbox(item) else getval(item).dtype
+    if dtype.kind not in "biuf":
+        raise TraceError(f"a reference must return real numbers or booleans, not {dtype}")
+    if dtype.kind == "f" or dtype == np.int64:
+        return item
+    return tape.record(as_integers, (item,), {}) if isinstance(item, Traced) else as_integers(item)
 
 
 def differentiated(

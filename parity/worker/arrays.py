@@ -72,5 +72,5 @@ def undense(value: Any, why: Any) -> TypeError:
 
 
 def widened(array: Any) -> Any:
-    """Integers as int64; other arrays as they are."""
-    return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" else array
+    """Integers and booleans as int64; other arrays as they are."""
+    return array.astype(np.int64, copy=False) if array.dtype.kind in "biu" else array
