@@ -74,7 +74,13 @@ INTEGER = (
     "np.sum({0} > 0, axis={a})", "({0} > 0) * 3", "np.cumsum({0} > 0, axis={a})",
 )  # fmt: skip
 """Each gives integers."""
-BOOLEAN = ("{0} > 0", "{0} <= {1}", "np.any({0} > 0.5, axis={a})", "np.all({0} < 0.5, axis={a})", "np.logical_not({0} > 0)")
+BOOLEAN = (
+    "{0} > 0",
+    "{0} <= {1}",
+    "np.any({0} > 0.5, axis={a})",
+    "np.all({0} < 0.5, axis={a})",
+    "np.logical_not({0} > 0)",
+)
 CHOSEN = (
     "np.where(np.expand_dims({i}, -1) == np.arange(3), 1.0, 0.0)", "{0}[{i} % max(len({0}), 1)]",
     "np.take({0}, {i} % max({0}.shape[0], 1), axis=0)", "1.0 * {i}",
@@ -227,7 +233,7 @@ STRANGE: Sequence[Callable[[str, Array], dict[str, Array]]] = (
     lambda n, v: {n: v.ravel()},
     lambda n, v: {n: v.reshape(v.shape + (1,) * 40)},
     lambda n, v: {n: v.astype(np.float16)},
-        lambda n, v: {n: v.astype(complex)},
+    lambda n, v: {n: v.astype(complex)},
     lambda n, v: {n: np.full_like(v, np.nan) if v.dtype.kind == "f" else v},
     lambda n, v: {n: np.full_like(v, np.inf) if v.dtype.kind == "f" else v},
     lambda n, v: {n: np.zeros_like(v)},
@@ -414,7 +420,9 @@ def main() -> int:
             if seen[location_of(error)] == 1:
                 small = reduced(case, error)
                 print(f"seed {seed}, {', '.join(small.dtypes)}, strange {small.is_strange}\n{error}")
-                print(f"{small.reference.config(small.dtypes)}\n{small.reference.text}\n{small.kernel.text}", flush=True)
+                print(
+                    f"{small.reference.config(small.dtypes)}\n{small.reference.text}\n{small.kernel.text}", flush=True
+                )
     print(f"{given.count} cases in {time.monotonic() - began:.0f} s: {sum(seen.values())} exceptions")
     for location, n in seen.most_common():
         print(f"{n:6} {location}")

@@ -255,6 +255,8 @@ def in_every_turn(edits: Iterable[Edit], position: int, table: ProgramValues) ->
         if shift < 0:
             first = carried(table, position, table.program.steps[edit.value[1]].index)
             pairs += [(p, first) for p in same[position] if first and turns[p] + shift == -1]
+        if not pairs:
+            continue
         positions, keys = zip(*sorted(pairs), strict=True)
         yield replace(edit, positions=positions, value=("each", keys))
 
@@ -266,8 +268,10 @@ def carried(table: ProgramValues, position: int, index: int) -> Key | None:
     for reader in (p for p in same if turns[p] == turns[position] and index in steps[p].refs):
         first = next((p for p in same[reader] if turns[p] == 0), None)
         if first is not None:
-            at = next(i for i, o in enumerate(steps[reader].operands) if isinstance(o, Ref) and o.index == index)
-            return table.keys.get(steps[first].operands[at].index)
+            # A part of an index or of a sequence has no counterpart of its own.
+            pairs = zip(steps[reader].operands, steps[first].operands, strict=False)
+            start = next((b for a, b in pairs if a == Ref(index) and isinstance(b, Ref)), None)
+            return None if start is None else table.keys.get(start.index)
     return None
 
 
