@@ -713,6 +713,8 @@ def groupings(operand: int, shape: Shape, *, reordered: bool) -> Iterator[Change
 def other_axes(step: Step, shape: Shape) -> Iterator[ChangeOf]:
     """The sums over as many other axes, or one axis less or more; also as means, if the division comes later."""
     axis, n_axes = step.keywords.get("axis"), len(shape)
+    if not n_axes:
+        return
     many = isinstance(axis, tuple)
     axes = tuple(range(n_axes)) if axis is None else tuple(a % n_axes for a in np.atleast_1d(axis).tolist())
     sets = [(a,) for a in range(n_axes)] + [tuple(b for b in axes if b != a) for a in axes if len(axes) > 1]
