@@ -265,7 +265,7 @@ def values_of(made: FuzzProgram) -> dict[str, Any] | None:
         warnings.simplefilter("ignore")
         for name, call in made.calls.items():
             try:
-                values[name] = eval(call.text, {"np": np, "scale": 0.5, **values})  # noqa: S307 - its own text
+                values[name] = eval(call.text, {"np": np, "scale": 0.5, **values})
             except (ValueError, TypeError, LookupError, ArithmeticError, NameError):
                 return None
             if np.size(values[name]) > LARGEST or np.ndim(values[name]) > MOST_AXES:
@@ -282,7 +282,7 @@ class FuzzKernel:
 
     def outputs(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """What it returns in a dtype."""
-        assert case.brought is not None  # noqa: S101 - the case has a reference
+        assert case.brought is not None
         op = op_of(replace(case.brought, source=self.source))
         given = {n: v if v.dtype.kind in "iu" else as_dtype(v, dtype) for n, v in inputs.items()}
         computed = COMPUTED_IN.get(dtype, dtype)
@@ -295,7 +295,7 @@ class FuzzKernel:
         """`outputs` for other inputs, as the engine gives them; None if it raises."""
         try:
             outputs = self.outputs(case, dtype, inputs)
-        except Exception:  # noqa: BLE001 - a kernel may raise anything
+        except Exception:
             return None
         dtypes = {"int64", "float32" if dtype == "bfloat16" else dtype}
         shapes = case.definition.infer_shapes(case.params, {n: v.shape for n, v in inputs.items() if "." not in n})
@@ -306,7 +306,7 @@ class FuzzKernel:
         """The outcome of a cell."""
         try:
             outputs = self.outputs(case, dtype, inputs)
-        except Exception as error:  # noqa: BLE001 - a kernel may raise anything
+        except Exception as error:
             return CellOutcome(case.id, dtype, "mine", Outcome.ERROR, message=repr(error))
         own = "float32" if dtype == "bfloat16" else dtype
         described = {n: dtype if str(v.dtype) == own else str(v.dtype) for n, v in outputs.items()}
@@ -354,7 +354,7 @@ class FuzzCase:
         """The traceback of the judge; "" if it answers."""
         try:
             self.judged()
-        except Exception:  # noqa: BLE001 - what the fuzz looks for
+        except Exception:
             return traceback.format_exc()
         return ""
 
@@ -414,7 +414,7 @@ def main() -> int:
         try:
             judged = case.judged()
             ids.update({d.id for d in judged.diagnoses} or {"right"} if judged else {"refused"})
-        except Exception:  # noqa: BLE001 - what the fuzz looks for
+        except Exception:
             error = traceback.format_exc()
             seen[location_of(error)] += 1
             if seen[location_of(error)] == 1:

@@ -132,7 +132,7 @@ def hunt_and_show(request: HuntRequest, folder: Path, state: Mapping[str, Any] |
         return INTERRUPTED
     if any(known_entry(finding, subject) is None for finding in search.findings):
         return MISMATCH
-    return INCOMPLETE if search.crashed or not search.best else PASSED
+    return INCOMPLETE if search.crashed or search.judge_failed or not search.best else PASSED
 
 
 def searched(search: Search, request: HuntRequest, subject: Subject, folder: Path, deadline: float) -> bool:

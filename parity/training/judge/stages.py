@@ -139,13 +139,8 @@ class StepJudge:
         causes: list[Cause] = []
         for stage, probes in ((stage, self.stages[stage]) for stage in KINDS if stage in self.stages):
             fault = self._fault(stage, probes, causes, diagnose)
-            if (
-                fault is not None
-                and not fault.causes
-                and stage in APPROXIMATED
-                and probes.small
-                and FAILURES not in fault.evidence
-            ):
+            searched = fault is not None and FAILURES not in fault.evidence
+            if fault is not None and searched and not fault.causes and stage in APPROXIMATED and probes.small:
                 self.tolerated.add(stage)
             elif fault is not None:
                 faults.append(fault)
