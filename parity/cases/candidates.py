@@ -731,7 +731,7 @@ def other_axes(step: Step, shape: Shape) -> Iterator[ChangeOf]:
 def paddings(step: Step, shape: Shape, table: ProgramValues) -> Iterator[ChangeOf]:
     """The reductions along one axis that is filled up with numbers that are not neutral."""
     axes, index = np.atleast_1d(step.keywords["axis"]).tolist(), step.operands[0].index
-    if step.name not in REDUCING or len(axes) != 1 or axes[0] is None:
+    if step.name not in REDUCING or len(axes) != 1 or axes[0] is None or not shape:
         return
     axis, length = axes[0] % len(shape), shape[axes[0]]
     sources = [i for i in (index, *table.near(index, DEPTH)) if table.shapes.get(i) == shape and i in table.keys]

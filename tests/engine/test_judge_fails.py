@@ -69,14 +69,13 @@ def diagnosed(done: Finished) -> set[tuple[str, str]]:
 
 
 def test_an_explainer_that_fails_costs_its_answer(run: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch):
-    verdicts = [(row["tensor"], row["verdict"], row["metrics"]) for row in run().results["comparisons"]]
-    monkeypatch.setattr(inquiry, "edit_causes", fails)
-    monkeypatch.setattr(inquiry, "search", fails)
-    monkeypatch.setattr(inquiry, "behaviours", fails)
+    comparisons = run().results["comparisons"]
+    for explainer in ("edit_causes", "fitted_causes", "formulas_of", "approximated", "search", "behaviours"):
+        monkeypatch.setattr(inquiry, explainer, fails)
     done = run()
     assert done.code == 1
     assert ("wrong", FAILED) in diagnosed(done)
-    assert [(row["tensor"], row["verdict"], row["metrics"]) for row in done.results["comparisons"]] == verdicts
+    assert done.results["comparisons"] == comparisons
     log = (done.run_dir / "log.txt").read_text()
     assert "parity failed in wrong float64 mine, trying edits of the reference\nTraceback" in log
     assert "trying edits of the reference" in call("explain", done.run_dir, "wrong", "-v").stdout
@@ -89,7 +88,7 @@ def test_a_case_that_cannot_be_judged_costs_that_case(run: Callable[..., Finishe
     done = run("-k", "right")
     assert done.code == 3
     assert diagnosed(done) == {("right", FAILED)}
-    assert "parity failed here, computing the exact answer: StopIteration: injected" in done.stdout
+    assert "warning: parity itself failed in right, computing the exact answer: StopIteration: injected" in done.stdout
     assert {row["outcome"] for row in done.results["outcomes"]} == {"ok"}
     assert done.select(case="right")
     both = run()
@@ -128,7 +127,8 @@ def test_a_training_goes_on(where: Any, name: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(where, name, fails)
     done = run_in(tmp_path, TRAINING)
     assert done.code == (1 if name == "explained" else 3)
-    assert ("net", FAILED) in diagnosed(done)
+    # The op alone still shows the cause.
+    assert ("net", "scaled" if name == "explained" else FAILED) in diagnosed(done)
     assert done.select(case="after", verdict="equal")
     assert "StopIteration: injected" in (done.run_dir / "log.txt").read_text()
     assert "parity failed" in call("explain", done.run_dir, "net", "-v").stdout
@@ -155,3 +155,55 @@ def test_a_hunt_goes_on_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert done.returncode == 3, done.stdout + done.stderr
     assert f"parity: {FAILED} in " in done.stdout
     assert "StopIteration: injected" in (tmp_path / "hunt" / "log.txt").read_text()
+
+
+STRANGE = """
+import numpy as np
+
+FORMS = {
+    "masked": lambda y: np.ma.masked_array(y, mask=y > 1),
+    "text": lambda y: y.astype(str),
+    "dates": lambda y: np.zeros(y.shape, "datetime64[s]"),
+    "complex": lambda y: y.astype(complex),
+    "axes": lambda y: y.reshape(y.shape + (1,) * 40),
+    "more": lambda y: {"y": y, **{f"z{i}": y for i in range(250)}},
+    "list": lambda y: {"y": y, "z": [y] * 250},
+    "reshaped": lambda y: y,
+}
+
+
+def tanh(x):
+    y = np.tanh(x)
+    form = list(FORMS)[x.shape[0] - 2]
+    if form == "reshaped":
+        x.shape = (x.size,)
+    return FORMS[form](y)
+"""
+
+
+def test_a_strange_output_is_one_finding_about_who_returned_it(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(STRANGE)
+    names = ("masked", "text", "dates", "complex", "axes", "more", "list", "reshaped")
+    cases = [
+        f"{{id: {name}, op: tanh, gradients: false, inputs: {{x: {{shape: [{n}, 4]}}}}}}"
+        for n, name in enumerate(names, 2)
+    ]
+    done = run_in(tmp_path, user_config(tmp_path / "mine.py", cases=cases, backends=()), "--dtypes", "float32")
+    assert done.code == 1
+    rows = [(row["case"], row["verdict"], row["culprit"]) for row in done.failing()]
+    assert rows == [(name, "structure", ["mine"]) for name in names]
+    assert FAILED not in {row["id"] for row in done.results["diagnoses"]}
+
+
+@pytest.mark.frameworks
+def test_a_lazy_negative_is_a_structure(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n\n\ndef tanh(x):\n    return torch.complex(x, -x.tanh()).conj().imag\n"
+    )
+    cases = ["{id: one, op: tanh, gradients: false, inputs: {x: {shape: [3, 4]}}}"]
+    done = run_in(
+        tmp_path, user_config(tmp_path / "mine.py", cases=cases, backends=(), adapter="torch"), "--dtypes", "float32"
+    )
+    assert [(row["verdict"], row["message"]) for row in done.failing()] == [
+        ("structure", "mine has dtype float32 (with the negative bit), oracle float32")
+    ]
