@@ -59,7 +59,7 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
 
 
 def unusual(value: Any) -> str:
-    """What makes the numbers in a tensor's memory others than its values: a mask, or torch's lazy negative or conjugate;
+    """What makes the numbers in memory others than a tensor's values: a mask, or torch's lazy negative or conjugate;
     "" for nothing."""
     if isinstance(value, np.ma.MaskedArray):
         return "a masked array"

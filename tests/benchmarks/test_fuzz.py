@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from benchmarks.fuzz import drawn, reduced
-from parity.judge.diagnose import inquiry
+from parity.judge import case as judging
+from parity.judge.diagnose import edits, inquiry
 from tests.judge.test_failures import fails
 
 pytestmark = pytest.mark.slow
 
 COUNT, BATCH = 200, 25
+
+
+@pytest.fixture(autouse=True)
+def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same explainers with a twentieth of their work; the benchmark has all of it."""
+    budget = partial(edits.WorkBudget, left=40_000, most=10_000)
+    for module in (judging, inquiry, edits):
+        monkeypatch.setattr(module, "WorkBudget", budget)
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, BATCH))
