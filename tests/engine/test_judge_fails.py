@@ -207,3 +207,46 @@ def test_a_lazy_negative_is_a_structure(tmp_path: Path):
     assert [(row["verdict"], row["message"]) for row in done.failing()] == [
         ("structure", "mine has dtype float32 (with the negative bit), oracle float32")
     ]
+
+
+ROUNDED = """
+import torch
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        return torch.nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        gw = g.reshape(-1, g.shape[-1]).t() @ x.reshape(-1, x.shape[-1])
+        return g @ weight, gw.bfloat16().to(gw.dtype), g.reshape(-1, g.shape[-1]).sum(0)
+
+
+def linear(x, weight, bias=None):
+    return Rounded.apply(x, weight, bias)
+"""
+LARGE_MODEL = """
+version: 1
+backends: [torch, {name: rounded, adapter: torch, ops: ./layers.py}]
+dtypes: [float32]
+cases:
+  - id: net
+    kind: train
+    model: [{linear: {out_features: 256}}, {activation: relu}, {linear: {out_features: 256}}, {linear: {out_features: 10}}]
+    data: {name: classification, features: [64], classes: 10, rows: 128}
+    optimizer: {name: sgd, lr: 0.05}
+    batch_size: 64
+    steps: 3
+"""
+
+
+@pytest.mark.frameworks
+def test_weight_gradients_of_a_large_model_in_bfloat16_are_named(tmp_path: Path):
+    (tmp_path / "layers.py").write_text(ROUNDED)
+    done = run_in(tmp_path, LARGE_MODEL)
+    assert diagnosed(done) == {("net", "reduced-precision")}
+    assert "parity failed" not in (done.run_dir / "log.txt").read_text()
