@@ -11,6 +11,7 @@ from parity.config.plan import CasePlan, Plan
 from parity.judge.audit import CaseAudit
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.failures import Failures, unknown, with_failures
 from parity.outcome import CellOutcome
 
 CLIENTS: Mapping[str, str] = {
@@ -45,6 +46,30 @@ class Client:
     run: Callable[..., Iterator[JudgedCase]]
     replaceable: Callable[[CasePlan], Sequence[str]]
     audit: Callable[[CasePlan, Plan], CaseAudit]
+
+
+def or_failed(
+    results: Iterator[JudgedCase],
+    plan: Plan,
+    case: CasePlan,
+    left: Sequence[str],
+    passing: tuple[type[Exception], ...] = (),
+) -> Iterator[JudgedCase]:
+    """The results of a case; where parity itself fails, other than by errors that are `passing`, the dtypes that are
+    `left` then are not compared."""
+    failures = Failures()
+    with failures.contained("running the case", passing=passing):
+        yield from results
+    for dtype in left if failures else ():
+        yield failed(plan.of(case), case, dtype, failures)
+
+
+def failed(plan: Plan, case: CasePlan, dtype: str, failures: Failures) -> JudgedCase:
+    """A case at which parity itself has failed: without outcomes, so that a resumed run runs it again."""
+    names = [spec.name for spec in plan.backends if case.runs_on(spec.name)]
+    comparisons = list(unknown(case, dtype, names, failures[-1]))
+    rows = [row for name in names for row in with_failures((case.id, dtype, name), (), failures, ("output",))]
+    return JudgedCase(case, dtype, (), comparisons, rows, (), 0.0)
 
 
 def client_of(kind: str) -> Client:

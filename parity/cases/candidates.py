@@ -255,6 +255,8 @@ def in_every_turn(edits: Iterable[Edit], position: int, table: ProgramValues) ->
         if shift < 0:
             first = carried(table, position, table.program.steps[edit.value[1]].index)
             pairs += [(p, first) for p in same[position] if first and turns[p] + shift == -1]
+        if not pairs:
+            continue
         positions, keys = zip(*sorted(pairs), strict=True)
         yield replace(edit, positions=positions, value=("each", keys))
 
@@ -266,8 +268,10 @@ def carried(table: ProgramValues, position: int, index: int) -> Key | None:
     for reader in (p for p in same if turns[p] == turns[position] and index in steps[p].refs):
         first = next((p for p in same[reader] if turns[p] == 0), None)
         if first is not None:
-            at = next(i for i, o in enumerate(steps[reader].operands) if isinstance(o, Ref) and o.index == index)
-            return table.keys.get(steps[first].operands[at].index)
+            # A part of an index or of a sequence has no counterpart of its own.
+            pairs = zip(steps[reader].operands, steps[first].operands, strict=False)
+            start = next((b for a, b in pairs if a == Ref(index) and isinstance(b, Ref)), None)
+            return None if start is None else table.keys.get(start.index)
     return None
 
 
@@ -709,6 +713,8 @@ def groupings(operand: int, shape: Shape, *, reordered: bool) -> Iterator[Change
 def other_axes(step: Step, shape: Shape) -> Iterator[ChangeOf]:
     """The sums over as many other axes, or one axis less or more; also as means, if the division comes later."""
     axis, n_axes = step.keywords.get("axis"), len(shape)
+    if not n_axes:
+        return
     many = isinstance(axis, tuple)
     axes = tuple(range(n_axes)) if axis is None else tuple(a % n_axes for a in np.atleast_1d(axis).tolist())
     sets = [(a,) for a in range(n_axes)] + [tuple(b for b in axes if b != a) for a in axes if len(axes) > 1]
@@ -725,7 +731,7 @@ def other_axes(step: Step, shape: Shape) -> Iterator[ChangeOf]:
 def paddings(step: Step, shape: Shape, table: ProgramValues) -> Iterator[ChangeOf]:
     """The reductions along one axis that is filled up with numbers that are not neutral."""
     axes, index = np.atleast_1d(step.keywords["axis"]).tolist(), step.operands[0].index
-    if step.name not in REDUCING or len(axes) != 1 or axes[0] is None:
+    if step.name not in REDUCING or len(axes) != 1 or axes[0] is None or not shape:
         return
     axis, length = axes[0] % len(shape), shape[axes[0]]
     sources = [i for i in (index, *table.near(index, DEPTH)) if table.shapes.get(i) == shape and i in table.keys]

@@ -38,7 +38,7 @@ WRITTEN: Mapping[str, tuple[str, int, int]] = {
     "negative inverse": ("-1 / {}", 2, 3),
 }
 """How functions of one value are written, with the precedence of the text and the least precedence of their operand."""
-UNSEEN = frozenset(("in_dtype_of", "broadcast_to", "first_of", "stopped"))
+UNSEEN = frozenset(("in_dtype_of", "as_integers", "broadcast_to", "first_of", "stopped"))
 """Steps that change neither numbers nor their order; formulas show their operand instead."""
 INVENTED = re.compile(r"\bt\d+\b")
 """The name of a value that has none in the source."""

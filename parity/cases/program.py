@@ -20,12 +20,13 @@ from functools import cached_property, wraps
 from types import FrameType
 from typing import Any
 
-import autograd.numpy  # noqa: F401 - registers NumPy's functions with autograd
+import autograd.numpy
 import numpy as np
 from autograd.core import VJPNode, VSpace, backward_pass
 from autograd.extend import defvjp
 from autograd.extend import primitive as autograd_primitive
 from autograd.numpy.numpy_boxes import ArrayBox
+from autograd.numpy.numpy_vjps import unbroadcast_f
 from autograd.tracer import getval, isbox, new_box, notrace_primitives, trace_stack
 from numpy.typing import DTypeLike, NDArray
 
@@ -569,7 +570,7 @@ def trace(
     traced_params = TracedParams(params, tape, options)
 
     def forward(given: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(flatten(reference(regroup(given), traced_params)))
+        return {name: counted(tape, item) for name, item in flatten(reference(regroup(given), traced_params)).items()}
 
     names = [name for name in differentiable if name in stand_ins]
     with np.errstate(all="ignore"), named(tape) if labelled else nullcontext():
@@ -581,6 +582,22 @@ def trace(
     ends = {name: item.index for name, item in outputs.items()}
     program = Program(inputs, options, steps, ends, tape.branches).needed()
     return program, {name: np.asarray(item.value) for name, item in outputs.items()}
+
+
+def as_integers(values: Any) -> Array:
+    """Booleans, and integers of any size, as int64, which all backends' integers are."""
+    return np.asarray(values).astype(np.int64)
+
+
+def counted(tape: Tape, item: Any) -> Any:
+    """An output of a reference; booleans and small integers as int64, and a constant as a step. Raises TraceError for
+    complex numbers."""
+    dtype = np.asarray(concrete(item)).dtype if not isbox(item) else getval(item).dtype
+    if dtype.kind not in "biuf":
+        raise TraceError(f"a reference must return real numbers or booleans, not {dtype}")
+    if dtype.kind != "f" and dtype != np.int64:
+        return tape.record(as_integers, (item if isinstance(item, Traced) else np.asarray(item),), {})
+    return item if isinstance(getval(item), Traced) else tape.record(np.asarray, (np.asarray(item),), {})
 
 
 def differentiated(
@@ -605,6 +622,9 @@ def differentiated(
         last.parents = [node for node, _ in ends]
         last.vjp = lambda _: [gradient for _, gradient in ends]
         backward_pass(None, last)
+    for name, gradient in collected.items():
+        if np.shape(gradient) != stand_ins[name].shape:
+            raise TraceError(f"a function has no gradient for {name} of shape {list(stand_ins[name].shape)}")
     gradients = {f"grad.{name}": collected.get(name) for name in names}
     zeros = {f"grad.{n}": tape.record(np.zeros_like, (stand_ins[n],), {}) for n in names if n not in collected}
     return {**{name: getval(item) for name, item in outputs.items()}, **gradients, **zeros}
@@ -722,6 +742,23 @@ def primitive(function: Callable[..., Any]) -> Callable[..., Any]:
     return recorded  # type: ignore[no-any-return]
 
 
+def chosen_gradient(operand: Any, choice: Any, *, if_true: bool) -> Callable[[Any], Any]:
+    """The gradient of an operand of np.where, in the operand's shape, unlike that of autograd 1.9."""
+
+    def gradient(arriving: Any) -> Any:
+        zeros = autograd.numpy.zeros(arriving.shape)
+        return autograd.numpy.where(choice, *((arriving, zeros) if if_true else (zeros, arriving)))
+
+    return unbroadcast_f(operand, gradient)  # type: ignore[no-any-return]
+
+
+# Since autograd 1.8, its `where` is a function around the primitive.
+defvjp(
+    getattr(autograd.numpy, "_original_where", autograd.numpy.where),
+    None,
+    lambda _, choice, one, other: chosen_gradient(one, choice, if_true=True),  # noqa: ARG005 - autograd's signature
+    lambda _, choice, one, other: chosen_gradient(other, choice, if_true=False),  # noqa: ARG005 - autograd's signature
+)
 put_back = primitive(put_back)
 part_of = autograd_primitive(getitem)
 LIFTED[getitem] = part_of

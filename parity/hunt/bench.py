@@ -29,6 +29,7 @@ from parity.hunt import HuntError
 from parity.judge.bound.envelope import ERROR_BOUND, FIRST_RUNS, Array, Envelope, EnvelopeRuns, error_ratio, size
 from parity.judge.case import CaseJudge, Cell
 from parity.judge.compare.cell import consult_oracle
+from parity.judge.failures import Failures
 from parity.outcome import Arrays, CellOutcome, Outcome
 
 NEIGHBOURS, NEAR = 2, 1 / 64
@@ -56,7 +57,8 @@ class TrialResult:
     """What a trial showed: the error ratio of every wrong tensor, and the largest one of each backend.
 
     `nonfinite`: those that are infinite or NaN where the exact value is finite, or the reverse, or have no value or
-    another shape. `outcomes` have arrays of their own. Nothing is wrong where the reference cannot take the inputs.
+    another shape. `outcomes` have arrays of their own. Nothing is wrong where the reference cannot take the inputs, or
+    where parity itself fails: then there are `failures`.
     """
 
     trial: TrialCase
@@ -64,6 +66,7 @@ class TrialResult:
     faults: Mapping[Fault, float] = field(default_factory=dict)
     nonfinite: frozenset[Fault] = frozenset()
     nearest: Mapping[str, float] = field(default_factory=dict)
+    failures: Failures = field(default_factory=Failures)
 
     @property
     def failed(self) -> tuple[CellOutcome, ...]:
@@ -94,7 +97,8 @@ class Bench:
         self.most_trials = float("inf")
         self._local = local
         self._numbers = count()
-        self._pool = RunnerPool(plan, sum(len(case.dtypes) for case in ops), options, RunLog(log))
+        self.log = RunLog(log)
+        self._pool = RunnerPool(plan, sum(len(case.dtypes) for case in ops), options, self.log)
         self._asking = self._pool.asking()
 
     def __enter__(self) -> Bench:
@@ -175,15 +179,25 @@ def judged(
     trial: TrialCase, outcomes: Sequence[CellOutcome], ratios_of: Callable[[Cell, str], Mapping[str, float]]
 ) -> TrialResult:
     """What the outcomes of a trial show."""
-    own = tuple(outcome.copied() for outcome in outcomes)
+    own, failures = tuple(outcome.copied() for outcome in outcomes), Failures()
     try:
-        cell = judge_of(trial, own).cells[trial.dtype]
-        ratios = {(name, tensor): ratio for name in cell.wrong for tensor, ratio in ratios_of(cell, name).items()}
-        nearest = {name: max((r for (n, _), r in ratios.items() if n == name), default=0.0) for name in cell.wrong}
-        faults = {fault: ratio for fault, ratio in ratios.items() if ratio >= ERROR_BOUND}
-        return TrialResult(trial, own, faults, frozenset(f for f in faults if not is_finite(cell, *f)), nearest)
+        with failures.contained("judging a trial", passing=REFUSED):
+            return measured(trial, own, ratios_of)
     except REFUSED:
         return TrialResult(trial, own)
+    return TrialResult(trial, own, failures=failures)
+
+
+def measured(
+    trial: TrialCase, outcomes: tuple[CellOutcome, ...], ratios_of: Callable[[Cell, str], Mapping[str, float]]
+) -> TrialResult:
+    """The same; raises what the judge raises."""
+    cell = judge_of(trial, outcomes).cells[trial.dtype]
+    ratios = {(name, tensor): ratio for name in cell.wrong for tensor, ratio in ratios_of(cell, name).items()}
+    nearest = {name: max((r for (n, _), r in ratios.items() if n == name), default=0.0) for name in cell.wrong}
+    faults = {fault: ratio for fault, ratio in ratios.items() if ratio >= ERROR_BOUND}
+    nonfinite = frozenset(fault for fault in faults if not is_finite(cell, *fault))
+    return TrialResult(trial, outcomes, faults, nonfinite, nearest)
 
 
 def is_finite(cell: Cell, backend: str, tensor: str) -> bool:

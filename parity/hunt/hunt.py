@@ -134,7 +134,7 @@ def hunt_and_show(request: HuntRequest, folder: Path, state: Mapping[str, Any] |
     if any(known_entry(f, subject) is None for f in search.findings if subject.judges(f.backend)):
         return MISMATCH
     crashed = any(subject.judges(finding.backend) for finding in search.crashed)
-    return INCOMPLETE if crashed or not any(map(subject.judges, search.best)) else PASSED
+    return INCOMPLETE if crashed or search.judge_failed or not any(map(subject.judges, search.best)) else PASSED
 
 
 def searched(search: Search, request: HuntRequest, subject: Subject, folder: Path, deadline: float) -> bool:

@@ -29,13 +29,13 @@ from parity.hunt.bench import REFUSED, Bench, Fault, TimeUp, TrialCase, TrialRes
 from parity.hunt.descriptors import CLASSES, USUAL, Base, Descriptor, Form, descriptors, trial_of
 from parity.hunt.reduce import in_all_dtypes, reduce_case
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.judge.case import CaseJudge
-from parity.judge.compare.cell import consult_oracle
+from parity.judge.contained import ContainedJudge
 from parity.judge.diagnose.behaviour import UNREPEATABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.evaluator import Evaluator
 from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import recalled
+from parity.judge.failures import FAILED, Failures
 from parity.outcome import Outcome
 
 BATCH = 12
@@ -58,8 +58,10 @@ JUDGE, AGAIN_S = str(Path(judge.__file__).parent), 0.01
 """The code in which a diagnosis can be interrupted, and how often that is checked."""
 CURIOSITY = 0.5
 """The weight of UCB1's bonus for rarely tried arms."""
-UNNAMED = frozenset(("unexplained", "localized", "not-identifiable", "nondeterministic"))
+UNNAMED = frozenset(("unexplained", FAILED, "localized", "not-identifiable", "nondeterministic"))
 """Diagnoses without a formula: another tensor may have another cause."""
+PARITY = "parity"
+"""In the list of those that gave no result."""
 NO_CAUSES = frozenset(("rounding", "choice", "degenerate-gradient"))
 
 
@@ -271,6 +273,7 @@ class Search:
         for backend, ratio in seen.nearest.items():
             worst = max([ratio, *(r for (name, _), r in seen.faults.items() if name == backend)])
             self.best[backend] = max(self.best.get(backend, 0.0), worst)
+        self._note_failures(seen.failures)
         for outcome in seen.failed:
             key = outcome.backend, outcome.outcome.value
             n, message = self.failed.get(key, (0, outcome.message))
@@ -279,6 +282,14 @@ class Search:
                 self.crashed.append(
                     HuntFinding(seen.trial, seen.trial, outcome.backend, outcome.outcome.value, math.inf)
                 )
+
+    def _note_failures(self, failures: Failures) -> None:
+        """Note where parity itself has failed; the log has the traceback of the first time."""
+        for failure in failures:
+            n, message = self.failed.get((PARITY, FAILED), (0, failure.message))
+            self.failed[PARITY, FAILED] = n + 1, message
+            if not n:
+                self.bench.log.line(f"parity failed, {failure.doing}\n{failure.traceback}")
 
     def new_fault(self, seen: TrialResult) -> Fault | None:
         """A fault that is worth following: outputs before gradients, the largest first."""
@@ -294,11 +305,14 @@ class Search:
     def _explained(self, seen: TrialResult, backend: str) -> bool:
         """Whether causes of earlier findings explain everything in which a backend is wrong."""
         trial, outcomes = seen.trial, [o for o in seen.outcomes if o.backend == backend]
-        with np.errstate(all="ignore"):
+        failures = Failures()
+        with np.errstate(all="ignore"), failures.contained("trying known causes"):
             cell = judge_of(trial, outcomes).cells[trial.dtype]
             evaluator = Evaluator(trial.case, trial.dtype, trial.inputs, cell.oracle, cell.envelopes)
             recipes = self._memory.recall(evaluator, backend)
             return recalled(evaluator, cell.observed(backend), recipes, plain=cell.fails(backend)) is not None
+        self._note_failures(failures)
+        return False
 
     def _polish(self, seen: Sequence[tuple[Descriptor, TrialResult]]) -> list[tuple[Descriptor, TrialResult]]:
         """CMA-ES on the numbers of the descriptor that came nearest, if it is promising."""
@@ -384,11 +398,15 @@ class Search:
 
     def _judged(self, trial: TrialCase, seen: Sequence[TrialResult]) -> Sequence[Diagnosis]:
         """The diagnoses of a trial that was computed in all dtypes."""
-        oracle = consult_oracle(trial.case, trial.inputs)
-        case = CaseJudge(trial.case, trial.inputs, oracle, ORACLE, self._memory, self.bench.ask())
+        case = ContainedJudge(trial.case, trial.inputs, ORACLE, self._memory, self.bench.ask())
         for each in seen:
             case.take(each.trial.dtype, each.outcomes)
         return case.judged().diagnoses
+
+    @property
+    def judge_failed(self) -> bool:
+        """Whether parity itself failed at a trial."""
+        return (PARITY, FAILED) in self.failed
 
 
 @contextlib.contextmanager

@@ -513,6 +513,8 @@ class CaseJudge:
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
         wrong = {name for name, value in cell.wrong[backend].items() if value >= ERROR_BOUND}
         if wrong <= set(exact) and any(name == backend and not r.best.explains for (_, name), r in results.items()):
+            for failure in (f for of in results if of[1] == backend for f in self.failures_of(*of)):
+                failures.note(failure)
             return search(evaluator, observed, exact=exact, depth=1)
         measurement = Measurement(evaluator, observed)
         others = [q for (_, name), q in self._measurements.items() if name == backend] if exact else []

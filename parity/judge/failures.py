@@ -6,7 +6,7 @@ An interrupt, and the end of a hunt's time, are no errors: they pass.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import parity
+from parity.config.plan import ORACLE, CasePlan
 from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -65,14 +66,19 @@ class Failures(list[Failure]):
     """The failures so far of one part of a judgement."""
 
     @contextmanager
-    def contained(self, doing: str) -> Iterator[None]:
-        """Within it, an error is noted instead of raised."""
+    def contained(self, doing: str, *, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Within it, an error is noted instead of raised, except those that are `passing`."""
         try:
             yield
         except Exception as error:
-            if not _CONTAINS.get():
+            if isinstance(error, passing) or not _CONTAINS.get():
                 raise
             self.note(Failure.of(doing, error))
+
+    @property
+    def evidence(self) -> dict[str, list[dict[str, str]]]:
+        """The failures as a diagnosis's evidence; nothing if there are none."""
+        return {FAILURES: [failure.evidence for failure in self]} if self else {}
 
     def note(self, failure: Failure) -> None:
         """Add a failure that is not known yet; it is the last one then."""
@@ -116,7 +122,7 @@ def explainer(doing: str, otherwise: Callable[[], Any] = tuple) -> Callable[[Met
 
 
 def with_failures(
-    cell: tuple[str, str, str], rows: Sequence[Diagnosis], failures: Sequence[Failure], tensors: Sequence[str] = ()
+    cell: tuple[str, str, str], rows: Sequence[Diagnosis], failures: Failures, tensors: Sequence[str] = ()
 ) -> list[Diagnosis]:
     """The diagnoses of a backend in a cell, which say what has failed.
 
@@ -125,8 +131,7 @@ def with_failures(
     """
     if not failures:
         return list(rows)
-    evidence = {FAILURES: [failure.evidence for failure in failures]}
-    title = CATALOGUE[FAILED].title
+    evidence, title = failures.evidence, CATALOGUE[FAILED].title
     if not any(row.explained for row in rows) and not any(row.id == UNEXPLAINED for row in rows):
         return [*rows, Diagnosis(*cell, FAILED, title, tuple(tensors), False, evidence=evidence)]
     named = [replace(row, id=FAILED, title=title) if row.id == UNEXPLAINED else row for row in rows]
@@ -138,6 +143,13 @@ def unjudged(comparison: Comparison, failure: Failure) -> Comparison:
     if comparison.verdict in DECIDED:
         return comparison
     return replace(comparison, verdict=Verdict.NOT_COMPARED, message=failure.message)
+
+
+def unknown(case: CasePlan, dtype: str, backends: Iterable[str], failure: Failure) -> Iterator[Comparison]:
+    """A comparison without a verdict for each backend, where nothing could be compared."""
+    for name in backends:
+        of = (case.id, dtype, "output", name, ORACLE)
+        yield Comparison(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=failure.message)
 
 
 def logged(diagnoses: Sequence[Diagnosis]) -> Iterator[str]:

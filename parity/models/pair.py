@@ -19,6 +19,7 @@ from parity.judge.case import CaseJudge, Cell, Judged
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.failures import FAILED, FAILURES, Failures
 from parity.models import backward, call_divergence, converted, layer_ops, orders, repro, steps, weights
 from parity.models.call_traces import LONGEST
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
@@ -41,6 +42,8 @@ MOST_MEASURED = 12
 ELSEWHERE = 0.1
 """A tensor that differs by more, relative to its namesake, is another tensor if the outputs are right."""
 CLASS = "its class"
+NAMELESS = ("unexplained", FAILED)
+"""Diagnoses without a cause."""
 EDITED = "reference-edit"
 """A cause without a name."""
 MAIN = 0.1
@@ -83,10 +86,11 @@ class PortPair(ComparedPorts):
             finding.metrics = {at: self._measured(array, at) for at, array in values.items()}
         self.n_layers = len({at.layer for name in run if (at := Boundary.of(name)) is not None})
         for finding in self.findings:
-            try:
+            failures = Failures()
+            with failures.contained(f"explaining {finding.location}", passing=(ModelError,)):
                 self._diagnose(finding)
-            except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-                finding.evidence["failed"] = f"{type(error).__name__}: {error}"
+            if failures:
+                finding.evidence |= failures.evidence
                 self._undiagnosed(finding)
             self._count_calls(finding, run)
         state = self.states[self.other.name]
@@ -362,8 +366,10 @@ class PortPair(ComparedPorts):
         """Whether the judge has found the other port's cause, which becomes that of the finding."""
         mine = [d for d in judged.diagnoses if d.id != "rounding" and d.backend == self.other.name]
         # A wrong output may cause a wrong gradient, but not the reverse.
-        causes = sorted(mine, key=lambda d: (d.id == "unexplained", of_gradients(d), not d.explained))
-        if not causes or causes[0].id == "unexplained":
+        causes = sorted(mine, key=lambda d: (d.id in NAMELESS, of_gradients(d), not d.explained))
+        if not causes or causes[0].id in NAMELESS:
+            failed = [d.evidence[FAILURES] for d in causes if FAILURES in d.evidence]
+            finding.evidence |= {FAILURES: failed[0]} if failed else {}
             return False
         finding.id, finding.title, finding.explained = causes[0].id, causes[0].title, causes[0].explained
         finding.evidence |= dict(causes[0].evidence)
@@ -531,10 +537,10 @@ class PortPair(ComparedPorts):
         looks = "" if theirs is None else likeness(theirs, self.free.plain.load(self.keys[str(at)]), names)
         finding.title += f": {looks}" if looks else self._values(finding, at)
         finding.explained = bool(looks)
-        if "failed" in finding.evidence:
-            finding.title += (
-                f" (parity failed while searching for the cause; please report: {finding.evidence['failed']})"
-            )
+        if FAILURES in finding.evidence:
+            finding.id = FAILED if finding.kind == LAYER else finding.id
+            error = finding.evidence[FAILURES][0]["error"]
+            finding.title += f" (parity failed while searching for the cause; please report: {error})"
         elif finding.kind == CODE and "untraced" in finding.evidence and not looks:
             finding.title += f" (its code cannot be searched: {finding.evidence['untraced']})"
         if finding.options:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from parity.clients import Client, JudgedCase
+from parity.clients import Client, JudgedCase, or_failed
 from parity.config.plan import CasePlan, Plan
 from parity.engine import Announced, EngineOptions, Event, Judging
 from parity.engine.inputs import folder_name
@@ -19,6 +19,7 @@ from parity.engine.starting import replaceable
 from parity.engine.workers import Workers
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.failures import Failures, unjudged, unknown, with_failures
 from parity.models import converted, orders
 from parity.models.audit import audited
 from parity.models.converted import Fold
@@ -67,7 +68,8 @@ def judged_cases(
                 if (case.id, dtype) not in done:
                     folder = run_dir / "tensors" / folder_name(index, case) / dtype
                     judged = made(plan.of(case), case, dtype, workers, folder, notify).judged()
-                    yield from (with_missing(one, plan.of(case).baseline) for one in judged)
+                    whole = (with_missing(one, plan.of(case).baseline) for one in judged)
+                    yield from or_failed(whole, plan, case, [dtype])
     finally:
         workers.close()
         log.close()
@@ -119,14 +121,12 @@ class ModelRun:
                 self._notify(Judging(self.case.id))
                 began = time.monotonic()
                 try:
-                    pair.judged()
+                    rows, causes = self._judge(pair)
                 except ModelError as error:
                     self._fail(pair.other, error)
                     continue
-                self._add_orders(pair)
-                rows = list(pair.comparisons())
                 comparisons += rows
-                diagnoses += pair.diagnoses(rows)
+                diagnoses += causes
                 self.judge_seconds += time.monotonic() - began
         except KeyboardInterrupt as error:
             interrupted = error
@@ -138,6 +138,20 @@ class ModelRun:
         yield JudgedCase(self.case, self.dtype, outcomes, comparisons, diagnoses, (), self.judge_seconds)
         if interrupted is not None:
             raise interrupted
+
+    def _judge(self, pair: PortPair) -> tuple[list[Comparison], list[Diagnosis]]:
+        """The comparisons and causes of a pair; where parity fails, without causes, or at last without verdicts."""
+        failures, cell = Failures(), (self.case.id, self.dtype, pair.other.name)
+        with failures.contained(f"judging {pair.other.name}", passing=(ModelError,)):
+            pair.judged()
+            self._add_orders(pair)
+            rows = list(pair.comparisons())
+            return rows, list(pair.diagnoses(rows))
+        rows = list(unknown(self.case, self.dtype, [pair.other.name], failures[-1]))
+        pair.findings = []
+        with failures.contained(f"comparing the outputs of {pair.other.name}", passing=(ModelError,)):
+            rows = [unjudged(row, failures[-1]) if row.verdict.passes else row for row in pair.comparisons()]
+        return rows, with_failures(cell, (), failures, tuple(row.tensor for row in rows))
 
     def _add_orders(self, pair: PortPair) -> None:
         """Add to the mapping file which tensors between layers have their axes in another order."""

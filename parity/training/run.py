@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import structs
 
 from parity.adapters.base import parts_of
-from parity.clients import Client, JudgedCase
+from parity.clients import Client, JudgedCase, or_failed
 from parity.config.plan import ORACLE, CasePlan, Plan
 from parity.engine import Announced, EngineOptions, Event, Judging, TrainingAdvanced
 from parity.engine.extra_cells import CaseQuestions
@@ -25,13 +25,14 @@ from parity.engine.logs import RunLog
 from parity.engine.starting import replaceable
 from parity.engine.workers import Workers
 from parity.judge.audit import CaseAudit
+from parity.judge.failures import Failures, unjudged, unknown, with_failures
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results.rows import TrainingRow
 from parity.reporting.results.stored_tensors import backend_folders
 from parity.training.config.models import CLIPS, LOSSES, OPTIMIZERS
 from parity.training.cost import LONGDOUBLE, cost
 from parity.training.judge.audit import audit_training
-from parity.training.judge.judge import FirstRatios, TrainingJudge
+from parity.training.judge.judge import FirstRatios, JudgedTraining, TrainingJudge
 from parity.training.layers import LAYER_OPS
 from parity.training.lockstep.extra_ops import ParticipantAsking
 from parity.training.lockstep.session import (
@@ -98,12 +99,12 @@ def trainings(
     try:
         for index, case, left in asked:
             try:
-                yield from run_in(run_dir, index, case, left)
+                yield from or_failed(run_in(run_dir, index, case, left), plan, case, left, passing=(OSError,))
             except OSError as error:
                 lost = error
                 shutil.rmtree(training_folder(run_dir, index, case) / left[0], ignore_errors=True)
                 pass_on(Announced(f"{case.id}: begins again, without a checkpoint: {error.strerror or error}"))
-                yield from run_in(workers.scratch.folder, index, case, left)
+                yield from or_failed(run_in(workers.scratch.folder, index, case, left), plan, case, left)
         if lost is not None:
             raise lost
     finally:
@@ -160,7 +161,7 @@ class LockstepRun:
         asking = ParticipantAsking(workers.scratch.folder, (), participants=self.session.participants)
         ask = partial(CaseQuestions, asking)
         self.judge = TrainingJudge(case, dtype, drawn.setting, plan.backends, plan.baseline, self.ensemble, ask)
-        self.judge_seconds = 0.0
+        self.judge_seconds, self._failures = 0.0, Failures()
         self._pass_on = pass_on
         self._rows = rows
         self._last = self._observed = 0
@@ -187,7 +188,7 @@ class LockstepRun:
             self._last = last
             self._observe_curves()
             for name, record in self.session.records(self._wanted):
-                with self._judging():
+                with self._judging(), self._failures.contained(f"measuring a step of {name}"):
                     self.judge.take(name, record)
             self._wanted = {}
             self._announce_lost()
@@ -197,7 +198,8 @@ class LockstepRun:
 
     def _observe_curves(self) -> None:
         curves = self.session.advance(self._last)
-        with self._judging():
+        self._wanted = {}
+        with self._judging(), self._failures.contained("measuring the curves"):
             self._wanted = self.judge.observe(curves)
         self._observed = self._last
 
@@ -236,7 +238,7 @@ class LockstepRun:
         and unfinished participants have no outcome."""
         outcomes = self._outcomes()
         with self._judging():
-            judged = self.judge.judged(outcomes, self._other_dtypes(), diagnose=not interrupted)
+            judged = self._judged(outcomes, diagnose=not interrupted)
         norms = self._keep_norms()
         rows = [structs.replace(row, norms=norms.get(row.backend)) for row in judged.rows]
         for row in rows:
@@ -245,6 +247,27 @@ class LockstepRun:
         shown = [outcomes[spec.name] for spec in self.plan.backends]
         shown = [outcome for outcome in shown if not interrupted or outcome.outcome is not Outcome.OK]
         return JudgedCase(self.case, self.dtype, shown, judged.comparisons, judged.diagnoses, rows, self.judge_seconds)
+
+    def _judged(self, outcomes: Mapping[str, CellOutcome], *, diagnose: bool) -> JudgedTraining:
+        """Verdicts and causes. Where parity fails, they lack causes, or at last verdicts, and what passes is not
+        compared."""
+        judged = None
+        for searched in dict.fromkeys((diagnose, False)):
+            if judged is None:
+                with self._failures.contained("judging the training" if searched else "judging it without causes"):
+                    judged = self.judge.judged(outcomes, self._other_dtypes(), diagnose=searched)
+        names = [spec.name for spec in self.plan.backends]
+        if judged is None:
+            judged = JudgedTraining(tuple(unknown(self.case, self.dtype, names, self._failures[-1])), (), ())
+        if not self._failures:
+            return judged
+        rows = [unjudged(c, self._failures[-1]) if c.verdict.passes else c for c in judged.comparisons]
+        diagnoses = []
+        for name in names:
+            mine = [d for d in judged.diagnoses if d.backend == name]
+            tensors = tuple(c.tensor for c in rows if c.actual == name)
+            diagnoses += with_failures((self.case.id, self.dtype, name), mine, self._failures, tensors)
+        return replace(judged, comparisons=tuple(rows), diagnoses=tuple(diagnoses))
 
     def _other_dtypes(self) -> Mapping[str, FirstRatios]:
         """The ratios of first divergences in the case's dtypes that were judged before."""

@@ -39,6 +39,8 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
         return in_dtype(np.asarray(value, dtype=np.float64), dtype)
     # str(dtype) is torch.float32 in PyTorch, but <dtype: 'float32'> in TensorFlow, whose dtypes have a name.
     described = getattr(value.dtype, "name", str(value.dtype)).rpartition(".")[2].lower(), [int(n) for n in value.shape]
+    if state := unusual(value):
+        return f"{described[0]} ({state})", described[1]
     if math.prod(described[1]) > max_elements:
         return described
     try:
@@ -54,6 +56,15 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
         return described
     is_bits = dtype == "bfloat16" and described[0] in ("bfloat16", "uint16")
     return array.view(np.uint16) if is_bits else widened(array)
+
+
+def unusual(value: Any) -> str:
+    """What makes the numbers in memory others than a tensor's values: a mask, or torch's lazy negative or conjugate;
+    "" for nothing."""
+    if isinstance(value, np.ma.MaskedArray):
+        return "a masked array"
+    bits = {"is_neg": "with the negative bit", "is_conj": "with the conjugate bit"}
+    return next((text for name, text in bits.items() if getattr(value, name, bool)() is True), "")
 
 
 def is_numpys(dtype: str) -> bool:
@@ -72,5 +83,5 @@ def undense(value: Any, why: Any) -> TypeError:
 
 
 def widened(array: Any) -> Any:
-    """Integers as int64; other arrays as they are."""
-    return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" else array
+    """Integers and booleans as int64; other arrays as they are."""
+    return array.astype(np.int64, copy=False) if array.dtype.kind in "biu" else array

@@ -228,3 +228,35 @@ def test_gradients_of_what_nothing_depends_on_are_zero():
     assert not results["grad.bias"].any()
     np.testing.assert_allclose(results["grad.x"], 2 * TENSORS["x"] * GRAD["grad.y"])
     assert set(one.outputs) == {"y", "grad.x", "grad.bias"}
+
+
+def test_a_chosen_operand_of_fewer_elements_gets_a_gradient_of_its_shape():
+    x, other = np.array([1.5]), np.array([[2.0, 3.0]])
+
+    def reference(given, _params):
+        return {"y": anp.where(other > 2.5, anp.tanh(given["x"]), 2 * given["x"])}
+
+    _, outputs = trace(reference, {"x": x}, differentiable=["x"], gradients={"y": np.array([[1.0, 10.0]])})
+    np.testing.assert_allclose(outputs["grad.x"], [2 + 10 * (1 - np.tanh(1.5) ** 2)])
+
+
+def test_booleans_and_small_integers_of_a_reference_are_int64_and_constants_are_steps():
+    def reference(given, _params):
+        return {"y": given["x"] > 0, "z": np.int8([1, 2]), "c": np.arange(2.0), "n": 1.5}
+
+    program, outputs = trace(reference, {"x": np.array([-1.0, 2.0])})
+    assert {name: (str(values.dtype), values.tolist()) for name, values in outputs.items()} == {
+        "y": ("int64", [0, 1]),
+        "z": ("int64", [1, 2]),
+        "c": ("float64", [0.0, 1.0]),
+        "n": ("float64", 1.5),
+    }
+    again = program.run({"x": np.array([3.0, -2.0])}, np.float32)
+    assert {name: values.tolist() for name, values in again.items()} == {
+        "y": [1, 0], "z": [1, 2], "c": [0.0, 1.0], "n": 1.5,
+    }  # fmt: skip
+
+
+def test_complex_results_are_refused():
+    with pytest.raises(TraceError, match="real numbers or booleans, not complex128"):
+        trace(lambda given, _params: {"y": given["x"] * 1j}, {"x": np.ones(2)})

@@ -21,7 +21,6 @@ from parity.reporting.results.results import as_json, read_results
 from parity.reporting.results.store import (
     COMPARISONS,
     DIAGNOSES,
-    OUTCOMES,
     SCHEMA_VERSION,
     STORE,
     TABLES,

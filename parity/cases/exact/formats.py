@@ -58,7 +58,7 @@ def rounded(values: NDArray[Any], target: Format) -> NDArray[Any]:
 
 def on_grid(values: NDArray[Any], target: Format) -> bool:
     """Whether every finite value is a number of the format."""
-    first = values.flat[:FEW]
+    first = values.reshape(-1)[:FEW]
     if not np.array_equal(rounded(first, target), first, equal_nan=True):
         return False
     finite = values[np.isfinite(values)]

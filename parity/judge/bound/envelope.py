@@ -264,7 +264,7 @@ def dtype_of(exact: Array, dtype: str) -> str:
 
 def work_dtype(dtype: str, oracle: Array) -> Any:
     """The dtype in which errors from this oracle are computed."""
-    return WORK[dtype] if oracle.dtype == np.longdouble else np.float64
+    return WORK.get(dtype, np.longdouble) if oracle.dtype == np.longdouble else np.float64
 
 
 def error_ratio(values: Array, oracle: Array, envelope: Envelope) -> float:

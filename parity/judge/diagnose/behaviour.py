@@ -343,6 +343,8 @@ def independent(
     parts = {}
     for name, whole in together.items():
         row = alone[name]
+        if row.ndim != whole.ndim:
+            continue
         part = tuple(
             slice(start, start + 1) if n == dim.size != m else slice(m)
             for n, m in zip(whole.shape, row.shape, strict=True)
@@ -357,5 +359,8 @@ def unlike(
     together: Mapping[str, Array], alone: Mapping[str, Array], parts: Mapping[str, Part], bound: Bound
 ) -> list[str]:
     """The outputs whose part in the batch differs from the result alone."""
-    limits = {n: np.broadcast_to(np.asarray(bound[n], np.float64), together[n].shape) for n in parts if n in together}
-    return [n for n in limits if n in alone and exceeds(together[n][parts[n]], alone[n], limits[n][parts[n]])]
+    of_rank = {n: together[n] for n, part in parts.items() if n in together and together[n].ndim == len(part)}
+    rows = {n: values[parts[n]] for n, values in of_rank.items()}
+    limits = {n: np.broadcast_to(np.asarray(bound[n], np.float64), v.shape)[parts[n]] for n, v in of_rank.items()}
+    alike = [n for n, row in rows.items() if n in alone and row.shape == alone[n].shape]
+    return [n for n in alike if exceeds(rows[n], alone[n], limits[n])]

@@ -173,7 +173,8 @@ def is_beyond(origin: KernelExplanation) -> bool:
     program = evaluator.program(origin.alteration)
     needed = program.needed([name for name in origin.wrong if name in program.outputs])
     read = {*needed.outputs.values(), *(ref for step in needed.steps for ref in step.refs)}
-    return sum(evaluator.inputs[name].size for name, index in program.inputs.items() if index in read) > MAX_ELEMENTS
+    given = evaluator.tensors(origin.alteration)
+    return sum(given[name].size for name, index in program.inputs.items() if index in read) > MAX_ELEMENTS
 
 
 def forms(origin: KernelExplanation) -> Iterator[Mapping[str, Any]]:

@@ -138,12 +138,17 @@ def changed_diagnoses(
     """Diagnoses of backends that change inputs in place."""
     for backend, outcome in outcomes.items():
         arrays = {name: output.values for name, output in outcome.changed.items() if output.values is not None}
-        elements = {name: int(np.count_nonzero(array != inputs[name])) for name, array in arrays.items()}
+        elements = {name: n_changed(array, inputs[name]) for name, array in arrays.items()}
         tensors = tuple(f"input.{name}" for name in outcome.changed)
         if tensors:
             evidence = {"inputs": list(outcome.changed), "elements_changed": elements}
             title = CATALOGUE[MUTATED].title
             yield Diagnosis(*cell, backend, MUTATED, title, tensors, True, evidence=evidence)
+
+
+def n_changed(after: Any, before: Any) -> int:
+    """How many elements of an input have changed; all if its shape has."""
+    return int(np.count_nonzero(after != before) if after.shape == before.shape else after.size)
 
 
 def choice_diagnoses(

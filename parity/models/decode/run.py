@@ -14,6 +14,7 @@ from parity.engine import Announced, Judging
 from parity.engine.workers import Workers
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.failures import Failures, unknown, with_failures
 from parity.models import run as models
 from parity.models.audit import audited
 from parity.models.decode.judge import Decoding
@@ -51,9 +52,9 @@ class DecodeRun:
                     decoding = self._decoding(port, base)
                     base = decoding if port is self.base else base
                     self._notify(Judging(self.case.id))
-                    decoding.judged()
-                    comparisons += decoding.comparisons()
-                    diagnoses += decoding.diagnoses()
+                    rows, causes = self._judge(decoding)
+                    comparisons += rows
+                    diagnoses += causes
                     message = "; ".join(decoding.notes)
                 except (ModelError, MappingError) as error:
                     outcome, message = getattr(error, "outcome", Outcome.ERROR), str(error)
@@ -67,6 +68,15 @@ class DecodeRun:
         yield JudgedCase(self.case, self.dtype, outcomes, comparisons, diagnoses, (), time.monotonic() - began)
         if interrupted is not None:
             raise interrupted
+
+    def _judge(self, decoding: Decoding) -> tuple[list[Comparison], list[Diagnosis]]:
+        """The comparisons and causes of a port; where parity fails, no verdicts."""
+        failures, name = Failures(), decoding.port.name
+        with failures.contained(f"judging {name}", passing=(ModelError, MappingError)):
+            decoding.judged()
+            return list(decoding.comparisons()), list(decoding.diagnoses())
+        rows = list(unknown(self.case, self.dtype, [name], failures[-1]))
+        return rows, with_failures((self.case.id, self.dtype, name), (), failures, ("output",))
 
     def _decoding(self, port: Decoder, base: Decoding | None) -> Decoding:
         """A port with its model and prompts, and the baseline's weights. Raises ModelError or MappingError."""

@@ -29,8 +29,7 @@ from parity.reporting.results.store import (
 ACCEPT = """
     UPDATE comparisons SET known = ? WHERE case_id = ? AND dtype = ? AND tensor = ? AND actual = ? AND expected = ?"""
 SEEN = "SELECT DISTINCT verdict, known IS NOT NULL FROM comparisons WHERE counted IS NOT '[]'"
-
-JUDGE_FAILED = f"SELECT 1 FROM diagnoses WHERE evidence LIKE '%\"{FAILURES}\"%' LIMIT 1"
+JUDGE_FAILED = "SELECT 1 FROM diagnoses WHERE instr(evidence, ?) LIMIT 1"
 
 
 def settle(
@@ -44,7 +43,7 @@ def settle(
     rows = [*map(record.known_row, entries), *others]
     store.put(KNOWN, rows)
     seen = {(verdict, bool(known)) for verdict, known in store.select(SEEN)}
-    fails, judge_failed = any(row.fails for row in rows), any(store.select(JUDGE_FAILED))
+    fails, judge_failed = any(row.fails for row in rows), any(store.select(JUDGE_FAILED, f'"{FAILURES}"'))
     code = exit_codes.code_of(seen, fail_on=fail_on, known_fails=fails, judge_failed=judge_failed)
     store.put(SUMMARY, [store.numbers(exit_codes.INTERRUPTED if interrupted else code)])
     store.flush()

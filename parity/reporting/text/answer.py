@@ -9,6 +9,7 @@ from rich.text import Text
 
 from parity import exit_codes
 from parity.config.nodes import printable
+from parity.judge.failures import FAILURES, LOG
 from parity.judge.known import EntryState
 from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import Status, tally, tensor_statuses
@@ -49,7 +50,9 @@ def answer(results: Results) -> Text:
     if n_bad:
         return Text.assemble(("FAIL", "bold red"), f"  no findings, but {outdated}{not_compared(results)}")
     if code == exit_codes.INCOMPLETE:
-        return Text.assemble(("INCOMPLETE", "bold yellow"), "  no findings, but", not_compared(results)[1:])
+        return Text.assemble(
+            ("INCOMPLETE", "bold yellow"), "  no findings, but", (not_compared(results) or JUDGE_FAILED)[1:]
+        )
     if code != exit_codes.PASSED:
         raise ResultsError(f"its exit code is {code}, but it has no findings")
     return Text.assemble(("PASS", "bold green"), f"  no findings{passed(results)}")
@@ -112,9 +115,23 @@ def not_compared(results: Results) -> str:
     return f"; {plural(count_tensors(wanted), *lack)}" if wanted else ""
 
 
+JUDGE_FAILED = "; parity itself failed"
+
+
+def failed_judgements(results: Results) -> Iterator[Text]:
+    """Where parity itself failed, each error in a line."""
+    failures = (
+        (f"{f['doing']}: {f['error']}", row.case) for row in results.diagnoses for f in row.evidence.get(FAILURES, ())
+    )
+    for error, cases in list(grouped(failures).items())[:MAX_CAUSES]:
+        where = few(map(printable, dict.fromkeys(cases)))
+        yield warning(printable(f"parity itself failed in {where}, {error}; {LOG} has the traceback: please report it"))
+
+
 def warnings(results: Results) -> Iterator[Text]:
-    """Warnings about passes, a line each: differences below the failing level, passes because the tolerance is loose,
-    curves that drift, and tensors that zeros would have matched."""
+    """Warnings, a line each: where parity itself failed; then about passes: differences below the failing level, passes
+    because the tolerance is loose, curves that drift, and tensors that zeros would have matched."""
+    yield from failed_judgements(results)
     statuses = tensor_statuses(results)
     judged = [row for row in results.comparisons if row.counts]
     below = [row for row in judged if row.fails and statuses[row.tensor_key] is Status.BELOW]

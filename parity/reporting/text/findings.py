@@ -21,7 +21,7 @@ from parity.reporting.text.words import few, grouped, listed, number, plural
 
 EDIT = "reference-edit"
 MUTATED = "input-mutated"
-UNNAMED = frozenset((EDIT, "unexplained", "not-identifiable"))
+UNNAMED = frozenset((EDIT, "unexplained", "judge-failed", "not-identifiable"))
 """Diagnoses that are not the name of a cause."""
 LONGEST = 240
 """Characters of an expression in one line; `explain` has all of it."""

@@ -12,6 +12,7 @@ from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE, Cause
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.failures import FAILED, FAILURES
 from parity.reporting.text.words import listed
 from parity.training.judge.divergence import UNEXPLAINED, FirstDivergence
 from parity.training.judge.inquiry import StageFault
@@ -53,7 +54,8 @@ def diagnoses_of(case: str, dtype: str, backend: StepJudge, faults: Sequence[Sta
     for fault in faults:
         left = fault.ratio if fault.left is None else fault.left
         for cause in fault.causes or (None,):
-            name = UNEXPLAINED if cause is None else cause.id
+            nameless = FAILED if FAILURES in fault.evidence else UNEXPLAINED
+            name = nameless if cause is None else cause.id
             yield Diagnosis(
                 case,
                 dtype,

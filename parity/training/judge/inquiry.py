@@ -24,6 +24,7 @@ from parity.judge.diagnose.findings import summary
 from parity.judge.diagnose.inquiry import Inquiry, Measurement, carried, complete
 from parity.judge.diagnose.proposals import proposals
 from parity.judge.diagnose.search import CLEARER, SearchResult, Sources, search
+from parity.judge.failures import Failures, explainer
 from parity.outcome import Array
 from parity.training.cost import cost
 from parity.training.edits import ProgramEdits
@@ -89,11 +90,12 @@ class StageInquiry(Inquiry):
         ranks: int,
         *,
         forward: bool,
+        failures: Failures | None = None,
     ) -> None:
         first = max(outside, key=lambda measured: (measured.probe.previous is not None, measured.probe.step))
         others = [measurement_of(oracle, stage, measured, known) for measured in outside if measured is not first]
         self.main = StageEvaluator(oracle, stage, first, known)
-        super().__init__(Measurement(self.main, self.main.observed), None, no_other_inputs, others)
+        super().__init__(Measurement(self.main, self.main.observed), None, no_other_inputs, others, failures=failures)
         self._inside = [(measured.probe.step, measurement_of(oracle, stage, measured, known)) for measured in inside]
         self._asked_about = Stage(oracle.training, ranks, oracle.dtype, first, forward)
         self._seconds = cost(oracle.training)
@@ -122,6 +124,12 @@ class StageInquiry(Inquiry):
         return self._order(explanation)[0] <= COST + NAMED
 
     def _search(self, exact: Sequence[str], depth: int) -> SearchResult:
+        """The causes of the stage, or none where that fails."""
+        with self.failures.contained("trying the causes of the stage"):
+            return self._of_stage(exact, depth)
+        return SearchResult(unaltered(self.main, self.main.observed))
+
+    def _of_stage(self, exact: Sequence[str], depth: int) -> SearchResult:
         """Tries causes without a pass through the model first, then as many others as there is time for."""
         every = standing(self.main.stage, self._asked_about)
         quick = [one for one in every if not is_slow(self.main.stage, one)]
@@ -150,6 +158,7 @@ class StageInquiry(Inquiry):
                 return result
             refuted |= single
 
+    @explainer("trying edits of the stage")
     def _edits(self, origin: KernelExplanation) -> Sequence[Cause]:
         """Edits of the stage's op, or of a small model's program."""
         if origin.causes or (self._part is None and len(self.main.program(Alteration()).steps) > MOST_STEPS):
@@ -167,6 +176,7 @@ class StageInquiry(Inquiry):
                 self._ties = True
                 yield replace(fit, weight=min(edit.weight for edit in edits) - PREFERRED)
 
+    @explainer("fitting numbers of the stage")
     def _fits(self, origin: KernelExplanation) -> Sequence[Cause]:
         """Edits of the stage's op with a fitted number; none of a whole model."""
         return [] if origin.causes or self._part is None else self._of_part(fitted_causes(self._part))

@@ -11,6 +11,7 @@ from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.compare.metrics import Metrics, compare
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.explanation import unaltered
+from parity.judge.failures import FAILURES, Failures
 from parity.training.judge.alone import AskAbout, OpFault, op_faults
 from parity.training.judge.evaluator import StageEvaluator, variants_of
 from parity.training.judge.inquiry import StageFault, StageInquiry
@@ -138,7 +139,8 @@ class StepJudge:
         causes: list[Cause] = []
         for stage, probes in ((stage, self.stages[stage]) for stage in KINDS if stage in self.stages):
             fault = self._fault(stage, probes, causes, diagnose)
-            if fault is not None and not fault.causes and stage in APPROXIMATED and probes.small:
+            searched = fault is not None and FAILURES not in fault.evidence
+            if fault is not None and searched and not fault.causes and stage in APPROXIMATED and probes.small:
                 self.tolerated.add(stage)
             elif fault is not None:
                 faults.append(fault)
@@ -158,9 +160,15 @@ class StepJudge:
             return fault
         inside = [] if known else probes.inside
         forward = stage == "gradient" and "forward" in self.stages and not self.stages["forward"].outside
-        inquiry = StageInquiry(self.oracle, stage, comparable, inside, known, self.ranks, forward=forward)
-        explained = inquiry.explained(fault)
-        return explained if explained.causes or probes.small else self._of_op(explained, comparable[0].probe)
+        failures = Failures()
+        with failures.contained(f"explaining the stage {stage}"):
+            inquiry = StageInquiry(
+                self.oracle, stage, comparable, inside, known, self.ranks, forward=forward, failures=failures
+            )
+            fault = inquiry.explained(fault)
+        with failures.contained(f"calling the ops of the stage {stage} alone"):
+            fault = fault if fault.causes or probes.small else self._of_op(fault, comparable[0].probe)
+        return replace(fault, evidence={**fault.evidence, **failures.evidence})
 
     def _of_op(self, fault: StageFault, probe: StepRecord) -> StageFault:
         """The fault with the causes of its stage's ops, called alone with the step's tensors."""
