@@ -24,9 +24,11 @@ def total(x: Any, axes: Axes) -> Any:
 
 def sum_in_sequence(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """np.sum, one element after the other."""
-    axes = tuple(range(x.ndim)) if axis is None else tuple(np.atleast_1d(axis) % max(x.ndim, 1))
+    if not np.ndim(x):
+        return np.sum(x, axis=axis, keepdims=keepdims)
+    axes = tuple(range(x.ndim)) if axis is None else tuple(np.atleast_1d(axis) % x.ndim)
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    if not axes or not x.size or not x.ndim:
+    if not axes or not x.size:
         return np.sum(x, axis=axis, keepdims=keepdims)
     rows = np.moveaxis(x, axes, range(len(axes))).reshape(prod(x.shape[i] for i in axes), -1)
     result = np.cumsum(rows, axis=0)[-1].reshape(kept)
