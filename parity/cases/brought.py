@@ -222,7 +222,7 @@ def type_of(argument: inspect.Parameter) -> Any:
 def outputs_of(
     brought: Brought, params: Any, shapes: tuple[tuple[str, Shape], ...]
 ) -> Mapping[str, tuple[Shape, np.dtype[Any]]]:
-    """Shape and dtype of every output, found by running the reference; raises CaseError if it fails."""
+    """Shape and dtype of every output, pairs by running the reference; raises CaseError if it fails."""
     integers = dict_of(brought.integers)
     tensors = {
         name: np.broadcast_to(np.int64(integers[name][0]) if name in integers else SAMPLE, shape)
@@ -280,7 +280,7 @@ def replay_gradients(brought: Brought, params: Any, shapes: Mapping[str, Shape],
     code = FunctionRun(brought, params)
     rng = np.random.default_rng(2)
     arriving = {name: rng.uniform(0.5, 1.5, shape) for name, shape in outputs.items()}
-    found = []
+    pairs = []
     for inputs in drawn_inputs(shapes, dict_of(brought.integers)):
         program, _ = trace(
             lambda tensors, values: called(brought, tensors, values),
@@ -295,8 +295,8 @@ def replay_gradients(brought: Brought, params: Any, shapes: Mapping[str, Shape],
         given = {**inputs, **{f"grad.{name}": values for name, values in arriving.items()}}
         computed = program.run(given, "float64")
         gradients = {name: computed[f"grad.{name}"] for name in brought.differentiable}
-        found.append(slopes(lambda tensors: code(tensors)[0], gradients, inputs, arriving))
-    clear = [pair for pair in found if pair is not None]
+        pairs.append(slopes(lambda tensors: code(tensors)[0], gradients, inputs, arriving))
+    clear = [pair for pair in pairs if pair is not None]
     if clear and not any(is_slope(*pair) for pair in clear):
         own, recorded = clear[0]
         raise CaseError(

@@ -23,7 +23,7 @@ NOTHING = 1e-5
 
 
 @dataclass(frozen=True)
-class Difference:
+class ReplayDifference:
     """The first value `name` of a program that its own code computes differently, in words."""
 
     name: str
@@ -32,7 +32,7 @@ class Difference:
 
 def first_difference(
     program: Program, inputs: Tensors, outputs: Tensors, named: Tensors, dtype: str
-) -> Difference | None:
+) -> ReplayDifference | None:
     """The first of a program's values that is not what its own code computed for these inputs; None if all outputs are.
 
     `outputs` are the code's, `named` its values by their names in the source, which are the labels of steps; `dtype` is
@@ -48,7 +48,7 @@ def first_difference(
         return None
     inner = [name for name in labels if name not in forward and not agree(values[name], named[name], kind, size)]
     name = next(iter([*inner, *wrong]))
-    return Difference(name, apart(values[name], outputs[name] if name in forward else named[name], kind, size))
+    return ReplayDifference(name, apart(values[name], outputs[name] if name in forward else named[name], kind, size))
 
 
 def narrowest(program: Program, outputs: Tensors, dtype: str) -> str:
@@ -89,8 +89,8 @@ def apart(recorded: Any, own: Any, kind: str, size: float) -> str:
     recorded, own = np.asarray(recorded), np.asarray(own)
     if recorded.shape != own.shape:
         return f"has the shape {list(own.shape)}, and {list(recorded.shape)} in the recording"
-    places = np.argwhere(unequal(recorded, own, kind, size))
-    at = tuple(int(i) for i in places[0])
+    positions = np.argwhere(unequal(recorded, own, kind, size))
+    at = tuple(int(i) for i in positions[0])
     where = f" at {list(at)}" if at else ""
     return f"is {own[at]:.6g}{where}, and {recorded[at]:.6g} in the recording"
 

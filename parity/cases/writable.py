@@ -49,10 +49,10 @@ def put(values: Array, new: Any, index: Any) -> Array:
 @primitive
 def last_put(values: Array, index: Any) -> Array:
     """Where what is put at an index is not overwritten by a later element of the same place."""
-    places = np.arange(values.size).reshape(values.shape)[index]
+    positions = np.arange(values.size).reshape(values.shape)[index]
     written = np.empty(values.size, np.intp)
-    written[places.ravel()] = np.arange(places.size)
-    return np.asarray(written[places] == np.arange(places.size).reshape(places.shape))
+    written[positions.ravel()] = np.arange(positions.size)
+    return np.asarray(written[positions] == np.arange(positions.size).reshape(positions.shape))
 
 
 def gradient_of_new(_: Any, values: Any, new: Any, index: Any) -> Function:
@@ -208,8 +208,8 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
             self._version += 1
             return
         whole = self._origin
-        places = self._read(np.arange(whole.size).reshape(whole.shape)).ravel()
-        flat = put_in(anp.reshape(whole.value, -1), anp.reshape(new, -1), places)
+        positions = self._read(np.arange(whole.size).reshape(whole.shape)).ravel()
+        flat = put_in(anp.reshape(whole.value, -1), anp.reshape(new, -1), positions)
         whole.write(anp.reshape(flat, whole.shape))
 
     # NumPy's protocols
