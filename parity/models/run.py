@@ -21,12 +21,13 @@ from parity.engine.starting import replaceable
 from parity.engine.workers import Workers
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.models import converted, orders
+from parity.models import converted, orders, repeated
 from parity.models.converted import Fold
 from parity.models.layers import partners
 from parity.models.measure import RUNS, TRUTH, ReferenceRuns
 from parity.models.pair import PortPair
 from parity.models.ports import ModelError, RemotePort, write
+from parity.models.repeated import OtherInputs
 from parity.models.spec import MODEL, ModelSpec
 from parity.models.state import MappingError, Move, mapped, read, stored, written
 from parity.models.worker.tape import Recorded
@@ -109,6 +110,7 @@ class ModelRun:
         }
         self.base = self.ports[plan.baseline]
         self.judge_seconds = 0.0
+        self.others: OtherInputs | None = None
 
     def judged(self) -> Iterator[JudgedCase]:
         """Build, map, run and judge. An interrupt yields the ports judged so far, and is raised again."""
@@ -125,7 +127,8 @@ class ModelRun:
                     self._fail(pair.other, error)
                     continue
                 self._add_orders(pair)
-                rows = list(pair.comparisons())
+                self._call_again(pair)
+                rows = [*pair.comparisons(), *repeated.rows(pair, pair.repeated)]
                 comparisons += rows
                 diagnoses += pair.diagnoses(rows)
                 self.judge_seconds += time.monotonic() - began
@@ -139,6 +142,21 @@ class ModelRun:
         yield JudgedCase(self.case, self.dtype, outcomes, comparisons, diagnoses, (), self.judge_seconds)
         if interrupted is not None:
             raise interrupted
+
+    def _call_again(self, pair: PortPair) -> None:
+        """Call a port with other inputs, then with the first again, and say what differs then."""
+        if self.others is None:
+            return
+        self._say(f"calls {pair.other.name} again")
+        pair.repeated = repeated.called_again(pair, self.others)
+
+    def _other_inputs(self) -> None:
+        """The baseline's runs with other inputs, if it takes them."""
+        self._say(f"runs {self.base.name} with other inputs")
+        try:
+            self.others = repeated.other_inputs(self.base, self.batch, self.scratch / "other-batch", self.dtype)
+        except ModelError as error:
+            self._say(f"ports are not called again, since {self.base.name} fails with other inputs: {error}")
 
     def _add_orders(self, pair: PortPair) -> None:
         """Add to the mapping file which tensors between layers have their axes in another order."""
@@ -186,6 +204,7 @@ class ModelRun:
             for port in others:
                 self._fail(port, ModelError(f"the baseline failed: {error}"))
             return
+        self._other_inputs()
         for port in others:
             state = self.folder / "runs" / f"state-{port.name}"
             stored(self.base, port, moves[port.name], state)
