@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from parity.config import Overrides, load_plan
-from parity.engine import EngineOptions
 from parity.models.repeated import shuffled
-from parity.run import run
+from parity.reporting.results.results import read_results
+from tests.conftest import call
 
 RIGHT = """
 import numpy as np
@@ -60,7 +57,7 @@ PORTS = {
 """,
     "branching": """
         y = self.b(torch.relu(self.norm(self.a(x))))
-        return y if abs(x).max() > 2 else y * 1.5
+        return y if abs(x).max() > 2.21 else y * 1.5
 """,
 }
 EXPECTED = {
@@ -92,8 +89,8 @@ def results(tmp_path_factory):
         f"version: 1\nbackends: [{{name: base, adapter: torch, ops: ./base.py}}{ports}]\nbaseline: base\n"
         "dtypes: [float32]\ncases:\n  - {kind: model, id: net, build: build_model, batch: make_batch}\n"
     )
-    plan = load_plan([folder / "c.yaml"], Overrides())
-    return run(plan, EngineOptions(), folder / "reports")
+    call("run", folder / "c.yaml", "--out", folder / "out")
+    return read_results(folder / "out")
 
 
 @pytest.mark.parametrize("name", PORTS)
