@@ -6,29 +6,32 @@ autograd's NumPy, through which the function is traced and differentiated.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import inspect
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, make_dataclass
 from functools import cache
 from hashlib import sha256
+from math import prod
 from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
+from types import FrameType
 from typing import Any, get_type_hints
 
-import autograd.numpy
 import numpy as np
 from autograd.tracer import getval
 
 from parity.cases.draw import Shape
 from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes
-from parity.cases.program import Traced, leaves, trace
+from parity.cases.program import Traced, trace
+from parity.cases.replay import agree, drawn_inputs, first_difference, is_slope, narrowest, slopes
+from parity.cases.writable import NUMPY, Writable, is_traced, unwrapped, wrapped, writing
 
 MODULE = "parity_reference"
 TYPES: Mapping[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
@@ -37,44 +40,16 @@ ANY = bool | int | float | str | tuple[int | float, ...]
 NUMBERS = tuple[int | float, ...]
 SAMPLE = 0.75
 """The value of all floating-point inputs while shapes are inferred."""
-NUMPY = ModuleType("numpy")
-"""NumPy for a reference: autograd's functions, and what autograd lacks."""
-
-
-def take(values: Any, index: Any, axis: int | None = None) -> Any:
-    """np.take, with a gradient."""
-    return values.reshape(-1)[index] if axis is None else values[(slice(None),) * (axis % values.ndim) + (index,)]
-
-
-def take_along_axis(values: Any, index: Any, axis: int) -> Any:
-    """np.take_along_axis, with a gradient."""
-    positions = [np.arange(n).reshape((-1,) + (1,) * (values.ndim - i - 1)) for i, n in enumerate(index.shape)]
-    return values[tuple(index if i == axis % values.ndim else position for i, position in enumerate(positions))]
-
-
-def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
-    """np.stack."""
-    return autograd.numpy.concatenate([autograd.numpy.expand_dims(item, axis) for item in arrays], axis=axis)
-
-
-def array(values: Any, *rest: Any, **keywords: Any) -> Any:
-    """np.array; traced numbers in lists stay traced."""
-    if is_traced(values):
-        return values
-    if isinstance(values, (list, tuple)) and any(map(is_traced, leaves(values))):
-        return stack([array(item) for item in values])
-    return np.array(values, *rest, **keywords)
-
-
-def is_traced(value: Any) -> bool:
-    """Whether a value is a stand-in."""
-    return isinstance(getval(value), Traced)
-
-
-OWN = {function.__name__: function for function in (take, take_along_axis, stack, array)}
-vars(NUMPY).update({**vars(np), **vars(autograd.numpy), **OWN, "asarray": array})
-
-
+MOST_REPLAYED = 1 << 22
+"""A reference is replayed on tensors with up to so many elements."""
+REMEDY = (
+    "parity records a reference once, so it must not depend on anything but NumPy's functions of its arguments: no "
+    "branch on values or types (use np.where), and no view of a result (assign to the array itself)"
+)
+AGAIN = (
+    "another {} when it is called again with the same inputs: it must not use random numbers, a clock, or what an "
+    "earlier call has left"
+)
 LIMIT_S = 30.0
 """A reference that takes longer hangs: it computes on small tensors, or on stand-ins."""
 
@@ -130,13 +105,10 @@ class Brought:
 
 
 @cache
-def namespace(source: ReferenceFile) -> Mapping[str, Any]:
-    """The names that the file defines; raises BroughtError where it cannot be run."""
-    names = {
-        "__name__": MODULE,
-        "__file__": str(source.path),
-        "__builtins__": {**vars(builtins), "__import__": imported},
-    }
+def namespace(source: ReferenceFile, *, plain: bool = False) -> Mapping[str, Any]:
+    """The names that the file defines; raises BroughtError where it cannot be run. `plain`: it imports NumPy itself."""
+    names: dict[str, Any] = {"__name__": MODULE, "__file__": str(source.path)}
+    names |= {} if plain else {"__builtins__": {**vars(builtins), "__import__": imported}}
     try:
         with redirect_stdout(sys.stderr), limited():
             exec(compile(source.text, str(source.path), "exec"), names)  # noqa: S102 - its user chose to run it
@@ -150,7 +122,7 @@ def imported(name: str, into: Any = None, local: Any = None, wanted: Any = (), l
     module = __import__(name, into, local, wanted, level)
     if level or name.partition(".")[0] != "numpy":
         return module
-    return sys.modules.get(f"autograd.{name}", module) if wanted and name != "numpy" else NUMPY
+    return module if wanted and name != "numpy" else NUMPY
 
 
 def placed(error: BaseException, path: Path) -> str:
@@ -162,9 +134,9 @@ def placed(error: BaseException, path: Path) -> str:
     return f"{path.name}:{lines[-1] if lines else 1}: {text}"
 
 
-def function_of(source: ReferenceFile, name: str) -> Callable[..., Any]:
+def function_of(source: ReferenceFile, name: str, *, plain: bool = False) -> Callable[..., Any]:
     """The file's function of this name; raises BroughtError if there is none."""
-    function = namespace(source).get(name)
+    function = namespace(source, plain=plain).get(name)
     if not callable(function):
         raise BroughtError(f"{source.path.name} defines no function {name}")
     return function  # type: ignore[no-any-return]
@@ -250,7 +222,7 @@ def type_of(argument: inspect.Parameter) -> Any:
 def outputs_of(
     brought: Brought, params: Any, shapes: tuple[tuple[str, Shape], ...]
 ) -> Mapping[str, tuple[Shape, np.dtype[Any]]]:
-    """Shape and dtype of every output, found by running the reference; raises CaseError if it fails."""
+    """Shape and dtype of every output, pairs by running the reference; raises CaseError if it fails."""
     integers = dict_of(brought.integers)
     tensors = {
         name: np.broadcast_to(np.int64(integers[name][0]) if name in integers else SAMPLE, shape)
@@ -272,7 +244,103 @@ def outputs_of(
                 )
     except Exception as error:
         raise CaseError("reference", failed(brought, error, shapes, backward=bool(grad_outputs))) from error
+    if sum(prod(shape) for _, shape in shapes) <= MOST_REPLAYED:
+        replay(brought, params, dict(shapes))
+        if grad_outputs and brought.differentiable:
+            replay_gradients(brought, params, dict(shapes), {n: v.shape for n, v in grad_outputs.items()})
     return {name: (values.shape, values.dtype) for name, values in outputs.items()}
+
+
+def replay(brought: Brought, params: Any, shapes: Mapping[str, Shape]) -> None:
+    """Compare the recorded program with the function itself, as NumPy runs it; raises CaseError where they differ."""
+    code, given = FunctionRun(brought, params), list(drawn_inputs(shapes, dict_of(brought.integers)))
+    try:
+        own = [code(inputs) for inputs in given]
+        again, _ = code(given[0])
+    except TimeoutError:
+        return
+    except Exception as error:
+        raise CaseError("reference", failed(brought, error, tuple(shapes.items()), backward=False)) from error
+    changed = next((name for name, values in own[0][0].items() if not agree(again[name], values, "float64", 0.0)), "")
+    if changed:
+        raise CaseError("reference", f"{where(brought.source, brought.name)} returns {AGAIN.format(changed)}")
+    for inputs, (outputs, named) in zip(given, own, strict=True):
+        program, _ = trace(lambda tensors, values: called(brought, tensors, values), inputs, params)
+        difference = first_difference(program, inputs, outputs, named, "float64")
+        if difference is not None:
+            line = code.line_of(difference.name)
+            raise CaseError("reference", f"{line}: {difference.name} {difference.text}; {REMEDY}")
+
+
+def replay_gradients(brought: Brought, params: Any, shapes: Mapping[str, Shape], outputs: Mapping[str, Any]) -> None:
+    """Compare recorded gradients with slopes of the function as NumPy runs it; raises CaseError if none agrees.
+
+    `outputs` are floating-point outputs' shapes by name. A single set of inputs may lie next to a kink.
+    """
+    code = FunctionRun(brought, params)
+    rng = np.random.default_rng(2)
+    arriving = {name: rng.uniform(0.5, 1.5, shape) for name, shape in outputs.items()}
+    pairs = []
+    for inputs in drawn_inputs(shapes, dict_of(brought.integers)):
+        program, _ = trace(
+            lambda tensors, values: called(brought, tensors, values),
+            inputs,
+            params,
+            differentiable=brought.differentiable,
+            gradients=arriving,
+            labelled=False,
+        )
+        if narrowest(program, {}, "float64") != "float64":
+            return  # Rounding has steps, and its gradient by convention none.
+        given = {**inputs, **{f"grad.{name}": values for name, values in arriving.items()}}
+        computed = program.run(given, "float64")
+        gradients = {name: computed[f"grad.{name}"] for name in brought.differentiable}
+        pairs.append(slopes(lambda tensors: code(tensors)[0], gradients, inputs, arriving))
+    clear = [pair for pair in pairs if pair is not None]
+    if clear and not any(is_slope(*pair) for pair in clear):
+        own, recorded = clear[0]
+        raise CaseError(
+            "reference",
+            f"{where(brought.source, brought.name)} has the slope {own:.6g} along a direction, and {recorded:.6g} by "
+            "its recorded gradients: autograd's rule for one of its functions is wrong; use other functions, or set "
+            "gradients: false",
+        )
+
+
+@dataclass
+class FunctionRun:
+    """A user's function as NumPy itself runs it."""
+
+    brought: Brought
+    params: Any
+
+    def __call__(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Its outputs, and the last values of its local variables; both as arrays."""
+        named: dict[str, Any] = {}
+        path = str(self.brought.source.path)
+
+        def on_event(frame: FrameType, event: str, _: Any) -> None:
+            if event == "return" and frame.f_code.co_filename == path:
+                named.update(
+                    {n: np.array(v) for n, v in frame.f_locals.items() if isinstance(v, (np.ndarray, np.generic))}
+                )
+
+        copies = {name: values.copy() for name, values in inputs.items()}
+        before = sys.getprofile()
+        sys.setprofile(on_event)
+        try:
+            with np.errstate(all="ignore"), redirect_stdout(sys.stderr):
+                outputs = called(self.brought, copies, self.params, plain=True)
+        finally:
+            sys.setprofile(before)
+        return {name: np.array(values) for name, values in outputs.items()}, named
+
+    def line_of(self, name: str) -> str:
+        """`my_reference.py:4`, the last line that assigns to a name; the function's if none does."""
+        source = self.brought.source
+        names = [node for node in ast.walk(ast.parse(source.text)) if isinstance(node, ast.Name)]
+        lines = [node.lineno for node in names if node.id == name and isinstance(node.ctx, ast.Store)]
+        return f"{source.path.name}:{lines[-1]}" if lines else where(source, self.brought.name).rpartition(":")[0]
 
 
 def failed(brought: Brought, error: Exception, shapes: tuple[tuple[str, Shape], ...], *, backward: bool) -> str:
@@ -286,11 +354,12 @@ def failed(brought: Brought, error: Exception, shapes: tuple[tuple[str, Shape], 
     return f"{placed(error, brought.source.path)} (with {given})"
 
 
-def called(brought: Brought, tensors: Mapping[str, Any], params: Any) -> Mapping[str, Any]:
+def called(brought: Brought, tensors: Mapping[str, Any], params: Any, *, plain: bool = False) -> Mapping[str, Any]:
     """What the function returns, by output name; raises BroughtError for anything but arrays."""
-    function, location = function_of(brought.source, brought.name), where(brought.source, brought.name)
+    function, location = function_of(brought.source, brought.name, plain=plain), where(brought.source, brought.name)
+    given = {**tensors, **{name: getattr(params, name) for name in brought.params}}
     with limited():
-        outputs = function(**tensors, **{name: getattr(params, name) for name in brought.params})
+        outputs = traced(function, given) if is_traced(list(given.values())) else function(**given)
     if not isinstance(outputs, Mapping):
         outputs = {"y": outputs}
     for name, value in outputs.items():
@@ -302,6 +371,18 @@ def called(brought: Brought, tensors: Mapping[str, Any], params: Any) -> Mapping
     if not outputs:
         raise BroughtError(f"{location} returns no outputs")
     return dict(outputs)
+
+
+def traced(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """What the function returns for stand-ins, which it may write to."""
+    with writing():
+        outputs = function(**{name: Writable(v) if is_tensor(v) else wrapped(v) for name, v in given.items()})
+    return {n: unwrapped(v) for n, v in outputs.items()} if isinstance(outputs, Mapping) else unwrapped(outputs)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a stand-in is one of an array, not of a number."""
+    return isinstance(getval(value), Traced) and isinstance(getval(value).value, np.ndarray)
 
 
 def is_array(value: Any) -> bool:

@@ -121,6 +121,9 @@ class Formulas:
             return self._operand(step.operands[0])
         if step.function is getitem or step.name == "part":
             return f"{bracketed(self._operand(step.operands[0]), ATOM)}[{indexed(step.operands[1])}]", ATOM
+        if step.name == "put":
+            values, new = (bracketed(self._operand(operand), 1) for operand in step.operands[:2])
+            return f"{values} with [{indexed(step.operands[2])}] = {new}", 0
         operands = [self._operand(operand)[0] for operand in step.operands]
         keywords = [f"{name}={value}" for name, value in step.keywords.items() if shown(name, value)]
         return f"{step.name}({', '.join(operands + keywords)})", ATOM

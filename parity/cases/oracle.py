@@ -20,7 +20,7 @@ from parity.cases.exact.matmul import MATMUL, from_bias, matmul_in_sequence
 from parity.cases.exact.summation import in_one_chain, sum_in_sequence
 from parity.cases.op import GRADIENT, IncompatibleError, Op, flatten_lists, group_lists
 from parity.cases.primitives import ERF, SCATTER, scatter_in_sequence
-from parity.cases.program import Program, Ref, Step, numbers_of, trace
+from parity.cases.program import OUTLINED, Program, Ref, Step, numbers_of, trace
 
 Tensors = dict[str, NDArray[Any]]
 Functions = Mapping[Callable[..., Any], Callable[..., Any]]
@@ -194,7 +194,7 @@ def program_of(
     Steps have names only if it is `labelled`: finding them takes as long as the rest of a trace.
     """
     wanted = [f"grad.{name}" for name in op.grad_outputs if f"grad.{name}" in tensors] if gradients else []
-    given = {n: np.asarray(v) for n, v in tensors.items() if n in wanted or not op.is_grad_output(n)}
+    given = {n: traced_as(np.asarray(v)) for n, v in tensors.items() if n in wanted or not op.is_grad_output(n)}
     shapes = tuple((name, values.shape) for name, values in given.items())
     plain = all(map(is_plain, options.values()))
     numbers = numbers_of(params)
@@ -218,6 +218,14 @@ def program_of(
             PROGRAMS.clear()
         PROGRAMS[key if program.branches else general] = program
     return program
+
+
+def traced_as(values: NDArray[Any]) -> NDArray[Any]:
+    """A tensor for a trace, in which float64 is the dtype of whoever runs the program, whatever the tensor's own."""
+    if values.dtype.kind != "f" or values.dtype.itemsize >= np.dtype(np.float64).itemsize:
+        return values
+    one = values.ravel()[:1] if values.size >= OUTLINED else values
+    return np.broadcast_to(one.astype(np.float64), values.shape)
 
 
 PROGRAMS: dict[Any, Program] = {}

@@ -240,6 +240,12 @@ def leaves(operands: Any) -> Iterator[Any]:
 # Tracing.
 
 
+class Handle:
+    """What a reference has instead of a value that it may write to: `value` is the current one."""
+
+    value: Any
+
+
 class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     """A stand-in for an array or an option: what is computed with it is recorded in its `tape`."""
 
@@ -377,6 +383,9 @@ def concrete(item: Any) -> Any:
     return item.value if isinstance(item, Traced) else item
 
 
+LEFT = "a reference must not use a value that an earlier call has left: make it a function of its arguments only"
+
+
 @dataclass
 class Tape:
     """The record of a reference's run."""
@@ -400,6 +409,8 @@ class Tape:
         """Compute a step and record it, unless it is a sum over axes of length 1 or was recorded before."""
         if function is np.sum and sums_nothing(operands[0], keywords):
             return operands[0]
+        if any(isinstance(item, Traced) and item.tape is not self for item in leaves(operands)):
+            raise TraceError(LEFT)
         function, operands, keywords = as_broadcast(function, operands, keywords)
         operands = tuple(constant(function, item, self.kind) for item in operands)
         names = referred(operands)
@@ -576,8 +587,11 @@ def trace(
     with np.errstate(all="ignore"), named(tape) if labelled else nullcontext():
         outputs = differentiated(forward, tape, stand_ins, names, arriving) if arriving else forward(stand_ins)
     outputs = {
-        name: item if isinstance(item, Traced) else tape.stand_in(np.asarray(item)) for name, item in outputs.items()
+        name: item if isinstance(item, Traced) else tape.record(np.array, (np.asarray(item),), {})
+        for name, item in outputs.items()
     }
+    if any(item.tape is not tape for item in outputs.values()):
+        raise TraceError(LEFT)
     steps = tuple(replace(step, label=label) for step, label in zip(tape.steps, labels(tape, outputs), strict=True))
     ends = {name: item.index for name, item in outputs.items()}
     program = Program(inputs, options, steps, ends, tape.branches).needed()
@@ -667,7 +681,7 @@ def option(name: str, value: float, tape: Tape, options: dict[str, tuple[int, fl
 # Names.
 
 ELSEWHERE = frozenset(("autograd", "numpy", "contextlib", "importlib"))
-OWN = frozenset((__name__, "parity.cases.op"))
+OWN = frozenset((__name__, *(f"parity.cases.{room}" for room in ("op", "brought", "writable"))))
 """Modules whose local variables do not count as names of a reference."""
 
 
@@ -682,7 +696,7 @@ def named(tape: Tape) -> Iterator[None]:
         code = frame.f_code
         parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         for name, item in frame.f_locals.items():
-            value = getval(item)
+            value = getval(item.value if isinstance(item, Handle) else item)
             if isinstance(value, Traced) and value.tape is tape and name not in parameters:
                 tape.labels.setdefault(value.index, name)
 

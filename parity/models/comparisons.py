@@ -71,7 +71,7 @@ class ComparedPorts:
         """Whether gradients are compared."""
         return bool(self.model.loss) and self.base.differentiable and self.other.differentiable
 
-    def _is_wrong(self, name: str) -> bool:
+    def is_wrong(self, name: str) -> bool:
         """Whether an output or the loss differs by more than rounding."""
         return (
             name in self.free.plain

@@ -26,7 +26,19 @@ ROOTS = ("mode", "dtypes", "weights")
 """The parts of a case that a sweep may set."""
 UNKNOWN = MemoryNeed(2**28, 2**28)
 """The assumed memory: a model's size is known only once it is built, and the host holds one layer at a time."""
-COMPARED = ("output", "output.*", "loss", "grad.*", "buffer.*", "layer.*", "metric.*", "weights.*")
+COMPARED = (
+    "output",
+    "output.*",
+    "loss",
+    "grad.*",
+    "buffer.*",
+    "layer.*",
+    "metric.*",
+    "weights.*",
+    "call2.*",
+    "call3.*",
+    "input.*",
+)
 
 Function = Annotated[str, Field(description="the name of a function of each backend's `ops:` file")]
 FILE = "the path of a file"

@@ -20,7 +20,7 @@ from parity.judge.compare.cell import consult_oracle
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.failures import FAILED, FAILURES, Failures
-from parity.models import backward, call_divergence, converted, layer_ops, orders, repro, steps, weights
+from parity.models import backward, call_divergence, converted, layer_ops, orders, repeated, repro, steps, weights
 from parity.models.call_traces import LONGEST
 from parity.models.code import CodeCase, CodeKernel, children_of, code_case
 from parity.models.comparisons import ComparedPorts, outputs_of
@@ -32,6 +32,7 @@ from parity.models.layouts import layout_of
 from parity.models.likeness import likeness
 from parity.models.measure import difference
 from parity.models.ports import Array, ModelError, RemotePort
+from parity.models.repeated import INPUT, SECOND, THIRD, RepeatedCall
 from parity.models.worker.crossing import LOSS, ULP
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome, Output
@@ -55,11 +56,13 @@ SEARCHED = 1 << 12
 
 
 class PortPair(ComparedPorts):
-    """The search for findings and their causes."""
+    """The search for findings and their causes; `repeated` is what is wrong in further calls."""
+
+    repeated: Sequence[RepeatedCall] = ()
 
     def judged(self) -> None:
         """Find what differs, layer by layer in step, and the causes; measure how much each explains."""
-        is_wrong = any(map(self._is_wrong, [*self._outputs, "loss"]))
+        is_wrong = any(map(self.is_wrong, [*self._outputs, "loss"]))
         if self.other.converted:
             self.partners = converted.of_size(self.other, self.partners, self.free.plain, self.run)
         after = steps.resized(self.partners, self.free.plain, self.run) if is_wrong else None
@@ -100,7 +103,7 @@ class PortPair(ComparedPorts):
         shared = weights.untied(self.moves, self.base, self.other) if self._differentiable else ()
         right = self._with_weights(loaded)
         if not right.findings and any(right._wrong_gradients()):
-            is_wrong = any(map(right._is_wrong, [*right._outputs, "loss"]))
+            is_wrong = any(map(right.is_wrong, [*right._outputs, "loss"]))
             self.findings = (
                 right._backward() or right._called_otherwise(run) or ([] if is_wrong else right._backward_divergence())
             )
@@ -247,7 +250,7 @@ class PortPair(ComparedPorts):
         """Keep the finding of a layer that is right with the baseline's parameters, if its own match none of these."""
         known = {move.target for move in self.moves}
         own = [name for name in self.other.tensors if name.rpartition(".")[0] == finding.layer and name not in known]
-        if own and any(map(self._is_wrong, self._outputs)):
+        if own and any(map(self.is_wrong, self._outputs)):
             self._undiagnosed(finding)
             names = few([name.rpartition(".")[2] for name in own])
             finding.title += f"; its {names} are not {self.base.name}'s, or have another factor or sum in them"
@@ -564,8 +567,8 @@ class PortPair(ComparedPorts):
         Findings are fixed one after the other, in the order of the run.
         """
         self.metrics = {self.other.name: self._metric(self.run), self.base.name: self._metric(self.free.plain)}
-        right = {} if any(map(self._is_wrong, self._outputs)) else {"output": 0.0}
-        right |= {} if self._is_wrong("loss") else {"loss": 0.0}
+        right = {} if any(map(self.is_wrong, self._outputs)) else {"output": 0.0}
+        right |= {} if self.is_wrong("loss") else {"loss": 0.0}
         last = self._apart(self.run)
         total = {**last, **right}
         fixed: list[str] = []
@@ -628,8 +631,10 @@ class PortPair(ComparedPorts):
 
     def diagnoses(self, comparisons: Sequence[Comparison]) -> Iterator[Diagnosis]:
         """One for each finding; tensors that fail without a finding are unexplained."""
+        yield from repeated.diagnoses(self, self.repeated)
         cell = self.case.id, self.dtype, self.other.name
-        wrong = [c.tensor for c in comparisons if c.verdict.fails and not c.tensor.startswith(("layer.", "weights."))]
+        apart = ("layer.", "weights.", SECOND, THIRD, INPUT)
+        wrong = [c.tensor for c in comparisons if c.verdict.fails and not c.tensor.startswith(apart)]
         main = [f for f in self.findings if (f.share or 0.0) >= MAIN] or self.findings
         for finding in self.findings:
             mine = [c.tensor for c in finding.comparisons or self._boundaries(finding)]

@@ -130,13 +130,15 @@ class RemotePort:
         resized: bool = False,
         replace: Collection[str] | None = None,
         gradients: bool = False,
+        repeated: bool = False,
     ) -> Recorded:
         """Run a state: the outputs, `loss`, `grad.<parameter>`, and the tensors at the boundaries of `layers`.
 
         `seed` perturbs all parameters and the batch by an ulp. With a `partner`, the tensors at the boundaries are
         replaced by those of its run (only those in `replace`, if given), and the seed perturbs these instead of the
         batch. `keys` maps tensors to the partner's names, `axes` to the order of its axes; with `resized`, they may
-        have other sizes. Raises ModelError.
+        have other sizes. A `repeated` run also stores what it has changed of the last one's results, as
+        `earlier.<output>`; what any run has changed of its batch is `changed.<name>`. Raises ModelError.
         """
         record = self.folder / f"run-{next(self._numbers)}"
         self._ask(
@@ -153,6 +155,7 @@ class RemotePort:
             partner=None if partner is None else partner.folder,
             replace=None if replace is None else list(replace),
             gradients=gradients,
+            repeated=repeated,
             targets=list(self.model.targets),
             outputs=list(self.outputs),
         )

@@ -20,13 +20,14 @@ from parity.engine.workers import Workers
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.failures import Failures, unjudged, unknown, with_failures
-from parity.models import converted, orders
+from parity.models import converted, orders, repeated
 from parity.models.audit import audited
 from parity.models.converted import Fold
 from parity.models.layers import partners
 from parity.models.measure import RUNS, TRUTH, ReferenceRuns
 from parity.models.pair import PortPair
 from parity.models.ports import ModelError, RemotePort, read_batch
+from parity.models.repeated import OtherInputs
 from parity.models.spec import MODEL, ModelSpec
 from parity.models.state import MappingError, Move, mapped, read, stored, written
 from parity.models.worker.tape import Recorded
@@ -110,6 +111,7 @@ class ModelRun:
         }
         self.base = self.ports[plan.baseline]
         self.judge_seconds = 0.0
+        self.others: OtherInputs | None = None
 
     def judged(self) -> Iterator[JudgedCase]:
         """Build, map, run and judge. An interrupt yields the ports judged so far, and is raised again."""
@@ -145,13 +147,29 @@ class ModelRun:
         with failures.contained(f"judging {pair.other.name}", passing=(ModelError,)):
             pair.judged()
             self._add_orders(pair)
-            rows = list(pair.comparisons())
+            self._call_again(pair)
+            rows = [*pair.comparisons(), *repeated.rows(pair, pair.repeated)]
             return rows, list(pair.diagnoses(rows))
         rows = list(unknown(self.case, self.dtype, [pair.other.name], failures[-1]))
         pair.findings = []
         with failures.contained(f"comparing the outputs of {pair.other.name}", passing=(ModelError,)):
             rows = [unjudged(row, failures[-1]) if row.verdict.passes else row for row in pair.comparisons()]
         return rows, with_failures(cell, (), failures, tuple(row.tensor for row in rows))
+
+    def _call_again(self, pair: PortPair) -> None:
+        """Call a port with other inputs, then with the first again, and say what differs then."""
+        if self.others is None:
+            return
+        self._say(f"calls {pair.other.name} again")
+        pair.repeated = repeated.called_again(pair, self.others)
+
+    def _other_inputs(self) -> None:
+        """The baseline's runs with other inputs, if it takes them."""
+        self._say(f"runs {self.base.name} with other inputs")
+        try:
+            self.others = repeated.other_inputs(self.base, self.batch, self.scratch / "other-batch", self.dtype)
+        except ModelError as error:
+            self._say(f"ports are not called again, since {self.base.name} fails with other inputs: {error}")
 
     def _add_orders(self, pair: PortPair) -> None:
         """Add to the mapping file which tensors between layers have their axes in another order."""
@@ -199,6 +217,7 @@ class ModelRun:
             for port in others:
                 self._fail(port, ModelError(f"the baseline failed: {error}"))
             return
+        self._other_inputs()
         for port in others:
             state = self.folder / "runs" / f"state-{port.name}"
             stored(self.base, port, moves[port.name], state)

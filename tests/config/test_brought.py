@@ -70,7 +70,7 @@ INDEX = "{x: {shape: [4, 6]}, index: {shape: [3], integers: {low: 0, high: 4}}}"
         "    return np.take(x, index, axis=0) * x.mean()",
         "    a, b = x[..., ::2], x[..., 1::2]\n    return np.stack([a * b, a - b[index[0]]], axis=-1).reshape(x.shape)",
         "    return np.array([row.max() for row in x]) + x.var(axis=1, ddof=1)",
-        "    from numpy.linalg import norm\n    return norm(x, axis=1) + np.take_along_axis(x.T, index[None] + 1, axis=0)[0, 0]",
+        "    from numpy.linalg import norm\n    return norm(x, axis=1) + np.take_along_axis(x.T[:, :3], index[None] + 1, axis=0)[0, 0]",
     ],
 )
 def test_gradients_are_the_derivatives(body: str, tmp_path: Path):
@@ -101,8 +101,7 @@ def test_gradients_are_the_derivatives(body: str, tmp_path: Path):
             GATED + "    return x if x.sum() > 0 else gate",
             "ref.py:3: TraceError: a reference must not branch on the values",
         ),
-        (GATED + "    x[0] = 1\n    return x", "ref.py:3: TraceError: a reference must not assign to elements"),
-        (GATED + "    return x.astype(float)", "ref.py:3: AttributeError: a traced tensor has no astype"),
+        (GATED + "    x.shape = (32,)\n    return x", "ref.py:3: TraceError: a reference must not set the shape"),
         (GATED + "    return np.sort(x)", "has no gradient: NotImplementedError"),
         ("def my_op(x, gate:\n    return x", "ref.py:2: SyntaxError"),
         ("import nothing_of_this_name", "ref.py:2: ModuleNotFoundError"),

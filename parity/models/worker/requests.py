@@ -16,7 +16,7 @@ from parity.adapters.base import Unsupported
 from parity.models.worker import decode
 from parity.models.worker.crossing import Crossing, perturbed
 from parity.models.worker.ports import port_class
-from parity.models.worker.ports.base import ClosedCall, Port, PortError
+from parity.models.worker.ports.base import ClosedCall, Port, PortError, same
 from parity.models.worker.ports.layered import LayeredPort
 from parity.models.worker.returns import batch_of, metrics_of
 from parity.models.worker.tape import Recorded, TensorTape, regrouped
@@ -114,8 +114,13 @@ class ModelRequests:
         arrays = {name: batch.load(name) for name in batch}
         seed = 0 if source is not None else request["seed"]
         port.outputs = request["outputs"]
+        kept, port.kept = port.kept, {}
+        port.keeps_outputs = request["repeated"]
         gradients = request["gradients"] and port.differentiable
         port.run(arrays, self.functions, request["targets"], crossing, seed, gradients)
+        for name, (tensor, before) in kept.items():
+            if not same(port.to_array(tensor), before):
+                tape.put(f"earlier.{name}", before)
         tape.close()
         return {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, ClassVar, Collection, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, ClassVar, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -22,6 +22,11 @@ class PortError(ValueError):
     def __init__(self, message: str, key: str = "") -> None:
         super().__init__(message)
         self.key = key
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two arrays are equal, NaN included."""
+    return bool(one.shape == other.shape and np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Port:
 
     A subclass implements what raises NotImplementedError here; `adapter` makes the framework's tensors, and arrays of
     them. `calls` has what each call of a layer got in the last run that watched it. `outputs` are the names that the
-    baseline gives to outputs.
+    baseline gives to outputs. `kept` are the last run's outputs with their values then, if it `keeps_outputs`.
     """
 
     differentiable: bool = True
@@ -77,6 +82,8 @@ class Port:
         self.loaded: Any = None
         self.calls: Dict[Any, Any] = {}
         self.outputs: Sequence[str] = ()
+        self.keeps_outputs = False
+        self.kept: Dict[str, Tuple[Any, Any]] = {}
         self.seeded()
         self.model = self.built(build)
 

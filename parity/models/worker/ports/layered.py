@@ -11,7 +11,7 @@ from parity.capture.frameworks import framework
 from parity.capture.frameworks.visit import Placeholder, filled, visit
 from parity.models.worker.crossing import IN, LOSS, OUT, STATE, Crossing, key
 from parity.models.worker.intercept import Interception
-from parity.models.worker.ports.base import ModelTensor, Port, PortError
+from parity.models.worker.ports.base import ModelTensor, Port, PortError, same
 from parity.models.worker.returns import check_loss, refused, shown
 
 PatchTarget = Tuple[Any, str]
@@ -181,6 +181,8 @@ class LayeredPort(Port):
         gradients: bool,
     ) -> None:
         tape, given = crossing.tape, self.given(batch, targets, seed)
+        before = {name: self.to_array(tensor) for name, tensor in given.items()}
+        tensors = dict(given)
         self.seeded()
         self.clear()
         with self.recorded() if gradients else self.no_gradients(), self.watching(crossing) as watch:
@@ -196,6 +198,7 @@ class LayeredPort(Port):
                 raise PortError(f"the model's {self.entry} returned {shown(output)}; one tensor at least is compared")
             for name, tensor in outputs:
                 tape.put(name, self.to_array(tensor))
+            self.keep(tape, outputs, tensors, before)
             if self.mode == "train":
                 self.keep_buffers(crossing)
             loss = functions.get("loss")
@@ -209,6 +212,14 @@ class LayeredPort(Port):
             for name, grad in self.backward(value).items():
                 tape.put(f"grad.{name}", self.to_array(grad))
             self.clear()
+
+    def keep(self, tape: Any, outputs: Any, given: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+        """Keep the outputs if the model will be called again; store what tensors were `before` it overwrote them."""
+        if self.keeps_outputs:
+            self.kept = {name: (tensor, self.to_array(tensor)) for name, tensor in outputs}
+        for name, tensor in given.items():
+            if not same(self.to_array(tensor), before[name]):
+                tape.put(f"changed.{name}", before[name])
 
     def called(self, *inputs: Any) -> Any:
         """The model's outputs."""
