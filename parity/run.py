@@ -435,7 +435,13 @@ def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
         with timed(state):
             oracle = consult_oracle(prepared.case, prepared.arrays)
         state.judges[prepared.case.id] = CaseJudge(
-            prepared.case, prepared.arrays, oracle, state.plan.of(prepared.case).baseline, memory, ask=event.ask
+            prepared.case,
+            prepared.arrays,
+            oracle,
+            state.plan.of(prepared.case).baseline,
+            memory,
+            ask=event.ask,
+            others=[other.arrays for other in prepared.others],
         )
         if prepared.lost is None:
             state.folders[prepared.case.id] = prepared.folder.relative_to(state.run_dir)

@@ -42,6 +42,7 @@ from parity.judge.diagnose.behaviour import (
     layout_dependent,
     only_first,
     rows_apart,
+    stateful,
 )
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -59,6 +60,7 @@ from parity.judge.diagnose.inquiry import Inquiry, Measurement
 from parity.judge.diagnose.kernel import Ask, Kernel, kernel_of
 from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
+from parity.judge.other_inputs import FIRST_OTHER, OtherInputs, WrongCall, kept_results, on_others, state_of
 from parity.outcome import CellOutcome, Outcome, Output
 
 CLEAR = 8.0
@@ -352,9 +354,12 @@ class CaseJudge:
         baseline: str,
         memory: Memory | None = None,
         ask: Ask | None = None,
+        others: Sequence[Mapping[str, Array]] = (),
     ) -> None:
         self.case = case
         self.oracle = oracle
+        self._others = OtherInputs(case, others, oracle)
+        self._other_calls: dict[tuple[str, str], OtherCall] = {}
         self._memory = memory or Memory()
         self._inputs = inputs
         self._baseline = baseline
@@ -363,12 +368,36 @@ class CaseJudge:
         self._measurements: dict[tuple[str, str], Measurement] = {}
         self._calls: dict[tuple[str, str], tuple[CellOutcome, CellOutcome]] = {}
         self._rows: dict[tuple[str, str], DifferingRow] = {}
+        self._overwritten: set[tuple[str, str]] = set()
         self._choices: Choices | None = None
 
     def take(self, dtype: str, outcomes: Sequence[CellOutcome]) -> None:
         """The outcomes of one cell; their arrays must stay valid until the case is judged."""
         self._choices = self._choices or Choices(self.case, self._inputs, self.oracle)
-        self.cells[dtype] = self._cell(dtype, [self._observed_worst(dtype, outcome) for outcome in outcomes])
+        cell = self.cells[dtype] = self._cell(dtype, [self._observed_worst(dtype, outcome) for outcome in outcomes])
+        for outcome in outcomes:
+            if outcome.others and not cell.wrong.get(outcome.backend, True):
+                self._take_others(cell, outcome)
+
+    def _take_others(self, cell: Cell, outcome: CellOutcome) -> None:
+        """Judge the calls of a backend on other inputs, and keep the first that is wrong."""
+        for number, given in self._others.suspicious(outcome, cell.first_envelope, cell.dtype):
+            other = Cell(self.case, cell.dtype, self._others.inputs[number], self._others.exact(number) or {})
+            other.take([on_others(outcome, given)], self._baseline)
+            if other.wrong[outcome.backend]:
+                state = self._state(number, outcome, other)
+                if state is not None or self._others.drawn:
+                    self._other_calls[cell.dtype, outcome.backend] = OtherCall(number, other, state)
+                return
+
+    def _state(self, number: int, outcome: CellOutcome, cell: Cell) -> tuple[str, Mapping[str, Any]] | None:
+        observed = cell.observed(outcome.backend)
+        wrong = {n: values for n in cell.wrong[outcome.backend] if (values := observed[n]) is not None}
+        inputs = [self._inputs, *self._others.inputs[: number + 1]]
+        earlier = [outcome.outputs, *outcome.others[:number]]
+        bound = bound_of(cell.envelopes)
+        call = WrongCall(self.case, cell.dtype, inputs, earlier, wrong, cell.oracle, bound)
+        return state_of(call, kernel_of(self._ask, outcome.backend))
 
     def _cell(self, dtype: str, outcomes: Sequence[CellOutcome]) -> Cell:
         cell = Cell(self.case, dtype, self._inputs, self.oracle, self._choices)
@@ -381,6 +410,12 @@ class CaseJudge:
         key = dtype, outcome.backend
         if outcome.outcome is not Outcome.OK:
             return outcome
+        if outcome.overwritten:
+            other = replace(outcome, outputs={**outcome.outputs, **outcome.overwritten})
+            if self._is_right(dtype, outcome) and not self._is_right(dtype, other):
+                self._calls[key] = outcome, other
+                self._overwritten.add(key)
+                return other
         if outcome.again:
             other = replace(outcome, outputs={**outcome.outputs, **outcome.again})
             self._calls[key] = outcome, other
@@ -415,7 +450,7 @@ class CaseJudge:
         """Verdicts and diagnoses from all cells so far; `diagnose=False` skips the searches."""
         results = self._searched() if diagnose else {}
         kinds = dict(self._kinds(results))
-        comparisons = [finished(cell, c, kinds) for cell in self.cells.values() for c in cell.comparisons]
+        comparisons = [self._finished(cell, c, kinds) for cell in self.cells.values() for c in cell.comparisons]
         diagnoses: list[Diagnosis] = []
         for dtype, cell in self.cells.items():
             for (d, backend), result in results.items():
@@ -428,11 +463,30 @@ class CaseJudge:
             diagnoses += rounding_diagnoses(own, cell.zero_gradients if any(c.verdict.fails for c in own) else ())
         return Judged(tuple(comparisons), tuple(diagnoses), results)
 
+    def _finished(self, cell: Cell, comparison: Comparison, kinds: Mapping[tuple[str, str, str], str]) -> Comparison:
+        """The comparison as judged; where only a call on other inputs is wrong, that of this call with the oracle."""
+        backend, tensor = comparison.actual, comparison.tensor
+        call = self._other_calls.get((cell.dtype, backend))
+        if call is None or comparison.expected != ORACLE or tensor not in call.cell.wrong[backend]:
+            return finished(cell, comparison, kinds)
+        own = next(c for c in call.cell.comparisons if c.tensor == tensor)
+        return replace(finished(call.cell, own, kinds), message=f"in call {call.ordinal}, on other inputs")
+
+    @property
+    def _wrong(self) -> Iterator[tuple[Cell, str]]:
+        """Each backend that is wrong, with the cell in which it is."""
+        for dtype, cell in self.cells.items():
+            yield from ((cell, backend) for backend, ratios in cell.wrong.items() if ratios)
+            yield from ((call.cell, backend) for (d, backend), call in self._other_calls.items() if d == dtype)
+
     def _searched(self) -> Results:
         """A search for every backend that is wrong in a cell; float64 first, because other dtypes try its causes."""
         results: Results = {}
         for dtype in sorted(self.cells, key=lambda d: UNIT_ROUNDOFF[d]):
             cell = self.cells[dtype]
+            for (d, backend), call in self._other_calls.items():
+                if d == dtype:
+                    results[dtype, backend] = self._searched_on_others(call, backend)
             backends = [name for name, ratios in cell.wrong.items() if ratios]
             if not backends:
                 continue
@@ -445,6 +499,14 @@ class CaseJudge:
                 if result.best.explains and not result.rivals:
                     self._memory.keep(evaluator, backend, result.best.causes)
         return results
+
+    def _searched_on_others(self, call: OtherCall, backend: str) -> SearchResult:
+        """The state that the call shows; without one, a search on its inputs."""
+        cell, observed = call.cell, call.cell.observed(backend)
+        evaluator = Evaluator(self.case, cell.dtype, cell.inputs, cell.oracle, cell.envelopes)
+        if call.state is not None:
+            return SearchResult(unaltered(evaluator, observed), behaviours=(call.state,))
+        return Inquiry(Measurement(evaluator, observed), kernel_of(self._ask, backend), prepared).result()
 
     def _search(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult:
         """The causes of a wider dtype or of an earlier case if they explain this one; else a search.
@@ -484,6 +546,11 @@ class CaseJudge:
             return (("batch-variant", self._rows[dtype, backend].evidence),)
         calls = [self._arrays(outcome, dtype) for outcome in self._calls.get((dtype, backend), ())]
         seen = apart(*calls, bound=bound)
+        if seen is not None and (dtype, backend) in self._overwritten:
+            return (("stateful", {**seen, "seen": "a later call changes what the first one returned"}),)
+        kept = kept_results(self.cells[dtype].outcomes[backend], self.oracle, self._others, bound)
+        if kept and kernel is not None and (state := stateful(kernel, case, dtype, inputs, observed, bound)):
+            return (("stateful", state),)
         if seen is None:
             evidence = kernel and layout_dependent(kernel, case, dtype, inputs, observed, bound)
             return (("layout-dependent", evidence),) if evidence else ()
@@ -510,10 +577,11 @@ class CaseJudge:
         return min(self.cells, key=UNIT_ROUNDOFF.__getitem__)
 
     def _kinds(self, results: Results) -> Iterator[tuple[tuple[str, str, str], str]]:
-        for dtype, cell in self.cells.items():
-            for backend, ratios in cell.wrong.items():
-                for tensor in ratios:
-                    yield (dtype, backend, tensor), self._kind(cell, backend, tensor, results.get((dtype, backend)))
+        for cell, backend in self._wrong:
+            for tensor in cell.wrong[backend]:
+                at = cell.dtype, backend
+                kind = SEMANTIC if at in self._other_calls else self._kind(cell, backend, tensor, results.get(at))
+                yield (*at, tensor), kind
 
     def _kind(self, cell: Cell, backend: str, tensor: str, result: SearchResult | None) -> str:
         """`semantic`, `unstable` or `degraded`: by the errors in all dtypes, or by the error's size if only one dtype
@@ -563,6 +631,20 @@ class CaseJudge:
             return False
         limit = SAME_ENVELOPES * self.cells[dtype].envelope_at(backend, tensor).rms
         return error > limit and apart <= max(SAME * error, limit)
+
+
+@dataclass(frozen=True)
+class OtherCall:
+    """A call on other inputs that is wrong there, and the state that it depends on, if that was found."""
+
+    number: int
+    cell: Cell
+    state: tuple[str, Mapping[str, Any]] | None
+
+    @property
+    def ordinal(self) -> int:
+        """Which call it is, from 1."""
+        return self.number + FIRST_OTHER
 
 
 def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array], observed: Observed = NOTHING) -> Evaluator:
