@@ -91,7 +91,7 @@ def read_arrays(paths: Mapping[str, str], dtype: str) -> Arrays:
 
 
 @dataclass(frozen=True)
-class Call:
+class OpCall:
     """One call of the op: a copy of its results, the results themselves, and the tensors that it got."""
 
     arrays: Arrays
@@ -101,7 +101,7 @@ class Call:
     remark: str
 
 
-def called(backend: Backend, request: Message, given: Arrays) -> Call:
+def called(backend: Backend, request: Message, given: Arrays) -> OpCall:
     """Calls the op once, on copies of the tensors."""
     # A single call may use the tensors themselves, since changes are found by comparing with the files.
     fresh = given if request["calls"] == 1 else {name: array.copy() for name, array in given.items()}
@@ -109,7 +109,7 @@ def called(backend: Backend, request: Message, given: Arrays) -> Call:
     return called_with(backend, request, tensors, job_of(backend, request, tensors))
 
 
-def called_in(backend: Backend, request: Message, given: Arrays, call: Call) -> Call:
+def called_in(backend: Backend, request: Message, given: Arrays, call: OpCall) -> OpCall:
     """Calls the op on these values in the memory of an earlier call, and with its tensors, where these share it."""
     for name, array in given.items():
         call.tensors[name][...] = array
@@ -130,7 +130,7 @@ def shares(adapter: Adapter, leaf: Any, array: Any) -> bool:
     return bool(np.may_share_memory(adapter.to_numpy(leaf), array))
 
 
-def called_with(backend: Backend, request: Message, tensors: Arrays, job: Job) -> Call:
+def called_with(backend: Backend, request: Message, tensors: Arrays, job: Job) -> OpCall:
     """Runs the job, which has these tensors."""
     started = time.perf_counter()
     results = backend.adapter.run(job)
@@ -138,10 +138,10 @@ def called_with(backend: Backend, request: Message, tensors: Arrays, job: Job) -
     arrays = to_arrays(backend.adapter, results, request)
     if request["calls"] > 1:  # The next call may change what this one returned.
         arrays = copy.deepcopy(arrays)
-    return Call(without_unchanged(arrays, request), results, tensors, seconds, remark(backend, job))
+    return OpCall(without_unchanged(arrays, request), results, tensors, seconds, remark(backend, job))
 
 
-def called_again(backend: Backend, request: Message, given: Arrays, first: Call) -> Arrays:
+def called_again(backend: Backend, request: Message, given: Arrays, first: OpCall) -> Arrays:
     """What later calls return: all results on other inputs, as `other.<number>.<name>`; results of the first call that
     have changed by then, as `overwritten.<name>`; and results on the same inputs that differ from the first, as
     `again.<name>`, of several the furthest from the first.
@@ -149,25 +149,25 @@ def called_again(backend: Backend, request: Message, given: Arrays, first: Call)
     The other inputs are in the memory of the first ones, since a result may be cached by address; the same inputs come
     again in new memory.
     """
-    found: Arrays = {}
+    answers: Arrays = {}
     for number, paths in enumerate(request["others"]):
         with contextlib.suppress(Exception):  # An op may reject them, which is no error in the results of the case.
             arrays = called_in(backend, request, read_arrays(paths, request["dtype"]), first).arrays
-            found.update({f"other.{number}.{name}": array for name, array in arrays.items()})
-        found.update({f"overwritten.{name}": array for name, array in overwritten(backend, request, first).items()})
+            answers.update({f"other.{number}.{name}": array for name, array in arrays.items()})
+        answers.update({f"overwritten.{name}": array for name, array in overwritten(backend, request, first).items()})
     distances: Dict[str, float] = {}
     for _ in range(1, request["calls"]):
         for name, array in called(backend, request, given).arrays.items():
             if name.startswith("input."):
-                found[name] = array
+                answers[name] = array
                 continue
             largest = distance(first.arrays.get(name), array)
             if largest > distances.get(name, 0.0):
-                distances[name], found[f"again.{name}"] = largest, array
-    return found
+                distances[name], answers[f"again.{name}"] = largest, array
+    return answers
 
 
-def overwritten(backend: Backend, request: Message, call: Call) -> Arrays:
+def overwritten(backend: Backend, request: Message, call: OpCall) -> Arrays:
     """The results of a call that later calls have changed, with their new values; not those that are inputs."""
     results = {name: value for name, value in call.results.items() if not name.startswith("input.")}
     arrays = to_arrays(backend.adapter, results, request)

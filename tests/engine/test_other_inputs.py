@@ -103,9 +103,11 @@ def flatten(x):
 def test_healthy_kernels_pass_and_may_reject_other_inputs(parity_run, tmp_path):
     values = [[float(i - 9) for i in range(20)], [1.0] * 20]
     (tmp_path / "ops.py").write_text(HEALTHY.format(first=values[0][17]))
-    relu = f"{{id: rejecting, op: relu, inputs: {{x: {{values: {values}}}}}}}"
-    view = "{id: view, op: flatten, inputs: {x: {shape: [4, 8]}}}"
-    finished = parity_run(user_config(tmp_path / "ops.py", cases=[LINEAR, relu, view]), "--dtype", "float32", "--dtype", "float64")
+    relu = f"{{id: rejecting, op: relu, gradients: false, inputs: {{x: {{values: {values}}}}}}}"
+    view = "{id: view, op: flatten, gradients: false, inputs: {x: {shape: [4, 8]}}}"
+    finished = parity_run(
+        user_config(tmp_path / "ops.py", cases=[LINEAR, relu, view]), "--dtype", "float32", "--dtype", "float64"
+    )
     assert finished.code == 0, finished.stdout
 
 
@@ -118,7 +120,7 @@ def test_a_formula_that_only_other_inputs_show_is_a_finding_of_these(parity_run,
     low, high = given["x"].min(), given["x"].max()
     assert any((other["x"] < low).any() or (other["x"] > high).any() for other in others)
     (tmp_path / "ops.py").write_text(WRONG_BEYOND.format(low=low, high=high))
-    finished = parity_run(user_config(tmp_path / "ops.py", cases=[UNIFORM]), "--dtype", "float64")
+    finished = parity_run(user_config(tmp_path / "ops.py", cases=[UNIFORM]))
     assert finished.code == 1
     assert {row["message"].partition(",")[2] for row in finished.failing()} == {" on other inputs"}
     assert "stateful" not in found(finished)
@@ -133,7 +135,9 @@ def inputs_of(folder, case: str):
 
 
 def test_other_inputs_change_a_part_and_then_the_rest(tmp_path):
-    given, (part, rest) = inputs_of(tmp_path, "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 8]}}}")
+    given, (part, rest) = inputs_of(
+        tmp_path, "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 8]}}}"
+    )
     changed = {name: part[name] != given[name] for name in given}
     assert np.flatnonzero(changed.pop("x")).tolist() == list(range(12, 20))
     assert not any(mask.any() for mask in changed.values())
