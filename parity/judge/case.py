@@ -31,6 +31,7 @@ from parity.judge.bound.envelope import (
     error_ratio,
     size,
 )
+from parity.judge.bound.orders import has_orders, in_order_of, index_tensors
 from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.approximation import APPROXIMATED
@@ -147,13 +148,49 @@ class Cell:
     def _usable(self, backend: str, tensor: str) -> Array | None:
         """A tensor's values if it has the oracle's structure; of indices that are right, the oracle's."""
         if (backend, tensor) in self.chosen_indices:
-            return self.oracle[tensor]
+            return self._rounded(self.oracle[tensor])
+        if backend in self._in_order:
+            return self._ordered(backend, tensor)
         return usable(self.outcomes[backend].outputs.get(tensor), self.oracle[tensor], self.dtype)
+
+    def _ordered(self, backend: str, tensor: str) -> Array | None:
+        """A tensor's values, less what another valid order of equal elements changes in the exact answer."""
+        exact, own = self.oracle[tensor], self._in_order[backend][tensor]
+        values = usable(self.outcomes[backend].outputs.get(tensor), exact, self.dtype)
+        if values is None or np.array_equal(own, exact, equal_nan=True):
+            return values
+        with np.errstate(invalid="ignore"):
+            return as_dtype(np.where(own == exact, values, exact + (values - own)), self.dtype)
+
+    @cached_property
+    def _in_order(self) -> Mapping[str, Mapping[str, Array]]:
+        """The exact answer in a backend's own order of equal elements, if that is not the oracle's."""
+        answers: dict[str, Mapping[str, Array]] = {}
+        if self.case.definition.indexes or not has_orders(self.case, self.inputs):
+            return answers
+        for backend, outcome in self.outcomes.items():
+            given = {n: usable(outcome.outputs.get(n), exact, self.dtype) for n, exact in self.oracle.items()}
+            known = {n: values for n, values in given.items() if values is not None}
+            rounded = {n: self._rounded(self.oracle[n]) for n in known}
+            if any(not np.array_equal(known[n], rounded[n], equal_nan=True) for n in known):
+                answer = in_order_of(self.case, self.inputs, self.oracle, known, self.dtype)
+                if answer is not None:
+                    answers[backend] = answer
+        return answers
+
+    def _rounded(self, values: Array) -> Array:
+        return values if values.dtype.kind != "f" else as_dtype(values, self.dtype)
 
     @cached_property
     def chosen_indices(self) -> Mapping[tuple[str, str], Mask]:
         """Where a backend's indices are right and not the oracle's, by backend and tensor."""
-        masks = {}
+        masks: dict[tuple[str, str], Mask] = {}
+        for backend, answer in self._in_order.items():
+            for tensor, exact in answer.items():
+                values = usable(self.outcomes[backend].outputs.get(tensor), exact, self.dtype)
+                if values is not None and np.array_equal(values, self._rounded(exact), equal_nan=True):
+                    others = np.asarray(exact != self.oracle[tensor])
+                    masks |= {(backend, tensor): others} if others.any() else {}
         for backend, outcome in self.outcomes.items():
             for tensor, source in self.case.definition.indexes.items():
                 exact = self.oracle[tensor]
@@ -186,7 +223,14 @@ class Cell:
     def with_terms(self, envelopes: Mapping[str, Envelope]) -> dict[str, Envelope]:
         """The envelopes, joined with the size of the cancelling terms where a gradient is exactly zero, in part or
         as a whole."""
-        return {n: e.joined(self._cancelled[n]) if n in self._cancelled else e for n, e in envelopes.items()}
+        joined = {n: e.joined(self._cancelled[n]) if n in self._cancelled else e for n, e in envelopes.items()}
+        return joined | {n: Envelope(0.0, 0.0) for n in self._indices if n in joined}
+
+    @cached_property
+    def _indices(self) -> frozenset[str]:
+        """The tensors of indices of equal elements, whose order rounding does not decide."""
+        tied = not self.case.definition.indexes and has_orders(self.case, self.inputs)
+        return index_tensors(self.case, self.inputs) if tied else frozenset()
 
     @cached_property
     def _cancelled(self) -> Mapping[str, Envelope]:
@@ -283,6 +327,8 @@ class Cell:
         """The order that a backend chose for equal elements, by the gradient that follows it."""
         ranks, op = {}, self.case.definition
         for name, tensor in self.chosen_indices:
+            if tensor not in op.indexes:
+                continue
             gradient, values = f"grad.{op.indexes[tensor]}", self.outcomes[name].outputs[tensor].values
             if name == backend and gradient in self.oracle and values is not None:
                 ranks[gradient] = ranks_of(self.inputs[op.indexes[tensor]], values, self.case.params.dim)

@@ -114,7 +114,7 @@ def called_in(backend: Backend, request: Message, given: Arrays, call: OpCall) -
     for name, array in given.items():
         call.tensors[name][...] = array
     job = job_of(backend, {**request, "watched": {}}, call.tensors)
-    leaves = {name: call.results.get(f"input.{name}") for name in job.inputs}
+    leaves: Dict[str, Any] = {name: call.results.get(f"input.{name}") for name in job.inputs}
     if all(shares(backend.adapter, leaf, job.inputs[name]) for name, leaf in leaves.items()):
         for leaf in leaves.values():
             if getattr(leaf, "grad", None) is not None:

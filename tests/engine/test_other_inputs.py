@@ -111,7 +111,7 @@ def test_healthy_kernels_pass_and_may_reject_other_inputs(parity_run, tmp_path):
     assert finished.code == 0, finished.stdout
 
 
-WRONG_BEYOND = "def relu(x):\n    return x * (x > 0) * (1 + ((x < {low}) | (x > {high})) * 1e-3)\n"
+WRONG_BEYOND = "def relu(x):\n    return (x * (1 + ((x < {low}) | (x > {high})) * 1e-3)).astype(x.dtype)\n"
 UNIFORM = "{id: one, op: relu, gradients: false, inputs: {x: {shape: [3, 5], uniform: {low: 0.5, high: 2.5}}}}"
 
 
