@@ -177,7 +177,7 @@ def test_a_backend_that_is_lost_too_often_is_asked_no_more_in_any_case(tmp_path,
 
 
 CALLS = 4
-"""Of a small cell: its own, one with other values, and one that must repeat the first."""
+"""Of a small cell: its own, two on other inputs, and one that must repeat the first."""
 COUNTING = """
 import os, sys
 sys.path.insert(0, {fakes!r})
