@@ -25,7 +25,7 @@ LARGEST = 1 << 14
 ROUNDS = 3
 """Turns of all groups by amounts of their own, so that unrelated indices do not stay alike."""
 MOST_EQUAL = 64
-"""So many equal elements are told apart."""
+"""So many equal elements are known apart."""
 
 
 @dataclass
@@ -69,8 +69,8 @@ class Orders:
         for row in np.ndindex(moved.shape[:-1]):
             _, group, counts = np.unique(ordered[row], return_inverse=True, return_counts=True)
             for number in np.flatnonzero(counts > 1):
-                places = np.flatnonzero(group == number)
-                moved[row][places] = np.roll(moved[row][places], self._amount(places.size))
+                positions = np.flatnonzero(group == number)
+                moved[row][positions] = np.roll(moved[row][positions], self._amount(positions.size))
         return np.moveaxis(moved, -1, axis)
 
     def _other(self, function: Any, values: Array, indices: Array, rest: Any, keywords: Any) -> Array:
@@ -80,8 +80,8 @@ class Orders:
         best = EXTREMES[function](flat, axis=-1, keepdims=True)
         result = np.empty(flat.shape[:-1], np.int64)
         for row in np.ndindex(flat.shape[:-1]):
-            places = np.flatnonzero(flat[row] == best[row])
-            result[row] = np.roll(places, self._amount(places.size))[0] if places.size else 0
+            positions = np.flatnonzero(flat[row] == best[row])
+            result[row] = np.roll(positions, self._amount(positions.size))[0] if positions.size else 0
         return result.reshape(indices.shape)
 
     def _amount(self, size: int) -> int:
@@ -116,8 +116,8 @@ def in_order_of(case: CasePlan, inputs: Arrays, oracle: Arrays, observed: Arrays
     given = {}
     for step, indices in enumerate(runs[0][1]):
         taken = signatures([steps[step] for _, steps in runs])
-        told = dict(decoded(taken, signs, runs, step, observed, dtype))
-        order = completed(indices, told, np.stack([steps[step].ravel() for _, steps in runs]))
+        known = dict(decoded(taken, signs, runs, step, observed, dtype))
+        order = completed(indices, known, np.stack([steps[step].ravel() for _, steps in runs]))
         given[step] = indices if order is None else order
     return run(Orders(given=given))
 
@@ -168,38 +168,38 @@ def decoded(
 ) -> Iterator[tuple[int, Any]]:
     """The elements of a step's indices that the observed values tell, each with the index."""
     indices = np.stack([steps[step].ravel() for _, steps in runs])
-    for sign, places in taken.items():
+    for sign, positions in taken.items():
         for name, elements in signs.items():
             alike = elements.get(sign, [])
             outputs = np.stack([answers[name].ravel() for answers, _ in runs])
             for rank, element in enumerate(alike):
                 values, value = outputs[:, element], observed[name].ravel()[element]
-                own = places[rank] if len(places) == len(alike) else places[0]
-                place = next((p for p in (own, *places) if np.ptp(values - indices[:, p]) == 0), own)
+                own = positions[rank] if len(positions) == len(alike) else positions[0]
+                position = next((p for p in (own, *positions) if np.ptp(values - indices[:, p]) == 0), own)
                 same = np.flatnonzero((values if values.dtype.kind != "f" else as_dtype(values, dtype)) == value)
                 if same.size:
-                    yield place, indices[same[0], place]
+                    yield position, indices[same[0], position]
 
 
-def completed(indices: Array, told: Mapping[int, Any], taken: Array) -> Array | None:
-    """The indices with those that are `told`; the others are what is left of their equals. None if one comes twice."""
+def completed(indices: Array, known: Mapping[int, Any], taken: Array) -> Array | None:
+    """The indices with those that are `known`; the others are what is left of their equals. None if one comes twice."""
     order = indices.ravel().copy()
-    changing = {int(place) for place in np.flatnonzero((taken != taken[0]).any(axis=0))}
+    changing = {int(position) for position in np.flatnonzero((taken != taken[0]).any(axis=0))}
     groups: dict[tuple[int, ...], list[int]] = {}
-    for place in sorted(changing):
-        groups.setdefault(tuple(np.unique(taken[:, place]).tolist()), []).append(place)
-    for members, places in groups.items():
-        rows = [places] if len(places) <= len(members) else split_rows(places, len(members))
+    for position in sorted(changing):
+        groups.setdefault(tuple(np.unique(taken[:, position]).tolist()), []).append(position)
+    for members, positions in groups.items():
+        rows = [positions] if len(positions) <= len(members) else split_rows(positions, len(members))
         for row in rows:
-            mine = {place: int(told[place]) for place in row if place in told}
+            mine = {position: int(known[position]) for position in row if position in known}
             if len(set(mine.values())) < len(mine):
                 return None
             left = iter(sorted(set(members) - set(mine.values())))
-            for place in row:
-                order[place] = mine[place] if place in mine else next(left)
+            for position in row:
+                order[position] = mine[position] if position in mine else next(left)
     return order.reshape(indices.shape)
 
 
-def split_rows(places: list[int], size: int) -> list[list[int]]:
+def split_rows(positions: list[int], size: int) -> list[list[int]]:
     """Places of several rows with the same equal elements, row by row."""
-    return [places[start : start + size] for start in range(0, len(places), size)]
+    return [positions[start : start + size] for start in range(0, len(positions), size)]
