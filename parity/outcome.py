@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NoReturn
@@ -46,7 +46,8 @@ class CellOutcome:
     """The outcome of one cell; `outputs` is empty unless the outcome is ok. `seconds` is the op's own time.
 
     `lacking` maps each tensor that the backend cannot provide to the reason. `again` has outputs that another call
-    returned differently, `changed` the new values of inputs that the op has changed in place. `composed`:
+    returned differently, `overwritten` those that a later call has changed, `others` those of calls on other inputs
+    (empty for a call that failed), `changed` the new values of inputs that the op has changed in place. `composed`:
     it is parity's own composition of the framework's calls.
     """
 
@@ -61,10 +62,19 @@ class CellOutcome:
     again: Mapping[str, Output] = field(default_factory=dict)
     changed: Mapping[str, Output] = field(default_factory=dict)
     composed: bool = False
+    overwritten: Mapping[str, Output] = field(default_factory=dict)
+    others: Sequence[Mapping[str, Output]] = ()
 
     def copied(self) -> CellOutcome:
         """The outcome with copied arrays."""
-        return replace(self, outputs=copied(self.outputs), again=copied(self.again), changed=copied(self.changed))
+        return replace(
+            self,
+            outputs=copied(self.outputs),
+            again=copied(self.again),
+            changed=copied(self.changed),
+            overwritten=copied(self.overwritten),
+            others=tuple(map(copied, self.others)),
+        )
 
 
 def copied(outputs: Mapping[str, Output]) -> dict[str, Output]:

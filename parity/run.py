@@ -448,7 +448,12 @@ def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
         memory = state.memory_of(prepared.case)
         with timed(state):
             state.judges[prepared.case.id] = ContainedJudge(
-                prepared.case, prepared.arrays, state.plan.of(prepared.case).baseline, memory, ask=event.ask
+                prepared.case,
+                prepared.arrays,
+                state.plan.of(prepared.case).baseline,
+                memory,
+                ask=event.ask,
+                others=[other.arrays for other in prepared.others],
             )
         if prepared.lost is None:
             state.folders[prepared.case.id] = prepared.folder.relative_to(state.run_dir)

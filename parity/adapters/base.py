@@ -37,7 +37,8 @@ class Job:
     `inputs` and `grad_outputs` map input and output names to NumPy arrays (or lists of arrays) that nothing else uses.
     `function` and `backward` are the user's own, if any; `params` are the op's keyword arguments. If `watched`, inputs
     and grad_outputs are returned as `input.<name>`, as the op leaves them. `storage` maps inputs to a dtype narrower
-    than `dtype`, which is then the dtype of the results.
+    than `dtype`, which is then the dtype of the results. `leaves` are an earlier job's, which share the memory of the
+    `inputs`.
     """
 
     op: str
@@ -50,6 +51,7 @@ class Job:
     watched: bool = False
     storage: Mapping[str, str] = field(default_factory=dict)
     dtype: str = ""
+    leaves: Mapping[str, Any] = field(default_factory=dict)
 
 
 def composed_unless(**plain: Any) -> Callable[[Method], Method]:
@@ -164,7 +166,7 @@ class Adapter:
     def computed(self, job: Job) -> dict[str, Any]:
         """The results of `run` in the dtype of the job's inputs."""
         function = self.in_mode(job.function or (self.stored_method(job) if job.storage else self.method(job.op)))
-        leaves = self.all_leaves(job)
+        leaves = dict(job.leaves) or self.all_leaves(job)
         outputs = named_outputs(function(**leaves, **job.params))
         wanted = [name for name, dy in job.grad_outputs.items() if shape_of(outputs.get(name)) == dy.shape]
         grad_outputs = {f"grad.{name}": self.leaves(job.grad_outputs[name], False) for name in wanted}

@@ -18,7 +18,7 @@ from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine.buffers import Scratch, SharedBuffers
 from parity.engine.cells import CellQueue, CellRequest
 from parity.engine.extra_cells import Asking, CaseQuestions
-from parity.engine.inputs import Prepared, prepare
+from parity.engine.inputs import Prepared, prepare, with_others
 from parity.engine.logs import RunLog
 from parity.engine.process import kill_children, kill_strays
 from parity.engine.shards import shards
@@ -259,6 +259,7 @@ class Dispatcher:
         while self._waiting and self._room_for(self._waiting[-1][1]):
             index, case = self._waiting.pop()
             prepared = prepare(case, index, self._plan.seed, self._tensors, self._pool.spare)
+            prepared = with_others(prepared, self._plan.seed, self._pool.spare)
             self._left[case.id] = len(case.dtypes)
             self._bytes_ahead += self._size_of(case)
             for dtype in case.dtypes:
@@ -302,8 +303,9 @@ class Dispatcher:
         del self._arrived[event.cell.number]
         if not self._left[case.id]:
             self._bytes_ahead -= self._size_of(case)
-            if event.cell.prepared.lost is not None:
-                shutil.rmtree(event.cell.prepared.folder, ignore_errors=True)
+            prepared = event.cell.prepared
+            for stored in (*prepared.others, *([] if prepared.lost is None else [prepared])):
+                shutil.rmtree(stored.folder, ignore_errors=True)
 
     def _size_of(self, case: CasePlan) -> int:
         """Approximate size in bytes of the outputs of a case, on all backends and in all its dtypes."""

@@ -242,11 +242,13 @@ class BackendRunner:
                 outcome=Outcome(reply["outcome"]),
                 seconds=float(reply["seconds"]),
                 message=str(reply["message"]) or next(iter(lacking.values()), ""),
-                outputs={name: o for name, o in returned.items() if not name.startswith((AGAIN, CHANGED))},
+                outputs={name: o for name, o in returned.items() if not name.startswith(MARKS)},
                 lacking=lacking,
                 again=marked(returned, AGAIN),
                 changed=marked(returned, CHANGED),
                 composed=bool(reply.get("composed", False)),
+                overwritten=marked(returned, OVERWRITTEN),
+                others=[marked(returned, f"{OTHER}{number}.") for number in range(len(cell.prepared.others))],
             )
         except (KeyError, TypeError, ValueError, OSError) as error:
             if self._worker is not None:
@@ -278,10 +280,9 @@ class BackendRunner:
             self._post(OutcomeArrived(cell, outcome, release))
 
 
-AGAIN, CHANGED = "again.", "input."
-"""Prefixes in a reply of the results of other calls, and of inputs that have changed."""
-REPEATED = 1 << 16
-"""A case of up to so many elements is called twice; larger ones run the same loops of a kernel as smaller ones."""
+MARKS = AGAIN, CHANGED, OVERWRITTEN, OTHER = "again.", "input.", "overwritten.", "other."
+"""Prefixes in a reply of the results of other calls, of inputs and results that have changed, and of results for other
+inputs."""
 STRESS_CALLS = 11
 """Enough calls to catch a kernel that is wrong in one call of ten."""
 
@@ -306,6 +307,10 @@ def run_request(cell: CellRequest, buffer: str, spec: BackendSpec, *, gradients:
     case, op = cell.case, cell.case.definition
     gradients = gradients and case.gradients
     paths = {name: str(path) for name, path in cell.prepared.paths.items()}
+
+    def given(others: Mapping[str, Path]) -> dict[str, str]:
+        return {name: str(path) for name, path in others.items() if gradients or not op.is_grad_output(name)}
+
     grad_outputs = {name: paths[f"grad.{name}"] for name in op.grad_outputs if gradients and f"grad.{name}" in paths}
     tensors = {name: path for name, path in paths.items() if op.input(name) is not None}
     return {
@@ -326,6 +331,7 @@ def run_request(cell: CellRequest, buffer: str, spec: BackendSpec, *, gradients:
         "layouts": layouts_of(cell),
         "storage": {plan.name: plan.storage for plan in case.tensors if plan.storage},
         "calls": calls_of(cell, spec),
+        "others": [given(other.paths) for other in cell.prepared.others],
     }
 
 
@@ -340,7 +346,7 @@ def calls_of(cell: CellRequest, spec: BackendSpec) -> int:
 
 def is_small(cell: CellRequest) -> bool:
     """Whether a call costs less than the work around it."""
-    return sum(array.size for array in cell.prepared.arrays.values()) <= REPEATED
+    return cell.prepared.small
 
 
 def is_watched(cell: CellRequest, spec: BackendSpec) -> bool:

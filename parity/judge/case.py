@@ -31,6 +31,7 @@ from parity.judge.bound.envelope import (
     error_ratio,
     size,
 )
+from parity.judge.bound.orders import has_orders, in_order_of, index_tensors
 from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.approximation import APPROXIMATED
@@ -42,6 +43,7 @@ from parity.judge.diagnose.behaviour import (
     layout_dependent,
     only_first,
     rows_apart,
+    stateful,
 )
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -60,6 +62,7 @@ from parity.judge.diagnose.kernel import Ask, Kernel, kernel_of
 from parity.judge.diagnose.memory import Memory
 from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
 from parity.judge.failures import Failures, unjudged, with_failures
+from parity.judge.other_inputs import FIRST_OTHER, OtherInputs, WrongCall, kept_results, on_others, state_of
 from parity.outcome import CellOutcome, Outcome, Output
 
 CLEAR = 8.0
@@ -149,13 +152,49 @@ class Cell:
     def _usable(self, backend: str, tensor: str) -> Array | None:
         """A tensor's values if it has the oracle's structure; of indices that are right, the oracle's."""
         if (backend, tensor) in self.chosen_indices:
-            return self.oracle[tensor]
+            return self._rounded(self.oracle[tensor])
+        if backend in self._in_order:
+            return self._ordered(backend, tensor)
         return usable(self.outcomes[backend].outputs.get(tensor), self.oracle[tensor], self.dtype)
+
+    def _ordered(self, backend: str, tensor: str) -> Array | None:
+        """A tensor's values, less what another valid order of equal elements changes in the exact answer."""
+        exact, own = self.oracle[tensor], self._in_order[backend][tensor]
+        values = usable(self.outcomes[backend].outputs.get(tensor), exact, self.dtype)
+        if values is None or np.array_equal(own, exact, equal_nan=True):
+            return values
+        with np.errstate(invalid="ignore"):
+            return as_dtype(np.where(own == exact, values, exact + (values - own)), self.dtype)
+
+    @cached_property
+    def _in_order(self) -> Mapping[str, Mapping[str, Array]]:
+        """The exact answer in a backend's own order of equal elements, if that is not the oracle's."""
+        answers: dict[str, Mapping[str, Array]] = {}
+        if self.case.definition.indexes or not has_orders(self.case, self.inputs):
+            return answers
+        for backend, outcome in self.outcomes.items():
+            given = {n: usable(outcome.outputs.get(n), exact, self.dtype) for n, exact in self.oracle.items()}
+            known = {n: values for n, values in given.items() if values is not None}
+            rounded = {n: self._rounded(self.oracle[n]) for n in known}
+            if any(not np.array_equal(known[n], rounded[n], equal_nan=True) for n in known):
+                answer = in_order_of(self.case, self.inputs, self.oracle, known, self.dtype)
+                if answer is not None:
+                    answers[backend] = answer
+        return answers
+
+    def _rounded(self, values: Array) -> Array:
+        return values if values.dtype.kind != "f" else as_dtype(values, self.dtype)
 
     @cached_property
     def chosen_indices(self) -> Mapping[tuple[str, str], Mask]:
         """Where a backend's indices are right and not the oracle's, by backend and tensor."""
-        masks = {}
+        masks: dict[tuple[str, str], Mask] = {}
+        for backend, answer in self._in_order.items():
+            for tensor, exact in answer.items():
+                values = usable(self.outcomes[backend].outputs.get(tensor), exact, self.dtype)
+                if values is not None and np.array_equal(values, self._rounded(exact), equal_nan=True):
+                    others = np.asarray(exact != self.oracle[tensor])
+                    masks |= {(backend, tensor): others} if others.any() else {}
         for backend, outcome in self.outcomes.items():
             for tensor, source in self.case.definition.indexes.items():
                 exact = self.oracle[tensor]
@@ -188,7 +227,14 @@ class Cell:
     def with_terms(self, envelopes: Mapping[str, Envelope]) -> dict[str, Envelope]:
         """The envelopes, joined with the size of the cancelling terms where a gradient is exactly zero, in part or
         as a whole."""
-        return {n: e.joined(self._cancelled[n]) if n in self._cancelled else e for n, e in envelopes.items()}
+        joined = {n: e.joined(self._cancelled[n]) if n in self._cancelled else e for n, e in envelopes.items()}
+        return joined | {n: Envelope(0.0, 0.0) for n in self._indices if n in joined}
+
+    @cached_property
+    def _indices(self) -> frozenset[str]:
+        """The tensors of indices of equal elements, whose order rounding does not decide."""
+        tied = not self.case.definition.indexes and has_orders(self.case, self.inputs)
+        return index_tensors(self.case, self.inputs) if tied else frozenset()
 
     @cached_property
     def _cancelled(self) -> Mapping[str, Envelope]:
@@ -287,6 +333,8 @@ class Cell:
         """The order that a backend chose for equal elements, by the gradient that follows it."""
         ranks, op = {}, self.case.definition
         for name, tensor in self.chosen_indices:
+            if tensor not in op.indexes:
+                continue
             gradient, values = f"grad.{op.indexes[tensor]}", self.outcomes[name].outputs[tensor].values
             if name == backend and gradient in self.oracle and values is not None:
                 ranks[gradient] = ranks_of(self.inputs[op.indexes[tensor]], values, self.case.params.dim)
@@ -360,9 +408,12 @@ class CaseJudge:
         baseline: str,
         memory: Memory | None = None,
         ask: Ask | None = None,
+        others: Sequence[Mapping[str, Array]] = (),
     ) -> None:
         self.case = case
         self.oracle = oracle
+        self._others = OtherInputs(case, others, oracle)
+        self._other_calls: dict[tuple[str, str], OtherCall] = {}
         self._memory = memory or Memory()
         self._inputs = inputs
         self._baseline = baseline
@@ -371,6 +422,7 @@ class CaseJudge:
         self._measurements: dict[tuple[str, str], Measurement] = {}
         self._calls: dict[tuple[str, str], tuple[CellOutcome, CellOutcome]] = {}
         self._rows: dict[tuple[str, str], DifferingRow] = {}
+        self._overwritten: set[tuple[str, str]] = set()
         self._choices: Choices | None = None
         self._failures: dict[tuple[str, str], Failures] = {}
 
@@ -381,13 +433,37 @@ class CaseJudge:
     def take(self, dtype: str, outcomes: Sequence[CellOutcome]) -> None:
         """The outcomes of one cell; their arrays must stay valid until the case is judged."""
         self._choices = self._choices or Choices(self.case, self._inputs, self.oracle)
-        self.cells[dtype] = self._cell(dtype, [self._worst(dtype, outcome) for outcome in outcomes])
+        cell = self.cells[dtype] = self._cell(dtype, [self._worst(dtype, outcome) for outcome in outcomes])
+        for outcome in outcomes:
+            if outcome.others and not cell.wrong.get(outcome.backend, True):
+                with self.failures_of(dtype, outcome.backend).contained("judging its calls on other inputs"):
+                    self._take_others(cell, outcome)
 
     def _worst(self, dtype: str, outcome: CellOutcome) -> CellOutcome:
         """`_observed_worst`, or the first call's outcome where that fails."""
         with self.failures_of(dtype, outcome.backend).contained("asking whether results repeat"):
             return self._observed_worst(dtype, outcome)
         return outcome
+
+    def _take_others(self, cell: Cell, outcome: CellOutcome) -> None:
+        """Judge the calls of a backend on other inputs, and keep the first that is wrong."""
+        for number, given in self._others.suspicious(outcome, cell.first_envelope, cell.dtype):
+            other = Cell(self.case, cell.dtype, self._others.inputs[number], self._others.exact(number) or {})
+            other.take([on_others(outcome, given)], self._baseline)
+            if other.wrong[outcome.backend]:
+                state = self._state(number, outcome, other)
+                if state is not None or self._others.drawn:
+                    self._other_calls[cell.dtype, outcome.backend] = OtherCall(number, other, state)
+                return
+
+    def _state(self, number: int, outcome: CellOutcome, cell: Cell) -> tuple[str, Mapping[str, Any]] | None:
+        observed = cell.observed(outcome.backend)
+        wrong = {n: values for n in cell.wrong[outcome.backend] if (values := observed[n]) is not None}
+        inputs = [self._inputs, *self._others.inputs[: number + 1]]
+        earlier = [outcome.outputs, *outcome.others[:number]]
+        bound = bound_of(cell.envelopes)
+        call = WrongCall(self.case, cell.dtype, inputs, earlier, wrong, cell.oracle, bound)
+        return state_of(call, kernel_of(self._ask, outcome.backend))
 
     def _cell(self, dtype: str, outcomes: Sequence[CellOutcome]) -> Cell:
         cell = Cell(self.case, dtype, self._inputs, self.oracle, self._choices)
@@ -400,6 +476,12 @@ class CaseJudge:
         key = dtype, outcome.backend
         if outcome.outcome is not Outcome.OK:
             return outcome
+        if outcome.overwritten:
+            other = replace(outcome, outputs={**outcome.outputs, **outcome.overwritten})
+            if self._is_right(dtype, outcome) and not self._is_right(dtype, other):
+                self._calls[key] = outcome, other
+                self._overwritten.add(key)
+                return other
         if outcome.again:
             other = replace(outcome, outputs={**outcome.outputs, **outcome.again})
             self._calls[key] = outcome, other
@@ -439,6 +521,8 @@ class CaseJudge:
 
         @cache
         def kind_of(dtype: str, backend: str, tensor: str) -> str:
+            if (dtype, backend) in self._other_calls:
+                return SEMANTIC
             return self._kind(self.cells[dtype], backend, tensor, results.get((dtype, backend)))
 
         comparisons = [self._finished(cell, c, kind_of) for cell in self.cells.values() for c in cell.comparisons]
@@ -455,8 +539,17 @@ class CaseJudge:
                 failures.note(failure)
                 return unjudged(comparison, failure)
         with failures.contained(f"judging {comparison.tensor}"):
-            return finished(cell, comparison, kind_of)
+            return self._on_worst_call(cell, comparison, kind_of)
         return unjudged(comparison, failures[-1])
+
+    def _on_worst_call(self, cell: Cell, comparison: Comparison, kind_of: KindOf) -> Comparison:
+        """The comparison as judged; where only a call on other inputs is wrong, that of this call with the oracle."""
+        backend, tensor = comparison.actual, comparison.tensor
+        call = self._other_calls.get((cell.dtype, backend))
+        if call is None or comparison.expected != ORACLE or tensor not in call.cell.wrong[backend]:
+            return finished(cell, comparison, kind_of)
+        own = next(c for c in call.cell.comparisons if c.tensor == tensor)
+        return replace(finished(call.cell, own, kind_of), message=f"in call {call.ordinal}, on other inputs")
 
     def _diagnoses(self, dtype: str, comparisons: Sequence[Comparison], results: Results) -> Iterator[Diagnosis]:
         """The diagnoses of a dtype: the causes, then what is no error of a formula; each backend's on its own."""
@@ -486,6 +579,10 @@ class CaseJudge:
         results: Results = {}
         for dtype in sorted(self.cells, key=lambda d: UNIT_ROUNDOFF[d]):
             cell = self.cells[dtype]
+            for (d, backend), call in self._other_calls.items():
+                if d == dtype:
+                    with self.failures_of(dtype, backend).contained("searching for the cause"):
+                        results[dtype, backend] = self._searched_on_others(call, backend)
 
             @cache
             def shared(dtype: str = dtype, cell: Cell = cell) -> Evaluator:
@@ -500,6 +597,14 @@ class CaseJudge:
                     if result.best.explains and not result.rivals:
                         self._memory.keep(evaluator, backend, result.best.causes)
         return results
+
+    def _searched_on_others(self, call: OtherCall, backend: str) -> SearchResult:
+        """The state that the call shows; without one, a search on its inputs."""
+        cell, observed = call.cell, call.cell.observed(backend)
+        evaluator = Evaluator(self.case, cell.dtype, cell.inputs, cell.oracle, cell.envelopes)
+        if call.state is not None:
+            return SearchResult(unaltered(evaluator, observed), behaviours=(call.state,))
+        return Inquiry(Measurement(evaluator, observed), kernel_of(self._ask, backend), prepared).result()
 
     def _search(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult:
         """The causes of a wider dtype or of an earlier case if they explain this one; else a search.
@@ -546,6 +651,11 @@ class CaseJudge:
             return (("batch-variant", self._rows[dtype, backend].evidence),)
         calls = [self._arrays(outcome, dtype) for outcome in self._calls.get((dtype, backend), ())]
         seen = apart(*calls, bound=bound)
+        if seen is not None and (dtype, backend) in self._overwritten:
+            return (("stateful", {**seen, "seen": "a later call changes what the first one returned"}),)
+        kept = kept_results(self.cells[dtype].outcomes[backend], self.oracle, self._others, bound)
+        if kept and kernel is not None and (state := stateful(kernel, case, dtype, inputs, observed, bound)):
+            return (("stateful", state),)
         if seen is None:
             evidence = kernel and layout_dependent(kernel, case, dtype, inputs, observed, bound)
             return (("layout-dependent", evidence),) if evidence else ()
@@ -619,6 +729,20 @@ class CaseJudge:
             return False
         limit = SAME_ENVELOPES * self.cells[dtype].envelope_at(backend, tensor).rms
         return error > limit and apart <= max(SAME * error, limit)
+
+
+@dataclass(frozen=True)
+class OtherCall:
+    """A call on other inputs that is wrong there, and the state that it depends on, if that was found."""
+
+    number: int
+    cell: Cell
+    state: tuple[str, Mapping[str, Any]] | None
+
+    @property
+    def ordinal(self) -> int:
+        """Which call it is, from 1."""
+        return self.number + FIRST_OTHER
 
 
 def prepared(case: CasePlan, dtype: str, inputs: Mapping[str, Array], observed: Observed = NOTHING) -> Evaluator:

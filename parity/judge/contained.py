@@ -26,12 +26,13 @@ class ContainedJudge:
         baseline: str,
         memory: Memory | None = None,
         ask: Ask | None = None,
+        others: Sequence[Mapping[str, Array]] = (),
     ) -> None:
         self.case, self.failures = case, Failures()
         self._outcomes: dict[str, Sequence[CellOutcome]] = {}
         self._judge: CaseJudge | None = None
         with self.failures.contained("computing the exact answer"):
-            self._judge = CaseJudge(case, inputs, consult_oracle(case, inputs), baseline, memory, ask)
+            self._judge = CaseJudge(case, inputs, consult_oracle(case, inputs), baseline, memory, ask, others=others)
 
     @property
     def oracle(self) -> Oracle:

@@ -8,8 +8,8 @@ import math
 import re
 import time
 import traceback
-from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Dict, List, Mapping
 
 import numpy as np
 
@@ -67,10 +67,10 @@ def computed(backend: Backend, request: Message) -> Message:
     try:
         given = read_given(request)
         reply["composed"] = backend.adapter.is_composition(job_of(backend, request, given))
-        arrays, reply["seconds"], reply["message"] = called(backend, request, given)
-        if request["calls"] > 1:
-            arrays = {**arrays, **called_again(backend, request, given, arrays)}
-        reply["tensors"] = write_arrays(request["buffer"], arrays)
+        first = called(backend, request, given)
+        reply["seconds"], reply["message"] = first.seconds, first.remark
+        later = called_again(backend, request, given, first) if request["calls"] > 1 else {}
+        reply["tensors"] = write_arrays(request["buffer"], {**first.arrays, **later})
     except Unsupported as error:
         reply.update(outcome="unsupported", message=str(error))
     except BaseException as error:
@@ -83,42 +83,98 @@ def computed(backend: Backend, request: Message) -> Message:
 def read_given(request: Message) -> Arrays:
     """The stored tensors in the request's dtype, grad_outputs as `grad.<output>`."""
     paths = {**request["tensors"], **{f"grad.{name}": path for name, path in request["grad_outputs"].items()}}
-    return {name: read_array(path, request["dtype"]) for name, path in paths.items()}
+    return read_arrays(paths, request["dtype"])
 
 
-def called(backend: Backend, request: Message, given: Arrays) -> Tuple[Arrays, float, str]:
-    """Calls the op once, on copies of the tensors; returns the results, the op's own time, and a remark."""
+def read_arrays(paths: Mapping[str, str], dtype: str) -> Arrays:
+    """The tensors in these files, in `dtype`."""
+    return {name: read_array(path, dtype) for name, path in paths.items()}
+
+
+@dataclass(frozen=True)
+class OpCall:
+    """One call of the op: a copy of its results, the results themselves, and the tensors that it got."""
+
+    arrays: Arrays
+    results: Dict[str, Any]
+    tensors: Arrays
+    seconds: float
+    remark: str
+
+
+def called(backend: Backend, request: Message, given: Arrays) -> OpCall:
+    """Calls the op once, on copies of the tensors."""
     # A single call may use the tensors themselves, since changes are found by comparing with the files.
     fresh = given if request["calls"] == 1 else {name: array.copy() for name, array in given.items()}
-    job = job_of(backend, request, in_memory(fresh, request["layouts"], backend.adapter))
+    tensors = in_memory(fresh, request["layouts"], backend.adapter)
+    return called_with(backend, request, tensors, job_of(backend, request, tensors))
+
+
+def called_in(backend: Backend, request: Message, given: Arrays, call: OpCall) -> OpCall:
+    """Calls the op on these values in the memory of an earlier call, and with its tensors, where these share it."""
+    for name, array in given.items():
+        call.tensors[name][...] = array
+    job = job_of(backend, {**request, "watched": {}}, call.tensors)
+    leaves: Dict[str, Any] = {name: call.results.get(f"input.{name}") for name in job.inputs}
+    if all(shares(backend.adapter, leaf, job.inputs[name]) for name, leaf in leaves.items()):
+        for leaf in leaves.values():
+            if getattr(leaf, "grad", None) is not None:
+                leaf.grad = None
+        job = replace(job, leaves=leaves)
+    return called_with(backend, request, call.tensors, job)
+
+
+def shares(adapter: Adapter, leaf: Any, array: Any) -> bool:
+    """Whether a framework's tensor has the memory of an array."""
+    if leaf is None or isinstance(leaf, (list, tuple)):
+        return False
+    return bool(np.may_share_memory(adapter.to_numpy(leaf), array))
+
+
+def called_with(backend: Backend, request: Message, tensors: Arrays, job: Job) -> OpCall:
+    """Runs the job, which has these tensors."""
     started = time.perf_counter()
     results = backend.adapter.run(job)
     seconds = time.perf_counter() - started
     arrays = to_arrays(backend.adapter, results, request)
     if request["calls"] > 1:  # The next call may change what this one returned.
         arrays = copy.deepcopy(arrays)
-    return without_unchanged(arrays, request), seconds, remark(backend, job)
+    return OpCall(without_unchanged(arrays, request), results, tensors, seconds, remark(backend, job))
 
 
-def called_again(backend: Backend, request: Message, given: Arrays, first: Arrays) -> Arrays:
-    """Results of later calls that differ from the first, as `again.<name>`; of several, the furthest from the first.
+def called_again(backend: Backend, request: Message, given: Arrays, first: OpCall) -> Arrays:
+    """What later calls return: all results on other inputs, as `other.<number>.<name>`; results of the first call that
+    have changed by then, as `overwritten.<name>`; and results on the same inputs that differ from the first, as
+    `again.<name>`, of several the furthest from the first.
 
-    Before these calls the op gets the same numbers in reverse order, so that a cached result differs.
+    The other inputs are in the memory of the first ones, since a result may be cached by address; the same inputs come
+    again in new memory.
     """
-    with contextlib.suppress(Exception):  # An op may reject them, which is no error in the results of the case.
-        floating = {name: array for name, array in given.items() if array.dtype.kind != "i"}
-        called(backend, request, {**given, **{n: a.ravel()[::-1].reshape(a.shape) for n, a in floating.items()}})
-    differing: Arrays = {}
+    answers: Arrays = {}
+    for number, paths in enumerate(request["others"]):
+        with contextlib.suppress(Exception):  # An op may reject them, which is no error in the results of the case.
+            arrays = called_in(backend, request, read_arrays(paths, request["dtype"]), first).arrays
+            answers.update({f"other.{number}.{name}": array for name, array in arrays.items()})
+        answers.update({f"overwritten.{name}": array for name, array in overwritten(backend, request, first).items()})
     distances: Dict[str, float] = {}
     for _ in range(1, request["calls"]):
-        for name, array in called(backend, request, given)[0].items():
+        for name, array in called(backend, request, given).arrays.items():
             if name.startswith("input."):
-                differing[name] = array
+                answers[name] = array
                 continue
-            largest = distance(first.get(name), array)
+            largest = distance(first.arrays.get(name), array)
             if largest > distances.get(name, 0.0):
-                distances[name], differing[f"again.{name}"] = largest, array
-    return differing
+                distances[name], answers[f"again.{name}"] = largest, array
+    return answers
+
+
+def overwritten(backend: Backend, request: Message, call: OpCall) -> Arrays:
+    """The results of a call that later calls have changed, with their new values; not those that are inputs."""
+    results = {name: value for name, value in call.results.items() if not name.startswith("input.")}
+    arrays = to_arrays(backend.adapter, results, request)
+    changed = {name: array for name, array in arrays.items() if distance(call.arrays.get(name), array)}
+    inputs = call.tensors.values()
+    return {n: a.copy() for n, a in changed.items() if not any(np.may_share_memory(a, tensor) for tensor in inputs)}
 
 
 def distance(one: Any, other: Any) -> float:

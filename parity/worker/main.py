@@ -22,14 +22,16 @@ run     {"do": "run", "cell": 7, "op": "layer_norm", "dtype": "float32",
          "layouts": {"x": {"strides": [1, 2], "offset": 0, "size": 6},    a view of a buffer of 6 elements
                      "b": {"alias": "a"}},            or of another tensor's memory
          "storage": {"x": "float8_e4m3fn"},           inputs that the op gets in a narrower dtype
-         "calls": 2}                                  how often the op is called; the results must be the same
+         "calls": 2,                                  how often the op is called; the results must be the same
+         "others": [{"x": "...npy", "grad.y": "...npy"}]}    other inputs for calls in between, if calls is above 1
         -> {"cell": 7, "outcome": "ok" | "unsupported" | "error", "message": "", "seconds": 0.0002,
             "composed": false,                        whether it is parity's composition of the framework's calls
             "tensors": [{"name": "y", "dtype": "float32", "shape": [2, 3], "offset": 0}]}
         A bfloat16 tensor is written as its bits, 16 per number; bfloat16 inputs are stored as float32. A tensor of
         another dtype that NumPy lacks has "offset": null. A missing output is not listed. A watched tensor that has
         changed is listed with its new values, as `input.x`; a result that another call returned with other bits is
-        listed as `again.y`, from the call that is furthest from the first.
+        listed as `again.y`, from the call that is furthest from the first. `other.0.y` is the result for the first of
+        `others`, unless the op rejects them, `overwritten.y` a first result that a later call has changed.
 
 A worker has at most one training; cells may come between its steps. Its replies have "outcome", "message" and
 "tensors" as that of run. Names of tensors are PyTorch's, and so are layouts: `param.<name>`, `state.<state>.<name>`,

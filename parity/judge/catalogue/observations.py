@@ -332,7 +332,9 @@ OBSERVATIONS = (
             "buffer that is never cleared, or a workspace or cached value of the previous call is read again."
         ),
         shows=(
-            "The backend is called with A, A, B, A, A, B, A. Either every call adds the same amount to the result, or "
+            "A call on other inputs, in the memory of the first ones, returns what an earlier call returned, or the "
+            "result for a tensor of an earlier call; or a later call changes what the first one returned. Or the "
+            "backend is called with A, A, B, A, A, B, A. Either every call adds the same amount to the result, or "
             "a call after B differs from one after A in the same way both times. Or, with sizes that it has not seen, "
             "the first call is right and the second is not, whichever inputs come first: something is kept by size."
         ),

@@ -124,7 +124,9 @@ def nondeterministic(
     for name in common(answers):
         given = [answer[name] for answer in answers]
         run = observed.get(name)
-        samples = [*given, run] if run is not None and run.shape == given[0].shape else given
+        # Without a bound it holds indices, of which a run's observed ones may be another valid choice.
+        bounded = run is not None and run.shape == given[0].shape and np.any(bound[name])
+        samples = [*given, run] if run is not None and bounded else given
         apart = np.logical_or.reduce([beyond(sample, given[0], bound[name]) for sample in samples])
         if apart.any() and not adds_up(list(pairwise(given)), bound[name]):
             elements[name] = int(apart.sum())

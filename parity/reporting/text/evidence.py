@@ -154,6 +154,7 @@ TEXTS: Mapping[str, Callable[[Any], str]] = {
     "where": lambda value: f"where: {plain(value)}",
     "only": lambda _: "",
     "alone": str,
+    "seen": str,
     "rates": lambda value: rates_text(**value),
     "off": lambda value: f"wrong: {', '.join(value)}",
     "worst_tensor": lambda value: f"largest error in: {value}",

@@ -149,7 +149,7 @@ class Finding:
         plain = sorted(self.differences, key=lambda d: (d.row.verdict == NONFINITE, d.row.case in self.with_short_axes))
         evidences = [d.diagnosis.evidence for d in plain if d.diagnosis is not None]
         evidences += [row.evidence for row in self.alike]
-        for key in ("expression", "parameters", "rates", "alone"):
+        for key in ("expression", "parameters", "rates", "alone", "seen"):
             value = next((evidence[key] for evidence in evidences if evidence.get(key)), None)
             if value:
                 return printable(short(evidence_text(key, value)))
@@ -167,7 +167,8 @@ class Finding:
         texts = [f"{backend} {number(numbers.pop(backend, None), digits)}"]
         texts += [f"exact {number(exact, digits)}"] if exact is not None else []
         texts += [f"{name} {number(value, digits)}" for name, value in numbers.items()]
-        return printable(f"{location} {self.report.location(row)}: {', '.join(texts)}")
+        at = " ".join(filter(None, (location, self.report.location(row), row.message)))
+        return printable(f"{at}: {', '.join(texts)}")
 
     def beside(self) -> ComparisonRow:
         """The worst comparison with a backend that is right in this tensor, if there is one: it has both values."""
@@ -176,7 +177,10 @@ class Finding:
         right = [
             row
             for row in mine
-            if row.worst_index is not None and not row.with_oracle and set(row.culprit) <= {worst.backend}
+            if row.worst_index is not None
+            and not row.with_oracle
+            and set(row.culprit) <= {worst.backend}
+            and row.message == worst.row.message  # the same call
         ]
         return max(right, key=self.report.excess, default=worst.row)
 
