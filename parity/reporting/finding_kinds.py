@@ -19,7 +19,7 @@ Patterns = Annotated[tuple[Text, ...], msgspec.Meta(min_length=1)]
 ANY = ("*",)
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What a difference by more than rounding is, the most urgent first."""
 
     BUG = "bug"
@@ -35,11 +35,11 @@ class Kind(StrEnum):
 
 
 LABELS = {
-    Kind.BUG: "bug",
-    Kind.UNCLASSIFIED: "unclassified",
-    Kind.CONVENTION: "documented convention",
-    Kind.PRECISION: "reduced precision",
-    Kind.COMPOSITION: "parity's own composition",
+    FindingKind.BUG: "bug",
+    FindingKind.UNCLASSIFIED: "unclassified",
+    FindingKind.CONVENTION: "documented convention",
+    FindingKind.PRECISION: "reduced precision",
+    FindingKind.COMPOSITION: "parity's own composition",
 }
 
 

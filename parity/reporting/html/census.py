@@ -19,7 +19,7 @@ from parity.cases.dtypes import COARSENESS
 from parity.judge.compare.verdict import Verdict
 from parity.outcome import Outcome
 from parity.reporting.finding_kinds import LABELS as KIND_LABELS
-from parity.reporting.finding_kinds import Kind, KindRow
+from parity.reporting.finding_kinds import FindingKind, KindRow
 from parity.reporting.html.summary import marked_up
 from parity.reporting.html.templates import rendered, source
 from parity.reporting.results.cells import LABELS, CellResult, Status, cells
@@ -27,11 +27,11 @@ from parity.reporting.results.rows import FINDINGS, SEVERITY, CellKey, Results
 from parity.reporting.text.findings import Difference, Finding, by_cause
 from parity.reporting.text.words import grouped, plural, unique
 
-Mark = Status | Kind
+Mark = Status | FindingKind
 """What a cell is marked with: the kind of its differences beyond rounding, if kinds are asked for, else its status."""
 MARKS: Sequence[Mark] = [
-    *(Status.FAILED, Kind.BUG, Kind.UNCLASSIFIED, Status.ERROR, Status.NOT_RUN, Status.UNSUPPORTED),
-    *(Kind.CONVENTION, Kind.PRECISION, Kind.COMPOSITION),
+    *(Status.FAILED, FindingKind.BUG, FindingKind.UNCLASSIFIED, Status.ERROR, Status.NOT_RUN, Status.UNSUPPORTED),
+    *(FindingKind.CONVENTION, FindingKind.PRECISION, FindingKind.COMPOSITION),
     *(Status.KNOWN, Status.BELOW, Status.SUSPECT, Status.PASSED),
 ]
 """The most urgent first."""
@@ -47,7 +47,7 @@ class ClassifiedFinding:
     """
 
     finding: Finding
-    kind: Kind | None = None
+    kind: FindingKind | None = None
     row: KindRow | None = None
 
 
@@ -67,15 +67,15 @@ class CensusEntry:
         return [item.finding for item in self.classified]
 
     @cached_property
-    def kinds(self) -> dict[tuple[str, str], Kind]:
+    def kinds(self) -> dict[tuple[str, str], FindingKind]:
         """The most urgent kind of each cell that has one, by case and dtype."""
-        found = grouped(
+        pairs = grouped(
             ((d.row.case, d.row.dtype), item.kind)
             for item in self.classified
             for d in item.finding.differences
             if item.kind is not None and d.row.verdict in FINDINGS
         )
-        return {key: min(kinds, key=urgency) for key, kinds in found.items()}
+        return {key: min(kinds, key=urgency) for key, kinds in pairs.items()}
 
     def mark_of(self, cell: CellResult) -> Mark:
         """The kind of a cell that has one, else its status."""
@@ -174,11 +174,11 @@ def classified(
         return [ClassifiedFinding(finding)]
     cause = finding.id or finding.worst.row.verdict
 
-    def grounds(difference: Difference) -> tuple[Kind, KindRow | None]:
+    def grounds(difference: Difference) -> tuple[FindingKind, KindRow | None]:
         if (difference.row.case, difference.row.dtype, difference.backend) in composed:
-            return Kind.COMPOSITION, None
+            return FindingKind.COMPOSITION, None
         row = next((row for row in kinds if row.covers(finding.op, cause, difference)), None)
-        return (Kind.UNCLASSIFIED, None) if row is None else (Kind(row.kind), row)
+        return (FindingKind.UNCLASSIFIED, None) if row is None else (FindingKind(row.kind), row)
 
     first = grounds(telling[0])
     parts = grouped((grounds(d) if d.row.verdict in FINDINGS else first, d) for d in finding.differences)
@@ -242,7 +242,7 @@ def sections(results: Results, scripts: Collection[str], kinds: Sequence[KindRow
 def unclassified(runs: Sequence[Results], kinds: Sequence[KindRow]) -> list[str]:
     """The findings that no row covers, in words."""
     items = [item for entry in entries_of(runs, kinds) for item in entry.classified]
-    return [f"no row covers {item.finding.line()}" for item in items if item.kind is Kind.UNCLASSIFIED]
+    return [f"no row covers {item.finding.line()}" for item in items if item.kind is FindingKind.UNCLASSIFIED]
 
 
 def unused(runs: Sequence[Results], kinds: Sequence[KindRow]) -> list[str]:
@@ -272,7 +272,7 @@ def census_page(runs: Sequence[Results], scripts: Collection[str] = (), kinds: S
     style += "".join(
         f"main:has(#kind-{kind}:checked) :is(tr.op, .finding):not(.kind-{kind}) {{ display: none }}\n"
         f"main:has(#kind-{kind}:checked) section:not(:has(.kind-{kind})) {{ display: none }}\n"
-        for kind in Kind
+        for kind in FindingKind
     )
     all_sections = [section for results in runs for section in sections(results, scripts, kinds)]
     entries = [entry for section in all_sections for row in section.rows for entry in row.values()]
