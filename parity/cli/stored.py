@@ -57,21 +57,26 @@ def report(run_dir: Path, quiet: bool, verbose: bool, wanted: Outputs) -> None:
 )
 @click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
-def census(run_dirs: Sequence[Path], out: Path) -> None:
+@click.option("--kinds", metavar="FILE", type=click.Path(path_type=Path), help="What kind each difference is, in YAML.")
+def census(run_dirs: Sequence[Path], out: Path, kinds: Path | None) -> None:
     """Write OUT/index.html, ops down and backends across, and a script without parity for each finding in OUT/repro.
 
-    Several runs, of different cases, are one table.
+    Several runs, of different cases, are one table. With --kinds, a difference is a bug, a documented convention or
+    reduced precision, as the first row of FILE says that covers it, else unclassified.
 
-    Exit code: 0 all is written; 2 the run cannot be read or a file cannot be written; 3 some scripts could not be made.
+    Exit code: 0 all is written; 2 the run or FILE cannot be read or a file cannot be written; 3 some scripts could not
+    be made, a difference is unclassified, or a row of FILE covers nothing.
     """
     from parity.config.nodes import printable
-    from parity.reporting.html.census import census_page, to_script
+    from parity.reporting.finding_kinds import read_kinds
+    from parity.reporting.html.census import census_page, to_script, unclassified, unused
     from parity.reporting.results.results import read_results, write_atomically
     from parity.reporting.text.words import plural
     from parity.repro import ReproError
     from parity.repro.write import scripts_of
 
     try:
+        rows = None if kinds is None else read_kinds(kinds)
         runs = [read_results(run_dir) for run_dir in run_dirs]
         ids = Counter(case.id for results in runs for case in results.cases)
         if ids and max(ids.values()) > 1:
@@ -84,13 +89,17 @@ def census(run_dirs: Sequence[Path], out: Path) -> None:
         refused = [item for item in made if isinstance(item, ReproError)]
         names = {item.script.stem for item in made if not isinstance(item, ReproError)}
         out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / "index.html", census_page(runs, names))
+        write_atomically(out / "index.html", census_page(runs, names, rows))
     except OSError as error:
         fail(f"cannot write {error.filename or out}: {error.strerror or error}")
-    for item in refused:
-        click.echo(f"no script: {item}", err=True)
+    problems = [f"no script: {item}" for item in refused]
+    problems += [
+        f"{kinds}: {line}" for line in ([] if rows is None else [*unclassified(runs, rows), *unused(runs, rows)])
+    ]
+    for problem in problems:
+        click.echo(problem, err=True)
     click.echo(f"written to {out / 'index.html'}, with {plural(len(names), 'script')} in {out / 'repro'}")
-    if refused:
+    if problems:
         sys.exit(INCOMPLETE)
 
 

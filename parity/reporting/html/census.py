@@ -18,15 +18,37 @@ from markupsafe import Markup
 from parity.cases.dtypes import COARSENESS
 from parity.judge.compare.verdict import Verdict
 from parity.outcome import Outcome
+from parity.reporting.finding_kinds import LABELS as KIND_LABELS
+from parity.reporting.finding_kinds import FindingKind, KindRow
 from parity.reporting.html.summary import marked_up
 from parity.reporting.html.templates import rendered, source
 from parity.reporting.results.cells import LABELS, CellResult, Status, cells
-from parity.reporting.results.rows import FINDINGS, SEVERITY, Results
+from parity.reporting.results.rows import FINDINGS, SEVERITY, CellKey, Results
 from parity.reporting.text.findings import Difference, Finding, by_cause
 from parity.reporting.text.words import grouped, plural, unique
 
-GAPS: Mapping[Status, str] = {Status.UNSUPPORTED: "", Status.ERROR: "no result", Status.NOT_RUN: "not run"}
+Mark = Status | FindingKind
+"""What a cell is marked with: the kind of its differences beyond rounding, if kinds are asked for, else its status."""
+MARKS: Sequence[Mark] = [
+    *(Status.FAILED, FindingKind.BUG, FindingKind.UNCLASSIFIED, Status.ERROR, Status.NOT_RUN, Status.UNSUPPORTED),
+    *(FindingKind.CONVENTION, FindingKind.PRECISION, FindingKind.COMPOSITION),
+    *(Status.KNOWN, Status.BELOW, Status.SUSPECT, Status.PASSED),
+]
+"""The most urgent first."""
+GAPS: Mapping[Mark, str] = {Status.UNSUPPORTED: "", Status.ERROR: "no result", Status.NOT_RUN: "not run"}
 """What a cell of the table says if no tensor could be compared."""
+
+
+@dataclass(frozen=True)
+class ClassifiedFinding:
+    """Differences of one op and backend with one cause and of one kind; `row` says why, if a person did.
+
+    `kind` is None for what is no difference beyond rounding, and where kinds are not asked for.
+    """
+
+    finding: Finding
+    kind: FindingKind | None = None
+    row: KindRow | None = None
 
 
 @dataclass(frozen=True)
@@ -37,18 +59,38 @@ class CensusEntry:
     backend: str
     anchor: str
     cells: Sequence[CellResult]
-    findings: Sequence[Finding]
+    classified: Sequence[ClassifiedFinding]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings without their kinds."""
+        return [item.finding for item in self.classified]
 
     @cached_property
-    def marks(self) -> list[tuple[str, Status]]:
-        """The worst status by dtype, from the narrowest dtype on, of the cases that it can compute, if any."""
-        by_dtype = grouped((cell.dtype, status_of(cell)) for cell in self.cells)
+    def kinds(self) -> dict[tuple[str, str], FindingKind]:
+        """The most urgent kind of each cell that has one, by case and dtype."""
+        pairs = grouped(
+            ((d.row.case, d.row.dtype), item.kind)
+            for item in self.classified
+            for d in item.finding.differences
+            if item.kind is not None and d.row.verdict in FINDINGS
+        )
+        return {key: min(kinds, key=urgency) for key, kinds in pairs.items()}
+
+    def mark_of(self, cell: CellResult) -> Mark:
+        """The kind of a cell that has one, else its status."""
+        return self.kinds.get((cell.id, cell.dtype)) or status_of(cell)
+
+    @cached_property
+    def marks(self) -> list[tuple[str, Mark]]:
+        """The most urgent mark by dtype, from the narrowest dtype on, of the cases that it can compute, if any."""
+        by_dtype = grouped((cell.dtype, self.mark_of(cell)) for cell in self.cells)
         having = {dtype: [s for s in statuses if s not in GAPS] or statuses for dtype, statuses in by_dtype.items()}
         return [(dtype, min(having[dtype], key=urgency)) for dtype in sorted(having, key=COARSENESS.index)]
 
     @property
-    def status(self) -> Status:
-        """The worst status of a dtype that the backend has, or that of its gaps."""
+    def status(self) -> Mark:
+        """The most urgent mark of a dtype that the backend has, or that of its gaps."""
         having = [status for _, status in self.marks if status not in GAPS]
         return min(having or [status for _, status in self.marks], key=urgency)
 
@@ -79,21 +121,29 @@ def status_of(cell: CellResult) -> Status:
     return Status.UNSUPPORTED if cell.outcome == Outcome.UNSUPPORTED.value else cell.status
 
 
-def urgency(status: Status) -> int:
-    """Orders statuses, the most urgent first."""
-    return list(Status).index(status)
+def urgency(mark: Mark) -> int:
+    """Orders marks, the most urgent first."""
+    return MARKS.index(mark)
 
 
-def census(results: Results) -> list[dict[str, CensusEntry]]:
-    """The entries of every op by backend."""
+def census(results: Results, kinds: Sequence[KindRow] | None = None) -> list[dict[str, CensusEntry]]:
+    """The entries of every op by backend; without `kinds` nothing is classified."""
     differing = [row for row in results.comparisons if row.fails or row.hides]
     findings = by_cause(results, differing)
     made, anchors = grouped(((cell.op, cell.backend), cell) for cell in cells(results)), set[str]()
     ops = dict.fromkeys(case.op for case in results.cases)
+    own = {row.key for row in results.outcomes if row.composed}
     return [
         {
             name: CensusEntry(
-                op, name, unique(f"{op}.{name}", anchors), made[op, name], findings_of(findings, op, name)
+                op,
+                name,
+                unique(f"{op}.{name}", anchors),
+                made[op, name],
+                sorted(
+                    (item for f in findings_of(findings, op, name) for item in classified(f, kinds, own)),
+                    key=lambda item: urgency(item.kind or Status.PASSED),
+                ),
             )
             for name in results.backend_names
             if (op, name) in made
@@ -110,6 +160,29 @@ def findings_of(findings: Sequence[Finding], op: str, backend: str) -> list[Find
         if finding.op == op and own:
             mine.append(replace(finding, differences=own))
     return sorted(mine, key=weight, reverse=True)
+
+
+def classified(
+    finding: Finding, kinds: Sequence[KindRow] | None, composed: Collection[CellKey]
+) -> list[ClassifiedFinding]:
+    """A finding by kind and row of `kinds`; what is within the tolerance stays with the rest.
+
+    `composed` are the cells of compositions, nothing in which is the framework's.
+    """
+    telling = [d for d in finding.differences if d.row.verdict in FINDINGS]
+    if kinds is None or not telling:
+        return [ClassifiedFinding(finding)]
+    cause = finding.id or finding.worst.row.verdict
+
+    def grounds(difference: Difference) -> tuple[FindingKind, KindRow | None]:
+        if (difference.row.case, difference.row.dtype, difference.backend) in composed:
+            return FindingKind.COMPOSITION, None
+        row = next((row for row in kinds if row.covers(finding.op, cause, difference)), None)
+        return (FindingKind.UNCLASSIFIED, None) if row is None else (FindingKind(row.kind), row)
+
+    first = grounds(telling[0])
+    parts = grouped((grounds(d) if d.row.verdict in FINDINGS else first, d) for d in finding.differences)
+    return [ClassifiedFinding(replace(finding, differences=tuple(d)), *key) for key, d in parts.items()]
 
 
 def weight(finding: Finding) -> tuple[float, ...]:
@@ -141,36 +214,69 @@ def to_script(results: Results) -> list[CellResult]:
     return [cell for cell in cells(results) if (cell.id, cell.dtype, cell.backend) in wanted]
 
 
+FindingLines = Mapping[str, Markup | str | KindRow | None]
+"""What the page shows of a finding, by name."""
+
+
 @dataclass(frozen=True)
 class CensusSection:
     """The ops of a config file: its name, their entries, and the findings of each entry in lines."""
 
     name: str
     rows: Sequence[Mapping[str, CensusEntry]]
-    findings: Sequence[tuple[CensusEntry, Sequence[Mapping[str, Markup | str]]]]
+    findings: Sequence[tuple[CensusEntry, Sequence[FindingLines]]]
 
 
-def sections(results: Results, scripts: Collection[str]) -> list[CensusSection]:
+def sections(results: Results, scripts: Collection[str], kinds: Sequence[KindRow] | None = None) -> list[CensusSection]:
     """The sections of a run."""
     names = {(cell.id, cell.dtype, cell.backend): cell.anchor for cell in cells(results)}
     files = {case.op: Path(case.source.file).stem for case in results.cases}
     by_file = []
-    for name, rows in grouped((files[next(iter(row.values())).op], row) for row in census(results)).items():
+    for name, rows in grouped((files[next(iter(row.values())).op], row) for row in census(results, kinds)).items():
         entries = [entry for row in rows for entry in row.values()]
-        lines = [(entry, [finding_row(f, names, scripts) for f in entry.findings]) for entry in entries]
+        lines = [(entry, [finding_row(f, names, scripts) for f in entry.classified]) for entry in entries]
         by_file.append(CensusSection(name, rows, lines))
     return by_file
 
 
-def census_page(runs: Sequence[Results], scripts: Collection[str] = ()) -> str:
-    """The page; `scripts` are the names of the scripts in the folder `repro` beside it, without their ending."""
+def unclassified(runs: Sequence[Results], kinds: Sequence[KindRow]) -> list[str]:
+    """The findings that no row covers, in words."""
+    items = [item for entry in entries_of(runs, kinds) for item in entry.classified]
+    return [f"no row covers {item.finding.line()}" for item in items if item.kind is FindingKind.UNCLASSIFIED]
+
+
+def unused(runs: Sequence[Results], kinds: Sequence[KindRow]) -> list[str]:
+    """The rows that cover nothing in these runs, in words."""
+    used = {id(item.row) for entry in entries_of(runs, kinds) for item in entry.classified}
+    return [
+        f"row {i} ({row.kind} in {', '.join(row.ops)} of {', '.join(row.frameworks)}) covers nothing"
+        for i, row in enumerate(kinds, 1)
+        if id(row) not in used
+    ]
+
+
+def entries_of(runs: Sequence[Results], kinds: Sequence[KindRow] | None) -> list[CensusEntry]:
+    """All entries of some runs."""
+    return [entry for results in runs for row in census(results, kinds) for entry in row.values()]
+
+
+def census_page(runs: Sequence[Results], scripts: Collection[str] = (), kinds: Sequence[KindRow] | None = None) -> str:
+    """The page; `scripts` are the names of the scripts in the folder `repro` beside it, without their ending.
+
+    With `kinds`, differences are marked and counted by kind.
+    """
     backends = {row.name: row for results in runs for row in results.backends}
     style = source("census.css") + "".join(
         f"main:has(#only-{i}:checked) tr.op:not(.differs-{i}) {{ display: none }}\n" for i in range(len(backends))
     )
-    all_sections = [section for results in runs for section in sections(results, scripts)]
+    style += "".join(
+        f"main:has(#kind-{kind}:checked) :is(tr.op, .finding):not(.kind-{kind}) {{ display: none }}\n"
+        f"main:has(#kind-{kind}:checked) section:not(:has(.kind-{kind})) {{ display: none }}\n"
+        for kind in FindingKind
+    )
+    all_sections = [section for results in runs for section in sections(results, scripts, kinds)]
     entries = [entry for section in all_sections for row in section.rows for entry in row.values()]
-    counted = Counter(status_of(cell) for entry in entries for cell in entry.cells)
+    counted = Counter(entry.mark_of(cell) for entry in entries for cell in entry.cells)
     return str(
         rendered(
             "census",
@@ -181,15 +287,15 @@ def census_page(runs: Sequence[Results], scripts: Collection[str] = ()) -> str:
             size=f"{plural(sum(len(section.rows) for section in all_sections), 'op')}, "
             f"{plural(sum(len(results.cases) for results in runs), 'case')}, "
             f"{plural(counted.total(), 'cell')}",
-            counts={status.value: counted[status] for status in Status},
+            counts={mark.value: counted[mark] for mark in MARKS},
+            kinds={} if kinds is None else {kind: label for kind, label in KIND_LABELS.items() if counted[kind]},
         )
     )
 
 
-def finding_row(
-    finding: Finding, names: Mapping[tuple[str, str, str], str], scripts: Collection[str]
-) -> Mapping[str, Markup | str]:
+def finding_row(item: ClassifiedFinding, names: Mapping[CellKey, str], scripts: Collection[str]) -> FindingLines:
     """A finding in lines, with its script if there is one."""
+    finding = item.finding
     worst = shown_by(finding)
     script = names[worst.row.case, worst.row.dtype, worst.backend]
     return {
@@ -198,4 +304,7 @@ def finding_row(
         "values": finding.values(),
         "known": next((d.row.known for d in finding.differences if d.row.known), None) or "",
         "script": script if script in scripts and worst.row.verdict in FINDINGS else "",
+        "kind": item.kind,
+        "label": KIND_LABELS[item.kind] if item.kind else "",
+        "grounds": item.row,
     }
