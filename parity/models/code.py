@@ -226,7 +226,7 @@ def replay(
             place = places.get(difference.name) or places.get(program["returned"].get(difference.name, last), "")
             how = "" if tensors is given else " for other inputs"
             raise ModelError(
-                f"{place}: its recording{how} is not what {kernel.port.name} computes: {difference.name} {difference.text}"
+                f"{place}: its recording{how} differs from {kernel.port.name}: {difference.name} {difference.text}"
             )
 
 
