@@ -16,7 +16,7 @@ import numpy as np
 from parity.cases.primitives import narrow
 from parity.cases.program import Array, Program, Tensors
 
-BOUNDS: Mapping[str, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 5e-2}
+BOUNDS: Mapping[str, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 5e-2, "bfloat16": 0.2}
 """The largest difference by the narrowest dtype of a computation, relative to an element and to the median element."""
 NOTHING = 1e-5
 """Differences up to this part of the bound, relative to the largest element and the largest input, are rounding."""
@@ -40,7 +40,7 @@ def first_difference(
     """
     forward = {name: index for name, index in program.outputs.items() if name in outputs}
     labels = {step.label: step.index for step in program.steps if step.label in named and not step.backward}
-    values = replace(program, outputs={**labels, **forward}).needed().run(inputs, dtype)
+    values = replace(program, outputs={**labels, **forward}).needed().run(inputs, "float64")
     kind = narrowest(program, outputs, dtype)
     size = largest(list(inputs.values()))
     wrong = [name for name in forward if not agree(values[name], outputs[name], kind, size)]

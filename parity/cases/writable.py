@@ -144,6 +144,14 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
     return anp.concatenate([anp.expand_dims(item, axis) for item in arrays], axis=axis)
 
 
+def spread(values: Any, shape: tuple[int, ...]) -> Any:
+    """Values broadcast to a shape; autograd's function takes no further axes."""
+    given = np.shape(getval(values))
+    return anp.broadcast_to(
+        anp.reshape(values, (1,) * (len(shape) - len(given)) + given[-len(shape) or len(given) :]), shape
+    )
+
+
 def dot(x: Any, y: Any) -> Any:
     """np.dot."""
     if not x.ndim or not np.ndim(getval(y)):
@@ -168,6 +176,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 OWN: Mapping[Function, Function] = {
     np.linalg.norm: norm,
     np.take: take, np.take_along_axis: take_along_axis, np.stack: stack, np.dot: dot, np.pad: pad,
+    np.broadcast_to: spread,
 }  # fmt: skip
 """What autograd lacks, or does not trace."""
 
@@ -509,14 +518,6 @@ def dtype_of(value: Any) -> np.dtype[Any]:
     """The dtype of a value."""
     given = getval(value)
     return given.dtype if isinstance(given, Traced) else np.asarray(given).dtype
-
-
-def spread(values: Any, shape: tuple[int, ...]) -> Any:
-    """Values broadcast to a shape; autograd's function takes no further axes."""
-    given = np.shape(getval(values))
-    return anp.broadcast_to(
-        anp.reshape(values, (1,) * (len(shape) - len(given)) + given[-len(shape) or len(given) :]), shape
-    )
 
 
 def item_of(values: Any, index: Any) -> Any:

@@ -14,6 +14,8 @@ import numpy as np
 from parity.cases import OPS
 from parity.cases.brought import Brought, BroughtError, ReferenceFile, op_of, outputs_of
 from parity.cases.op import CaseError, Op
+from parity.cases.oracle import program_of
+from parity.cases.replay import first_difference
 from parity.config.plan import CasePlan
 from parity.models.findings import Boundary
 from parity.models.functions import others, source
@@ -24,6 +26,8 @@ from parity.models.worker.crossing import LOSS
 from parity.models.worker.tape import Recorded
 
 MOST_INPUTS = 64
+VALUE = "value:"
+"""The prefix of what a line of the code has computed, among what was recorded."""
 FUNCTION = "code"
 """The name of the function in a traced program's file."""
 
@@ -142,7 +146,8 @@ def code_case(
     boundary = [name for name in plain if Boundary.of(name) is not None]
     cut = Cut(rows)
     given = cut.all(given_to(ours, call, children, boundary, plain))
-    reply, constants = base.traced(states[base.name], ours, call, given, children)
+    reply, recorded = base.traced(states[base.name], ours, call, given, children)
+    constants = {name: array for name, array in recorded.items() if not name.startswith(VALUE)}
     by_partner = inverted(keys)
     reply = without_flags(reply, plain, converter.run, by_partner)
     outputs = {
@@ -190,7 +195,51 @@ def code_case(
             mine: seen.to_port(kernel.name(mine), array) for location, array in given.items() for mine in at[location]
         }
         kernels[port.name] = kernel
+    computed = {name.removeprefix(VALUE): array for name, array in recorded.items() if name.startswith(VALUE)}
+    replay(kernels[base.name], case, used, reply, {**values, **computed})
     return CodeCase(case, used, kernels, options)
+
+
+def replay(
+    kernel: CodeKernel,
+    case: CasePlan,
+    inputs: Mapping[str, Array],
+    program: Mapping[str, Any],
+    computed: Mapping[str, Array],
+) -> None:
+    """Compare a program with the code that it was recorded from, for the run's inputs and for others.
+
+    `computed` are the code's values by name. Raises ModelError with the line of the first value that differs.
+    """
+    given = {name: array for name, array in inputs.items() if not case.definition.is_grad_output(name)}
+    recording = program_of(case.definition, case.params, given, gradients=False)
+    last = program["lines"][-1]["name"]
+    own = {output: computed[program["returned"].get(output, last)] for output in recording.outputs}
+    places = {line["name"]: line["place"] for line in program["lines"]}
+    for tensors in (given, *others_of(given, program["inputs"])):
+        outputs = own if tensors is given else kernel(case, kernel.dtype, tensors)
+        if outputs is None:
+            continue
+        outputs = {name: values for name, values in outputs.items() if name in recording.outputs}
+        difference = first_difference(recording, tensors, outputs, computed if tensors is given else {}, kernel.dtype)
+        if difference is not None:
+            place = places.get(difference.name) or places.get(program["returned"].get(difference.name, last), "")
+            how = "" if tensors is given else " for other inputs"
+            raise ModelError(
+                f"{place}: its recording{how} differs from {kernel.port.name}: {difference.name} {difference.text}"
+            )
+
+
+def others_of(inputs: Mapping[str, Array], locations: Mapping[str, str]) -> Iterator[dict[str, Array]]:
+    """Other values for a program's inputs, in their range and with other signs; those of constants stay."""
+    rng = np.random.default_rng(0)
+    for sign in (1, -1):
+        yield {
+            name: sign * rng.permutation(array.ravel()).reshape(array.shape)
+            if array.dtype.kind == "f" and not locations.get(name, "").startswith("constant")
+            else array
+            for name, array in inputs.items()
+        }
 
 
 @dataclass

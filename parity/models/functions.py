@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from parity.cases import OPS
 from parity.models.ports import ModelError
 
@@ -19,7 +21,7 @@ HEAD = '''"""{title}, as NumPy."""
 import numpy as np
 from numpy import inf, nan
 
-from parity.models.functions import expect, op
+from parity.models.functions import added, assigned, cast, expect, op
 
 
 def {name}({arguments}):
@@ -42,6 +44,25 @@ def expect(*tensors: tuple[Any, tuple[int, ...]]) -> None:
     for tensor, shape in tensors:
         if tuple(tensor.shape) != shape:
             raise ValueError(f"this was traced with a tensor of shape {list(shape)}, not {list(tensor.shape)}")
+
+
+def cast(x: Any, dtype: str) -> Any:
+    """x in another dtype."""
+    return x != 0 if dtype == "bool" else x.astype(dtype)
+
+
+def assigned(x: Any, index: Any, value: Any) -> Any:
+    """x with a value at an index."""
+    new = x.copy()
+    new[index] = value
+    return new
+
+
+def added(x: Any, index: Any, values: Any) -> Any:
+    """x with values added at an index, also where that repeats."""
+    new = x.copy()
+    np.add.at(new, index, values)
+    return new
 
 
 def source(

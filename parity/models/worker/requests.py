@@ -158,7 +158,7 @@ class ModelRequests:
         return message
 
     def trace(self, request: Message) -> Message:
-        """The code of a layer between its children, as NumPy; its constants go to a tape."""
+        """The code of a layer between its children, as NumPy; its constants and its `value:<name>` go to a tape."""
         port = self.current()
         port.load(request["state"], request["dtype"], 0)
         given, tape = Recorded(request["given"]), TensorTape(request["record"])
@@ -168,6 +168,8 @@ class ModelRequests:
             raise PortError(str(error)) from error
         for name, array in program.constants.items():
             tape.put(name, array)
+        for name, array in program.values.items():
+            tape.put(f"value:{name}", array)
         tape.close()
         return {name: getattr(program, name) for name in ("lines", "returned", "inputs", "outputs")}
 

@@ -38,7 +38,7 @@ class Statement:
     """A statement: the mark of its result and the expression, or the name of an op and its arguments.
 
     `wanted` is the name that the source assigns the result to, in the statement at `location`; `function` is the one
-    that is called.
+    that is called, `place` the file and line, `value` the result.
     """
 
     mark: str
@@ -47,6 +47,8 @@ class Statement:
     wanted: str = ""
     location: Any = None
     given: Optional[Dict[str, str]] = None
+    place: str = ""
+    value: Any = None
 
 
 class ValueTable:
@@ -89,72 +91,6 @@ class ValueTable:
         return MARK.sub(lambda match: self.names[match.group(0)], text)
 
 
-class Tracer(ValueTable):
-    """Records the calls on known tensors as lines of NumPy code."""
-
-    def __init__(self, torch: Any) -> None:
-        super().__init__()
-        self.torch = torch
-        self.lines: List[Statement] = []
-
-    def called(self, function: Any, args: Any, kwargs: Any, result: Any) -> Any:
-        """Record a call of a function; returns its result."""
-        if self.active:
-            self._note(function, args, kwargs, result)
-        return result
-
-    def _note(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Record a call that returns one tensor or several."""
-        torch = self.torch
-        outputs = [result] if isinstance(result, torch.Tensor) else list(result) if is_listed(result, torch) else []
-        named = attribute_of(function) or function.__name__
-        if not outputs or named == "__set__" or not self._leads(args, kwargs):
-            return
-        if all(id(output) in self._known for output in outputs) and not is_inplace(named):
-            return
-        text, given = translated(named, function, self._vars(args), self._vars(kwargs))
-        wanted, location = source_of_call((self.torch.__name__,))
-        if isinstance(result, torch.Tensor):
-            # A tensor that was changed in place gets a new value.
-            self._known.pop(id(result), None)
-            self.lines.append(Statement(repr(self.know(result)), text, named.strip("_"), wanted, location, given))
-            return
-        whole = f"_w{len(self.lines)}_"
-        self.lines.append(Statement(whole, text, "parts"))
-        for i, output in enumerate(outputs):
-            self.lines.append(Statement(repr(self.know(output)), f"{whole}[{i}]", named.strip("_")))
-
-    def named(self) -> List[Dict[str, Any]]:
-        """The lines with names: the last call of a statement has the name that the source assigns to."""
-        for line, following in zip(self.lines, [*self.lines[1:], None]):
-            last = following is None or following.location != line.location
-            self.names[line.mark] = self.free((last and line.wanted) or line.function)
-        return [
-            {
-                "name": self.names[line.mark],
-                "text": self.put(line.text),
-                "op": line.function if line.given is not None else "",
-                "given": {name: self.put(value) for name, value in (line.given or {}).items()},
-            }
-            for line in self.lines
-        ]
-
-    def _leads(self, args: Any, kwargs: Any) -> bool:
-        """Whether a known tensor is among the arguments."""
-        return any(id(tensor) in self._known for tensor in tensors_in((args, kwargs), self.torch.Tensor))
-
-    def _vars(self, value: Any) -> Any:
-        if isinstance(value, self.torch.Tensor):
-            return self.var(value)
-        if isinstance(value, dict):
-            return {name: self._vars(item) for name, item in value.items()}
-        if isinstance(value, (tuple, list)):
-            return (
-                type(value)(map(self._vars, value)) if not hasattr(value, "_fields") else tuple(map(self._vars, value))
-            )
-        return value
-
-
 ASSIGNED = re.compile(r"\s*(\w+)\s*[-+*/]?=[^=]")
 
 
@@ -195,7 +131,7 @@ def is_inplace(named: str) -> bool:
     return (named.endswith("_") and not named.endswith("__")) or named.startswith("__i") or named == "__setitem__"
 
 
-RESERVED = frozenset(("np", "op", "code", *keyword.kwlist))
+RESERVED = frozenset(("np", "op", "code", "cast", "assigned", "added", *keyword.kwlist))
 
 
 def is_listed(value: Any, torch: Any) -> bool:
@@ -243,7 +179,11 @@ def bound(named: str, function: Any, args: Any, kwargs: Mapping[str, Any]) -> Op
         return None
     given = {**dict(zip(names, args)), **kwargs}
     given = {("x" if name == "input" else name): value for name, value in given.items()}
-    return {name: value for name, value in given.items() if value is not None and not name.startswith("_")}
+    return {
+        name: value
+        for name, value in given.items()
+        if value is not None and name != "inplace" and not name.startswith("_")
+    }
 
 
 ARGUMENTS = {
@@ -366,7 +306,7 @@ def expanded(x: Var, *shape: Any) -> str:
     """x.expand"""
     wanted = list(sizes(shape[0], shape[1:]))
     own = [1] * (len(wanted) - x.ndim) + list(x.shape)
-    return f"{x} * np.ones({tuple(o if w == -1 else w for w, o in zip(wanted, own))!r})"
+    return f"np.broadcast_to({x}, {tuple(o if w == -1 else w for w, o in zip(wanted, own))!r})"
 
 
 def indexed(x: Var, index: Any) -> str:
@@ -414,11 +354,46 @@ def filled(x: Var, mask: Any, value: Any) -> str:
     return f"np.where({mask!r}, {value!r}, {x})"
 
 
-def whole(x: Var) -> str:
-    """x.long"""
-    if "float" in x.dtype:
-        raise TypeError("floats become integers")
-    return repr(x)
+def assigned(x: Var, index: Any, value: Any) -> str:
+    """x[index] = value, as a new value."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return f"assigned({x}, np.s_[{', '.join(map(written, parts))}], {value!r})"
+
+
+def put_at(x: Var, indices: Any, values: Any, accumulate: bool = False) -> str:
+    """x.index_put"""
+    parts = tuple(slice(None) if index is None else index for index in indices)
+    return added(x, parts, values) if accumulate else assigned(x, parts, values)
+
+
+def added(x: Var, index: Any, values: Any, sign: str = "") -> str:
+    """The values added at an index, also where that repeats."""
+    return f"added({x}, np.s_[{', '.join(map(written, index))}], {sign}{values!r})"
+
+
+def along(dim: int, x: Var, index: Any) -> Any:
+    """An index along an axis."""
+    return (*[slice(None)] * (dim % x.ndim), index)
+
+
+def index_added(x: Var, dim: int, index: Any, source: Any, alpha: Any = 1) -> str:
+    """x.index_add"""
+    return added(x, along(dim, x, index), source, "" if alpha == 1 else f"{alpha!r} * ")
+
+
+def replaced_by(x: Var, value: Any, non_blocking: bool = False) -> str:  # noqa: ARG001 - PyTorch's argument
+    """x.copy_(value) and x.fill_(value)"""
+    return f"np.broadcast_to({value!r}, {x.shape})" if isinstance(value, Var) else f"np.full({x.shape}, {value!r})"
+
+
+def made(number: float) -> Translation:
+    """zeros_like, new_ones and others of one number."""
+    return lambda x, *size, **_k: f"np.full({new_shape(x, size)}, {number!r})"
+
+
+def new_shape(x: Var, size: Any) -> Any:
+    """The shape of a new tensor: that of x, or the one that is given."""
+    return tuple(map(int, sizes(size[0], size[1:]))) if size else x.shape
 
 
 def clamped(x: Any, min: Any = None, max: Any = None) -> str:  # noqa: A002 - PyTorch's names
@@ -498,7 +473,7 @@ def power(x: Any, exponent: Any) -> str:
 
 
 def itself(x: Any, *_a: Any, **_k: Any) -> str:
-    """A copy, a view or a cast, which NumPy does not need."""
+    """A copy, or a cast, to which the recorder adds its rounding."""
     return repr(x)
 
 
@@ -546,7 +521,7 @@ TRANSLATIONS: Dict[str, Translation] = {
         name: infix(sign)
         for name, sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="))
     },
-    **dict.fromkeys(("pow",), power),
+    **dict.fromkeys(("pow", "ipow"), power),
     "neg": lambda x: f"-{x!r}",
     "square": lambda x: f"{x!r} * {x!r}",
     "rsqrt": lambda x: f"1 / np.sqrt({x!r})",
@@ -575,8 +550,23 @@ TRANSLATIONS: Dict[str, Translation] = {
     "unbind": unbound,
     "unflatten": unflattened,
     "T": turned,
-    "bool": lambda x: f"{x!r} != 0",
-    **dict.fromkeys(("long", "int"), whole),
+    "setitem": assigned,
+    "index_put": put_at,
+    "index_add": index_added,
+    "index_copy": lambda x, dim, index, source: assigned(x, along(dim, x, index), source),
+    "index_fill": lambda x, dim, index, value: assigned(x, along(dim, x, index), value),
+    **dict.fromkeys(("copy", "fill"), replaced_by),
+    "zero": lambda x: replaced_by(x, 0.0),
+    **dict.fromkeys(("zeros_like", "new_zeros", "empty_like", "new_empty"), made(0.0)),
+    **dict.fromkeys(("ones_like", "new_ones"), made(1.0)),
+    "full_like": lambda x, value, **_k: replaced_by(x, value),
+    "new_full": lambda _, size, value, **_k: f"np.full({tuple(map(int, size))}, {value!r})",
+    "addcmul": lambda x, a, b, value=1: f"{x!r} + {value!r} * {a!r} * {b!r}",
+    "addcdiv": lambda x, a, b, value=1: f"{x!r} + {value!r} * {a!r} / {b!r}",
+    "lerp": lambda x, end, weight: f"{x!r} + {weight!r} * ({end!r} - {x!r})",
+    **dict.fromkeys(
+        ("addmm", "baddbmm"), lambda x, a, b, beta=1, alpha=1: f"{beta!r} * {x!r} + {alpha!r} * ({a!r} @ {b!r})"
+    ),
     "mT": lambda x: f"np.swapaxes({x!r}, -1, -2)",
     **{name: call("np.logical_not") for name in ("logical_not", "invert", "bitwise_not")},
     "sum": reduced("np.sum"),
@@ -607,8 +597,24 @@ TRANSLATIONS: Dict[str, Translation] = {
     "triu": triangle("np.triu"),
     "dropout": dropped,
     "scaled_dot_product_attention": attention,
+    **dict.fromkeys(("contiguous", "clone", "detach", "cpu", "data", "requires_grad"), itself),
     **dict.fromkeys(
-        ("contiguous", "clone", "detach", "float", "double", "to", "type_as", "type", "cpu", "data"), itself
+        (
+            "to",
+            "type",
+            "type_as",
+            "float",
+            "double",
+            "half",
+            "bfloat16",
+            "long",
+            "int",
+            "short",
+            "char",
+            "byte",
+            "bool",
+        ),
+        itself,
     ),
 }
 """By the function's name, without underscores around it; other functions may be ops."""

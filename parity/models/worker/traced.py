@@ -12,7 +12,8 @@ from parity.models.worker.crossing import IN, OUT, Crossing, key
 from parity.models.worker.ports.base import ClosedCall, Port
 from parity.models.worker.ports.layered import LayeredPort, Watch, named
 from parity.models.worker.tape import TensorTape
-from parity.models.worker.trace import Tracer, UntracedError
+from parity.models.worker.trace import UntracedError
+from parity.models.worker.tracer import Tracer
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class TracedProgram:
 
     `lines` are those of `Tracer.named`. `inputs` maps arguments to locations (`in:0`, `param:weight`,
     `child:<tensor>`, `constant:`), `outputs` maps outputs to tensors at boundaries, `returned` maps them to values;
-    `constants` are by argument.
+    `constants` are by argument, `values` what each line computed, by its name.
     """
 
     lines: List[Dict[str, Any]]
@@ -29,6 +30,7 @@ class TracedProgram:
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
     constants: Mapping[str, Any]
+    values: Mapping[str, Any]
 
 
 class Closed(Watch):
@@ -55,6 +57,8 @@ class Closed(Watch):
             name, values = key(layer, call, OUT, i), self.port.to_array(tensor)
             others[i] = self.port.to_tensor(self.values.get(name, values), tensor, self.port.flows(tensor))
             self.inputs[repr(self.tracer.know(others[i], word))] = f"child:{name}"
+        if isinstance(self.tracer, Tracer):
+            self.tracer.passed(layer, (args, kwargs), self.port.tensors_in(result), list(others.values()))
         self.tracer.active = True
         return filled(self.port.emptied(result), others)
 
@@ -138,4 +142,5 @@ def program_of(port: Port, tracer: Tracer, closed: Closed) -> TracedProgram:
     inputs = {tracer.put(mark): location for mark, location in closed.inputs.items()}
     inputs.update({name: f"constant:{name}" for name in constants})
     returned = {name: tracer.put(mark) for name, mark in closed.named.items()}
-    return TracedProgram(lines, returned, inputs, closed.outputs, constants)
+    values = {name: port.to_array(tensor) for name, tensor in tracer.values().items()}
+    return TracedProgram(lines, returned, inputs, closed.outputs, constants, values)

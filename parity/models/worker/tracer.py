@@ -1,0 +1,298 @@
+"""Records torch code as lines of NumPy in which no value changes: what it does in place becomes new values."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from parity.models.worker.trace import (
+    Statement,
+    UntracedError,
+    ValueTable,
+    Var,
+    attribute_of,
+    caller_of,
+    is_inplace,
+    is_listed,
+    source_of_call,
+    tensors_in,
+    translated,
+)
+
+CASTS = frozenset(
+    ("to", "type", "type_as", "float", "double", "half", "bfloat16", "long", "int", "short", "char", "byte", "bool")
+)
+"""Methods that change a tensor's dtype."""
+ATTRIBUTES = frozenset(("data", "real", "imag"))
+"""Attributes that cannot be set, since other tensors share them."""
+
+
+class Tracer(ValueTable):
+    """Records the calls on known tensors.
+
+    A tensor that a call writes to gets a new value, and so does each known tensor that shares its memory once it is
+    read (`_waiting`). PyTorch counts the writes to a tensor in `_version`. `_made` are tensors that depend on no input,
+    with copies of their values: they are constants if they are read.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        super().__init__()
+        self.torch = torch
+        self.widest = torch.get_default_dtype().itemsize
+        self.lines: List[Statement] = []
+        self._versions: Dict[int, int] = {}
+        self._made: Dict[int, Tuple[Any, Any, int]] = {}
+        self._waiting: Dict[int, List[Tuple[Any, Any]]] = {}
+
+    def called(self, function: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        """Record a call of a function; returns its result."""
+        if self.active:
+            self.active = False
+            try:
+                self._note(function, args, kwargs, result)
+            finally:
+                self.active = True
+        return result
+
+    def know(self, tensor: Any, wanted: str = "") -> Var:
+        """The value of a tensor, a new one if it has none yet; an input gets the name `wanted`."""
+        if id(tensor) not in self._known:
+            self._versions[id(tensor)] = version_of(tensor)
+        return super().know(tensor, wanted)
+
+    def var(self, tensor: Any) -> Var:
+        """The current value of a tensor; a constant if no call has returned it.
+
+        Raises UntracedError if a write to it was not recorded.
+        """
+        before = self._versions if id(tensor) in self._known else {id(tensor): self._made_at(tensor)}
+        if before[id(tensor)] != version_of(tensor):
+            raise self._refused("a tensor has changed by something other than a call of torch's functions")
+        active, self.active = self.active, False
+        try:
+            return self._before(tensor)
+        finally:
+            self.active = active
+
+    def passed(self, layer: str, given: Any, returned: Any, others: Any) -> None:
+        """A layer that is not entered may write to what it is given, if it returns that: its value is then that of
+        `others`, which take the place of what it `returned`."""
+        for tensor in tensors_in(given, self.torch.Tensor):
+            if id(tensor) in self._known and self._is_written(tensor):
+                pairs = [(other, own) for own, other in zip(returned, others) if shares(own, tensor)]
+                if not pairs:
+                    raise self._refused(f"{layer} changes its input in place and returns something else")
+                self._share(pairs[0][1], self._known[id(pairs[0][0])][1])
+
+    # Calls
+
+    def _note(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Record a call that returns one tensor or several, or that writes to one."""
+        torch, kwargs = self.torch, dict(kwargs)
+        named = attribute_of(function) or function.__name__
+        if named == "__set__":
+            if function.__self__.__name__ in ATTRIBUTES:
+                raise self._refused(f"it sets the {function.__self__.__name__} of a tensor")
+            return
+        out = kwargs.pop("out", None)
+        outputs = [result] if isinstance(result, torch.Tensor) else list(result) if is_listed(result, torch) else []
+        if not self._leads((args, kwargs, out)):
+            self._make((args, kwargs, out, outputs))
+            return
+        target = self._target(named, args, kwargs, out)
+        if target is None and all(id(output) in self._known for output in outputs):
+            return
+        try:
+            text, given = translated(named, function, self._vars(args), self._vars(kwargs))
+        except UntracedError as error:
+            raise self._refused(str(error)) from error
+        if target is not None:
+            self._write(target, self._held(named, target, (args, kwargs), text, given), named.strip("_"))
+        elif isinstance(result, torch.Tensor):
+            self._emit(result, *self._held(named, result, (args, kwargs), text, given), named.strip("_"))
+        else:
+            whole = self._part(text, "parts", given)
+            for i, output in enumerate(outputs):
+                self._emit(output, *self._held(named, output, (args, kwargs), f"{whole}[{i}]", None), named.strip("_"))
+
+    def _emit(self, tensor: Any, text: str, given: Optional[Dict[str, str]], function: str) -> None:
+        """Add a statement whose result is this tensor, which has it as its new value."""
+        wanted, location = source_of_call((self.torch.__name__,))
+        self._known.pop(id(tensor), None)
+        var = self.know(tensor)
+        self.lines.append(
+            Statement(repr(var), text, function, wanted, location, given, self._place(), tensor.detach().clone())
+        )
+
+    def _part(self, text: str, function: str, given: Optional[Dict[str, str]] = None) -> str:
+        """Add a statement whose result is no tensor of the code, and return its mark."""
+        mark = f"_w{len(self.lines)}_"
+        self.lines.append(Statement(mark, text, function, given=given))
+        return mark
+
+    def _held(
+        self, named: str, result: Any, operands: Any, text: str, given: Optional[Dict[str, str]]
+    ) -> Tuple[str, Optional[Dict[str, str]]]:
+        """A call's expression, with the rounding of a dtype that is narrower than the model's."""
+        dtype = str(result.dtype).rpartition(".")[2]
+        floats = [t for t in tensors_in(operands, self.torch.Tensor) if t.is_floating_point()]
+        is_cast = named in CASTS or is_inplace(named)
+        if result.is_floating_point():
+            is_rounded = result.dtype.itemsize < self.widest
+            if not is_rounded and not (named in CASTS and not floats):
+                return text, given
+        elif not is_cast or (not floats and dtype != "bool"):
+            return text, given
+        if dtype not in ("float16", "float32", "float64", "bool") and not dtype.startswith(("int", "uint")):
+            raise self._refused(f"it computes in {dtype}, which cannot be a step")
+        operand = text if given is None else self._part(text, named.strip("_"), given)
+        return f"cast({operand}, {dtype!r})", None
+
+    # Writes
+
+    def _target(self, named: str, args: Any, kwargs: Any, out: Any) -> Any:
+        """The tensor that a call has written to; None if it is none."""
+        if out is not None:
+            if not isinstance(out, self.torch.Tensor):
+                raise self._refused(f"{named} writes to several tensors")
+            return out
+        tensors = tensors_in((args, kwargs), self.torch.Tensor)
+        target = tensors[0] if self._is_written(tensors[0]) else None
+        is_unknown = id(tensors[0]) not in self._known and id(tensors[0]) not in self._made
+        if is_unknown and (is_inplace(named) or kwargs.get("inplace")):
+            raise self._refused(f"{named} writes to a tensor that was made before the call")
+        for tensor in tensors[1:]:
+            if self._is_written(tensor) and (target is None or not shares(tensor, target)):
+                raise self._refused(f"{named} writes to its arguments")
+        return target
+
+    def _is_written(self, tensor: Any) -> bool:
+        """Whether a tensor has changed since its value was noted."""
+        before = self._versions[id(tensor)] if id(tensor) in self._known else self._made_at(tensor)
+        return before != version_of(tensor)
+
+    def _write(self, target: Any, held: Tuple[str, Optional[Dict[str, str]]], function: str) -> None:
+        """A statement that gives a new value to a tensor, and to those that share its memory."""
+        for tensor, _, _ in list(self._made.values()):
+            if tensor is not target and id(tensor) not in self._known and shares(tensor, target):
+                self._before(tensor)
+        self._emit(target, *held, function)
+        self._waiting.pop(id(target), None)
+        self._share(target, self._known[id(target)][1])
+
+    def _share(self, target: Any, var: Var) -> None:
+        """Let the known tensors that share a tensor's memory have its value, `var`."""
+        for tensor, _ in list(self._known.values()):
+            if shares(tensor, target):
+                self._versions[id(tensor)] = version_of(tensor)
+                if tensor is not target or self._known[id(target)][1] is not var:
+                    self._waiting.setdefault(id(tensor), []).append((var, overlap(tensor, target)))
+
+    def _before(self, tensor: Any) -> Var:
+        """The last value of a tensor that was noted; a constant if it depends on no input."""
+        for var, elements in self._waiting.pop(id(tensor), ()):
+            if (elements < 0).all():
+                continue
+            at = super().var(self.torch.as_tensor(elements))
+            text = f"np.reshape({var!r}, -1)[{at!r}]"
+            old = self._known.pop(id(tensor))[1]
+            text = text if (elements >= 0).all() else f"np.where({at!r} >= 0, {text}, {old!r})"
+            self.lines.append(Statement(repr(self.know(tensor)), text, "written"))
+        is_new = id(tensor) not in self._known
+        var = super().var(tensor)
+        if is_new:
+            _, before, _ = self._made.get(id(tensor), (None, tensor.detach().clone(), 0))
+            self.constants[self.names[var.mark]] = before
+        return var
+
+    def _make(self, given: Any) -> None:
+        """Note the values of tensors that depend on no input."""
+        for tensor in tensors_in(given, self.torch.Tensor):
+            self._made[id(tensor)] = (tensor, tensor.detach().clone(), version_of(tensor))
+        for name, (tensor, _, version) in list(self._made.items()):
+            if version != version_of(tensor):
+                self._made[name] = (tensor, tensor.detach().clone(), version_of(tensor))
+
+    def _made_at(self, tensor: Any) -> int:
+        """The version of a tensor whose value was noted; the current one if it was not."""
+        return self._made[id(tensor)][2] if id(tensor) in self._made else version_of(tensor)
+
+    # Words
+
+    def _refused(self, text: str) -> UntracedError:
+        """The error that the code cannot be recorded, with its place."""
+        place = self._place()
+        return UntracedError(f"{place}: {text}" if place else text)
+
+    def _place(self) -> str:
+        """`model.py:12`, the user's current statement."""
+        frame = caller_of((self.torch.__name__,))
+        return "" if frame is None else f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+
+    def named(self) -> List[Dict[str, Any]]:
+        """The lines with names: the last call of a statement has the name that the source assigns to."""
+        for line, following in zip(self.lines, [*self.lines[1:], None]):
+            last = following is None or following.location != line.location
+            self.names[line.mark] = self.free((last and line.wanted) or line.function)
+        return [
+            {
+                "name": self.names[line.mark],
+                "text": self.put(line.text),
+                "op": line.function if line.given is not None else "",
+                "given": {name: self.put(value) for name, value in (line.given or {}).items()},
+                "place": line.place,
+            }
+            for line in self.lines
+        ]
+
+    def values(self) -> Dict[str, Any]:
+        """What the code computed, by the names of lines."""
+        return {self.names[line.mark]: line.value for line in self.lines if line.value is not None}
+
+    def _leads(self, given: Any) -> bool:
+        """Whether a known tensor is among the arguments."""
+        return any(id(tensor) in self._known for tensor in tensors_in(given, self.torch.Tensor))
+
+    def _vars(self, value: Any) -> Any:
+        if isinstance(value, self.torch.Tensor):
+            return self._before(value)
+        if isinstance(value, dict):
+            return {name: self._vars(item) for name, item in value.items()}
+        if isinstance(value, (tuple, list)):
+            return (
+                type(value)(map(self._vars, value)) if not hasattr(value, "_fields") else tuple(map(self._vars, value))
+            )
+        return value
+
+
+def version_of(tensor: Any) -> int:
+    """How often a tensor was written to; 0 where PyTorch does not count."""
+    try:
+        return int(tensor._version)
+    except (RuntimeError, AttributeError):
+        return 0
+
+
+def shares(one: Any, other: Any) -> bool:
+    """Whether two tensors lie in the same memory."""
+    try:
+        return bool(one.numel() and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def elements_of(tensor: Any) -> Any:
+    """The position in memory of each element."""
+    positions = np.full(tuple(tensor.shape), tensor.storage_offset(), np.int64)
+    for axis, (n, stride) in enumerate(zip(tensor.shape, tensor.stride())):
+        positions += (np.arange(n) * stride).reshape((-1,) + (1,) * (tensor.ndim - axis - 1))
+    return positions
+
+
+def overlap(tensor: Any, target: Any) -> Any:
+    """For each element of a tensor the number of the element of `target` at its position in memory, or -1."""
+    own, written = elements_of(tensor), elements_of(target).ravel()
+    table = np.full(max(own.max(initial=0), written.max(initial=0)) + 1, -1)
+    table[written] = np.arange(written.size)
+    return table[own]
