@@ -196,7 +196,8 @@ def code_case(
         }
         kernels[port.name] = kernel
     computed = {name.removeprefix(VALUE): array for name, array in recorded.items() if name.startswith(VALUE)}
-    replay(kernels[base.name], case, used, reply, {**values, **computed})
+    goals = reply["returned"] if single is None else dict.fromkeys(outputs, reply["lines"][-1]["name"])
+    replay(kernels[base.name], case, used, {**reply, "returned": goals}, {**values, **computed})
     return CodeCase(case, used, kernels, options)
 
 
@@ -213,8 +214,7 @@ def replay(
     """
     given = {name: array for name, array in inputs.items() if not case.definition.is_grad_output(name)}
     recording = program_of(case.definition, case.params, given, gradients=False)
-    last = program["lines"][-1]["name"]
-    own = {output: computed[program["returned"].get(output, last)] for output in recording.outputs}
+    own = {output: computed[name] for output, name in program["returned"].items() if name in computed}
     places = {line["name"]: line["place"] for line in program["lines"]}
     for tensors in (given, *others_of(given, program["inputs"])):
         outputs = own if tensors is given else kernel(case, kernel.dtype, tensors)
@@ -223,7 +223,7 @@ def replay(
         outputs = {name: values for name, values in outputs.items() if name in recording.outputs}
         difference = first_difference(recording, tensors, outputs, computed if tensors is given else {}, kernel.dtype)
         if difference is not None:
-            place = places.get(difference.name) or places.get(program["returned"].get(difference.name, last), "")
+            place = places.get(difference.name) or places.get(program["returned"].get(difference.name, ""), "")
             how = "" if tensors is given else " for other inputs"
             raise ModelError(
                 f"{place}: its recording{how} differs from {kernel.port.name}: {difference.name} {difference.text}"

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import numpy as np
 
 from parity.cases import OPS
+from parity.cases.writable import TRACING, unwrapped, wrapped
 from parity.models.ports import ModelError
 
 MOST_AXES = 4
@@ -31,12 +32,14 @@ def {name}({arguments}):
 
 def op(name: str, **given: Any) -> Any:
     """The first output of an op's reference; tensors and params by keyword. Raises KeyError for an unknown op."""
-    definition = OPS[name]
+    definition, is_traced = OPS[name], TRACING.get()
+    given = unwrapped(given) if is_traced else given
     known = {item.name for item in definition.inputs}
     params = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     params = {name: value for name, value in params.items() if name not in known}
     outputs = definition.reference({n: v for n, v in given.items() if n in known}, definition.params(**params))
-    return outputs[definition.grad_outputs[0]] if definition.grad_outputs else next(iter(outputs.values()))
+    output = outputs[definition.grad_outputs[0]] if definition.grad_outputs else next(iter(outputs.values()))
+    return wrapped(output) if is_traced else output
 
 
 def expect(*tensors: tuple[Any, tuple[int, ...]]) -> None:

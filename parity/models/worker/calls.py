@@ -53,6 +53,8 @@ BACKWARD = frozenset(("detach", "stop_gradient", "register_hook"))
 WITHOUT = " without gradients"
 OPERANDS = ("x", "input", "y", "other")
 """Arguments that are shown without their names."""
+IN_PLACE = frozenset(("inplace", "out"))
+"""Arguments that say where a result is stored, not what it is."""
 LONGEST = 40
 """The most characters of an argument that is neither a tensor nor a number."""
 
@@ -61,18 +63,26 @@ class CallRecorder(ValueTable):
     """Records each call of a framework's functions.
 
     `steps` are expressions with marks for values, which go to the tape. `others` replace the results of steps, by
-    number; `backward` are the calls that change only gradients.
+    number; `backward` are the calls that change only gradients. A tensor whose values are not those that it had, since
+    a call has `written` to memory that it shares, gets a step of its own when it is read.
     """
 
     def __init__(self, port: Any, tape: TensorTape, others: Mapping[int, Any]) -> None:
         super().__init__()
         self.port, self.tape, self.others = port, tape, others
         self.steps: List[Dict[str, Any]] = []
+        self.written = ""
+        self._writing: List[Any] = []
+        self._values: Dict[int, Any] = {}
         self.backward: List[str] = []
         self.parameters = {id(state.tensor): state.name for state in port.tensors()}
 
     def var(self, tensor: Any) -> Any:
         """The value of a tensor; a parameter of another layer keeps its name."""
+        is_target = any(tensor is one for one in self._writing)
+        if id(tensor) in self._known and not is_target and self._has_changed(tensor):
+            old, writer = self._known[id(tensor)][1], self.written
+            self._known_anew(tensor, f"written({old!r}{f', {writer}' if writer else ''})", WHOLE)
         if id(tensor) not in self._known and id(tensor) in self.parameters:
             var = self.know(tensor, self.parameters[id(tensor)])
             self.constants[self.names[var.mark]] = tensor
@@ -83,8 +93,14 @@ class CallRecorder(ValueTable):
         new = id(tensor) not in self._known
         var = super().know(tensor, wanted)
         if new:
-            self.tape.put(var.mark, self.port.to_array(tensor))
+            array = self.port.to_array(tensor)
+            self._values[id(tensor)] = digest(array)
+            self.tape.put(var.mark, array)
         return var
+
+    def _has_changed(self, tensor: Any) -> bool:
+        """Whether a tensor's values are not those that were recorded."""
+        return bool(self._values[id(tensor)] != digest(self.port.to_array(tensor)))
 
     def called(self, function: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """Record a call of a function; returns the result, or its replacement."""
@@ -99,9 +115,19 @@ class CallRecorder(ValueTable):
     def _noted(self, function: Any, args: Any, kwargs: Any, result: Any) -> Any:
         named = attribute_of(function) or function.__name__
         if named == "__setitem__":
+            self._writing = [args[0]]
             self._known_anew(args[0], f"{self._text(args[0])} with [{self._index(args[1])}] = {self._text(args[2])}", 0)
+            self.written, self._writing = repr(self._known[id(args[0])][1]), []
             return result
         outputs = self._outputs(result)
+        self._writing = [output for output in outputs if id(output) in self._known]
+        try:
+            return self._called(named, function, args, kwargs, result, outputs)
+        finally:
+            self._writing = []
+
+    def _called(self, named: str, function: Any, args: Any, kwargs: Any, result: Any, outputs: Any) -> Any:
+        """Record a call that returns tensors; returns the result, or its replacement."""
         if named.strip("_") in BACKWARD:
             self.backward.append(self.expression(named.strip("_"), args, kwargs)[0])
         elif not named.endswith("_like") and self.is_cut(outputs, (args, kwargs)):
@@ -110,12 +136,14 @@ class CallRecorder(ValueTable):
             )
         if not outputs or named == "__set__":
             return result
-        if all(id(output) in self._known for output in outputs) and not is_inplace(named):
+        is_written = is_inplace(named) or any(map(self._has_changed, self._writing))
+        if len(self._writing) == len(outputs) and not is_written:
             return result
         text, level = self.expression(named.strip("_"), args, self._shown_arguments(function, kwargs))
-        if outputs == [result]:
+        if self.port.is_tensor(result):
             other = self._other(result)
             self._known_anew(other, text, level, named)
+            self.written = repr(self._known[id(other)][1]) if is_written else self.written
             return other
         for i, output in enumerate(outputs):
             self._known_anew(output, f"{text}[{i}]", PART, named)
@@ -133,7 +161,7 @@ class CallRecorder(ValueTable):
     def _shown_arguments(self, function: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
         """The keyword arguments that differ from the function's defaults, or that the source writes."""
         shown = keywords_of_caller(self.port.roots).union(unusual(function, given))
-        return {name: value for name, value in given.items() if name in shown}
+        return {name: value for name, value in given.items() if name in shown and name not in IN_PLACE}
 
     def _outputs(self, result: Any) -> List[Any]:
         """The tensors that a function returned."""
@@ -224,6 +252,11 @@ class CallRecorder(ValueTable):
             return written(value)
         word = getattr(value, "__name__", str(value))
         return word.rpartition(".")[2] if word.partition(".")[0] in self.port.roots else word[:LONGEST]
+
+
+def digest(array: Any) -> int:
+    """A number that differs for other values."""
+    return hash((array.shape, array.tobytes()))
 
 
 def number(value: float) -> str:

@@ -47,9 +47,9 @@ class ModelRequests:
         except (PortError, Unsupported) as error:
             outcome = "unsupported" if isinstance(error, Unsupported) else "error"
             key = getattr(error, "key", "")
-            reply.update(
-                outcome=outcome, message=str(error) if key else f"{self.backend.user_ops.name}: {error}", key=key
-            )
+            placed = key or str(error).startswith(f"{self.backend.user_ops.name}:")
+            message = str(error) if placed else f"{self.backend.user_ops.name}: {error}"
+            reply.update(outcome=outcome, message=message, key=key)
         except BaseException as error:
             traceback.print_exc()
             unsupported = not self.backend.user_ops.raised(error) and self.backend.adapter.lacks_kernel(error)

@@ -155,6 +155,7 @@ Translation = Callable[..., str]
 def translated(named: str, function: Any, args: Any, kwargs: Mapping[str, Any]) -> Tuple[str, Optional[Dict[str, str]]]:
     """The expression for a call, or the arguments of the op of that name; raises UntracedError."""
     plain = named.strip("_")
+    kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
     for name in (named, plain):
         if name in TRANSLATIONS:
             try:
@@ -179,11 +180,8 @@ def bound(named: str, function: Any, args: Any, kwargs: Mapping[str, Any]) -> Op
         return None
     given = {**dict(zip(names, args)), **kwargs}
     given = {("x" if name == "input" else name): value for name, value in given.items()}
-    return {
-        name: value
-        for name, value in given.items()
-        if value is not None and name != "inplace" and not name.startswith("_")
-    }
+    given.pop("inplace", None)
+    return {name: value for name, value in given.items() if value is not None and not name.startswith("_")}
 
 
 ARGUMENTS = {
@@ -261,6 +259,27 @@ def reduced(function: str) -> Translation:
         return f"{function}({x!r}, axis={axes(dim)!r}, keepdims={bool(keepdim or keepdims)}{ddof})"
 
     return text
+
+
+def extreme(name: str) -> Translation:
+    """max and min: of all elements, of two tensors, or along an axis with the positions."""
+
+    def text(x: Any, dim: Any = None, keepdim: bool = False) -> str:
+        if dim is None:
+            return f"np.{name}({x!r})"
+        if isinstance(dim, Var):
+            return f"np.{name}imum({x!r}, {dim!r})"
+        values, at = f"np.{name}({x!r}, axis={dim!r}, keepdims={keepdim})", f"np.arg{name}({x!r}, axis={dim!r})"
+        return f"({values}, {f'np.expand_dims({at}, {dim!r})' if keepdim else at})"
+
+    return text
+
+
+def euclidean(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> str:
+    """x.norm"""
+    if p not in (2, "fro", None) or dtype is not None:
+        raise TypeError(f"a norm of order {p}")
+    return f"np.sqrt(np.sum({x!r} * {x!r}, axis={axes(dim)!r}, keepdims={keepdim}))"
 
 
 def axes(dim: Any) -> Any:
@@ -573,6 +592,11 @@ TRANSLATIONS: Dict[str, Translation] = {
     "mean": reduced("np.mean"),
     "var": reduced("np.var"),
     "std": reduced("np.std"),
+    "max": extreme("max"),
+    "min": extreme("min"),
+    "norm": euclidean,
+    "relu6": lambda x: f"np.minimum(np.maximum({x!r}, 0), 6)",
+    "hardtanh": lambda x, min_val=-1.0, max_val=1.0: clamped(x, min_val, max_val),
     "amax": reduced("np.max"),
     "amin": reduced("np.min"),
     **dict.fromkeys(("reshape", "view"), reshaped),

@@ -198,7 +198,11 @@ class Tracer(ValueTable):
             text = f"np.reshape({var!r}, -1)[{at!r}]"
             old = self._known.pop(id(tensor))[1]
             text = text if (elements >= 0).all() else f"np.where({at!r} >= 0, {text}, {old!r})"
-            self.lines.append(Statement(repr(self.know(tensor)), text, "written"))
+            is_current = self._versions[id(tensor)] == version_of(tensor)
+            value = tensor.detach().clone() if is_current else None
+            version = self._versions[id(tensor)]
+            self.lines.append(Statement(repr(self.know(tensor)), text, "written", value=value))
+            self._versions[id(tensor)] = version
         is_new = id(tensor) not in self._known
         var = super().var(tensor)
         if is_new:

@@ -321,15 +321,18 @@ class Watch:
     def passed(self, layer: str, call: int, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A call of a layer, with its inputs and outputs crossing boundaries."""
         args, kwargs = self._crossed(layer, call, IN, (args, kwargs))
-        return self._crossed(layer, call, OUT, original(*args, **kwargs))
+        return self._crossed(layer, call, OUT, original(*args, **kwargs), self.port.tensors_in((args, kwargs)))
 
-    def _crossed(self, layer: str, call: int, role: str, value: Any) -> Any:
-        """Let the tensors in `value` cross a boundary; returns it with replacements."""
+    def _crossed(self, layer: str, call: int, role: str, value: Any, given: Any = ()) -> Any:
+        """Let the tensors in `value` cross a boundary; returns it with replacements, which are written to those of
+        the tensors that the layer was `given`, too: it has computed in place."""
         tensors, others = self.port.tensors_in(value), {}
         for i, tensor in enumerate(tensors):
             other = self.crossing.crossed(key(layer, call, role, i), self.port.to_array(tensor))
             if other is not None:
                 others[i] = self.port.to_tensor(other, tensor)
+                if any(tensor is one for one in given) and not self.port.flows(tensor):
+                    self.port.assign(tensor, other)
         if not others:
             return value
         return filled(self.port.emptied(value), {i: others.get(i, tensor) for i, tensor in enumerate(tensors)})
