@@ -40,7 +40,7 @@ from parity.judge.case import Judged
 from parity.judge.compare.verdict import Comparison
 from parity.judge.contained import ContainedJudge
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.judge.diagnose.memory import Memory
+from parity.judge.diagnose.memory import Memory, Revision
 from parity.judge.failures import LOG, logged
 from parity.judge.subject import marked
 from parity.outcome import CellOutcome
@@ -145,12 +145,18 @@ class RunState:
         self.store.add(map(record.outcome_row, outcomes))
 
     def take_judged(
-        self, case: CasePlan, comparisons: Sequence[Comparison], diagnoses: Sequence[Diagnosis]
+        self,
+        case: CasePlan,
+        comparisons: Sequence[Comparison],
+        diagnoses: Sequence[Diagnosis],
+        revisions: Sequence[Revision] = (),
     ) -> Sequence[Comparison]:
         """Record a case; returns its comparisons, the accepted ones marked. A finding may stop the run."""
         comparisons = list(marked(comparisons, self.plan.of(case).subject))
         # In one transaction, since a resumed run assumes that a case with comparisons was diagnosed.
         self.store.add([*map(record.comparison_row, comparisons), *diagnoses])
+        for revision in revisions:
+            self.store.revise(revision.cell, revision.replaced, revision.diagnoses)
         self.log(diagnoses)
         return self.accepted(case, comparisons, diagnoses)
 
@@ -486,7 +492,7 @@ def judge(state: RunState, case: ContainedJudge, *, diagnose: bool = True) -> Se
 
 def keep(state: RunState, case: ContainedJudge, judged: Judged) -> Sequence[Comparison]:
     """Record a judged case, and store its tensors if it fails."""
-    compared = state.take_judged(case.case, judged.comparisons, judged.diagnoses)
+    compared = state.take_judged(case.case, judged.comparisons, judged.diagnoses, judged.revisions)
     folder = state.folders.pop(case.case.id, None)
     if folder is None:
         return compared

@@ -190,6 +190,12 @@ class ShardRows:
     def change(self, statement: str, *values: Any) -> None:
         """Nothing: the host writes the cases' rows."""
 
+    def revise(self, cell: tuple[str, str, str], ids: Iterable[str], rows: Iterable[Diagnosis]) -> None:
+        """Replace the diagnoses of a case, dtype and backend that have these ids."""
+        given, named = self.of(Diagnosis), frozenset(ids)
+        kept = [row for row in given if (row.case, row.dtype, row.backend) != cell or row.id not in named]
+        self.by_type[Diagnosis] = [*kept, *rows]
+
     def flush_if_due(self) -> None:
         """Nothing to flush."""
 

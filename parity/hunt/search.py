@@ -309,8 +309,9 @@ class Search:
         with np.errstate(all="ignore"), failures.contained("trying known causes"):
             cell = judge_of(trial, outcomes).cells[trial.dtype]
             evaluator = Evaluator(trial.case, trial.dtype, trial.inputs, cell.oracle, cell.envelopes)
-            recipes = self._memory.recall(evaluator, backend)
-            return recalled(evaluator, cell.observed(backend), recipes, plain=cell.fails(backend)) is not None
+            observed = cell.observed(backend)
+            recipes = self._memory.recall(evaluator, backend, observed)
+            return recalled(evaluator, observed, recipes, plain=cell.fails(backend)) is not None
         self._note_failures(failures)
         return False
 

@@ -59,8 +59,8 @@ from parity.judge.diagnose.findings import (
 )
 from parity.judge.diagnose.inquiry import Inquiry, Measurement
 from parity.judge.diagnose.kernel import Ask, Kernel, kernel_of
-from parity.judge.diagnose.memory import Memory
-from parity.judge.diagnose.search import SearchResult, confirm, recalled, search
+from parity.judge.diagnose.memory import Memory, Revision
+from parity.judge.diagnose.search import SearchResult, confirm, improved, portable, recalled, search
 from parity.judge.failures import Failures, unjudged, with_failures
 from parity.judge.other_inputs import FIRST_OTHER, OtherInputs, WrongCall, kept_results, on_others, state_of
 from parity.outcome import CellOutcome, Outcome, Output
@@ -84,11 +84,13 @@ ORDER = (DEGRADED, UNSTABLE, SEMANTIC)
 
 @dataclass(frozen=True)
 class Judged:
-    """The final result for a case; `results` are the searches by dtype and backend."""
+    """The final result for a case; `results` are the searches by dtype and backend, `revisions` other diagnoses for
+    earlier cases of the run."""
 
     comparisons: tuple[Comparison, ...]
     diagnoses: tuple[Diagnosis, ...]
     results: Mapping[tuple[str, str], SearchResult] = field(default_factory=dict)
+    revisions: tuple[Revision, ...] = ()
 
 
 class Cell:
@@ -529,7 +531,23 @@ class CaseJudge:
         diagnoses: list[Diagnosis] = []
         for dtype in self.cells:
             diagnoses += self._diagnoses(dtype, [c for c in comparisons if c.dtype == dtype], results)
-        return Judged(tuple(comparisons), tuple(diagnoses), results)
+        return Judged(tuple(comparisons), tuple(diagnoses), results, tuple(self._revisions(results)))
+
+    def _revisions(self, results: Results) -> list[Revision]:
+        """Other diagnoses for earlier cases, by the causes found in this one; what is unexplained here waits for those
+        of later cases."""
+        with Failures().contained("explaining earlier cases"), np.errstate(all="ignore"):
+            revisions = list(self._memory.revised())
+            for (_, backend), result in results.items():
+                if self._is_open(result):
+                    self._memory.leave(result, backend)
+            return revisions
+        return []
+
+    @staticmethod
+    def _is_open(result: SearchResult) -> bool:
+        """Whether a cause found elsewhere may explain a result: it is no behaviour that the run itself has shown."""
+        return not result.settled and not result.observed_behaviour
 
     def _finished(self, cell: Cell, comparison: Comparison, kind_of: KindOf) -> Comparison:
         """The comparison with its verdict; not compared where parity fails to find one."""
@@ -575,7 +593,8 @@ class CaseJudge:
         return []
 
     def _searched(self) -> Results:
-        """A search for every backend that is wrong in a cell; float64 first, because other dtypes try its causes."""
+        """A search for every backend that is wrong in a cell; float64 first, because other dtypes try its causes. What
+        stays unexplained is tried again with the causes of all dtypes."""
         results: Results = {}
         for dtype in sorted(self.cells, key=lambda d: UNIT_ROUNDOFF[d]):
             cell = self.cells[dtype]
@@ -596,6 +615,11 @@ class CaseJudge:
                     results[dtype, backend] = result
                     if result.best.explains and not result.rivals:
                         self._memory.keep(evaluator, backend, result.best.causes)
+        for (dtype, backend), result in results.items():
+            if self._is_open(result):
+                with self.failures_of(dtype, backend).contained("trying the causes of other dtypes"):
+                    others = ((d, r) for (d, name), r in results.items() if name == backend and d != dtype)
+                    results[dtype, backend] = improved(result, [(d, portable(r.best)) for d, r in others])
         return results
 
     def _searched_on_others(self, call: OtherCall, backend: str) -> SearchResult:
@@ -609,7 +633,8 @@ class CaseJudge:
     def _search(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult:
         """The causes of a wider dtype or of an earlier case if they explain this one; else a search.
 
-        An error that equals one in a wider dtype, and was not explained there, is not searched for again.
+        An error that equals one in a wider dtype is not searched for again if that was not explained though the backend
+        was asked.
         """
         observed, failures = cell.observed(backend), self.failures_of(evaluator.dtype, backend)
         with failures.contained("trying the causes of other dtypes and cases"):
@@ -617,22 +642,24 @@ class CaseJudge:
                 return known
         exact = [tensor for tensor in evaluator.base if self._same_as_wider(evaluator.dtype, backend, tensor)]
         wrong = {name for name, value in cell.wrong[backend].items() if value >= ERROR_BOUND}
-        if wrong <= set(exact) and any(name == backend and not r.best.explains for (_, name), r in results.items()):
+        kernel, wider = kernel_of(self._ask, backend), [r for (_, name), r in results.items() if name == backend]
+        if kernel is not None and wrong <= set(exact) and not all(r.best.explains for r in wider):
             for failure in (f for of in results if of[1] == backend for f in self.failures_of(*of)):
                 failures.note(failure)
             return search(evaluator, observed, exact=exact, depth=1)
         measurement = Measurement(evaluator, observed)
-        others = [q for (_, name), q in self._measurements.items() if name == backend] if exact else []
+        asked = [q for (_, name), q in self._measurements.items() if name == backend]
+        others = [q for q in asked if not q.is_narrow] if exact else []
         self._measurements[evaluator.dtype, backend] = measurement
         budget = WorkBudget() if cell.fails(backend) else WorkBudget(**OF_A_PASS)
-        return Inquiry(measurement, kernel_of(self._ask, backend), prepared, others, budget, failures).result(exact)
+        return Inquiry(measurement, kernel, prepared, others, budget, failures).result(exact)
 
     def _known(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult | None:
         """What the run itself shows, or a wider dtype or an earlier case has explained; else None."""
         observed = cell.observed(backend)
         behaviour = self._behaviour(evaluator, backend, observed)
         if behaviour:
-            return SearchResult(unaltered(evaluator, observed), behaviours=behaviour)
+            return SearchResult(unaltered(evaluator, observed), behaviours=behaviour, observed_behaviour=True)
         for (dtype, name), wider in results.items():
             if name == backend and (same := confirm(evaluator, observed, wider, dtype)) is not None:
                 return same
@@ -641,7 +668,8 @@ class CaseJudge:
                 start = unaltered(evaluator, observed)
                 if set(start.wrong) <= set(wider.start.wrong):
                     return SearchResult(start, behaviours=wider.behaviours)
-        return recalled(evaluator, observed, self._memory.recall(evaluator, backend), plain=cell.fails(backend))
+        recipes = self._memory.recall(evaluator, backend, observed)
+        return recalled(evaluator, observed, recipes, plain=cell.fails(backend))
 
     def _behaviour(self, evaluator: Evaluator, backend: str, observed: Observed) -> Behaved:
         """The behaviour that the run itself shows: with a row alone, strided tensors, or a second call."""

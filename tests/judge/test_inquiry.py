@@ -112,6 +112,41 @@ def test_an_error_that_is_the_same_in_float64_is_no_loss_of_digits(fault, exact)
     assert result.best.exact == exact
 
 
+class Float32Kernel(Kernel):
+    """A kernel that computes in float32 whatever it is given."""
+
+    def __call__(self, case: CasePlan, dtype: str, inputs: Tensors) -> dict[str, np.ndarray]:
+        return {n: v.astype(dtype) for n, v in super().__call__(case, "float32", inputs).items()}
+
+
+def test_a_mistake_is_named_in_float64_too_where_a_kernel_computes_in_float32():
+    found = judged(NORM, Float32Kernel(raw_for_normalised))
+    assert evidence(found, "float32")["expression"] == SWAPPED
+    assert "unexplained" not in names(found, "float64")
+    told = {d.id: d for d in found.diagnoses if d.dtype == "float64"}
+    assert {"reference-edit", "reduced-precision"} <= set(told)
+    assert told["reference-edit"].evidence["expression"] == SWAPPED
+
+
+def in_float32_at_first(given: Tensors, _params: Any, _right: Tensors) -> Tensors:
+    """`raw_for_normalised` with its products in float32."""
+    products = (given["grad.y"].astype("float32") * given["x"].astype("float32") / np.float32(3)) * np.float32(3)
+    return {"grad.weight": np.sum(products.astype(given["x"].dtype), axis=0)}
+
+
+def test_a_mistake_is_named_in_float64_too_where_one_step_is_computed_in_float32():
+    found = judged(NORM, Kernel(in_float32_at_first))
+    for dtype in NORM.dtypes:
+        told = {d.id: d for d in found.diagnoses if d.dtype == dtype}
+        assert "unexplained" not in told
+        assert told["reference-edit"].evidence["expression"] == SWAPPED
+    assert "reduced-precision" in names(found, "float64")
+
+
+def test_float32_digits_alone_are_no_mistake_in_a_formula():
+    assert set(names(judged(NORM, Float32Kernel(lambda *_: {})), "float64")) == {"reduced-precision"}
+
+
 @pytest.mark.slow
 def test_a_kernel_that_does_not_repeat_itself_is_said_to():
     rng = np.random.default_rng(0)

@@ -12,8 +12,9 @@ from parity.config.tolerances import ToleranceRule
 from parity.judge.case import CaseJudge, prepared
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.diagnose.causes import standing_causes
+from parity.judge.diagnose.explanation import unaltered
 from parity.judge.diagnose.memory import Memory
-from parity.judge.diagnose.search import recalled
+from parity.judge.diagnose.search import SearchResult, recalled
 from parity.outcome import CellOutcome, Outcome, Output
 from tests.judge.judging import drawn, planned
 
@@ -99,3 +100,53 @@ def test_an_interrupted_case_is_judged_without_diagnoses():
     judged = found.judged(diagnose=False)
     assert not judged.diagnoses
     assert {c.culprit for c in judged.comparisons if c.tensor == "y"} == {("mine",)}
+
+
+def observing(case, inputs, compute, memory=None):
+    """The judge of a case whose backend computes `compute(inputs)` in each dtype."""
+    found = CaseJudge(case, inputs, consult_oracle(case, inputs), "oracle", memory)
+    for dtype in case.dtypes:
+        given = {n: v.astype(dtype) for n, v in inputs.items()}
+        outputs = {n: Output(dtype, v.shape, v) for n, v in compute(case, given, dtype).items()}
+        found.take(dtype, [CellOutcome(case.id, dtype, "mine", Outcome.OK, outputs=outputs)])
+    return found.judged()
+
+
+def wrong_ddof(case, inputs, dtype):
+    return evaluate(OPS[case.op], case.params, inputs, dtype=dtype, ddof=1)
+
+
+def noise(case, inputs, dtype):
+    rng, right = np.random.default_rng(3), evaluate(OPS[case.op], case.params, inputs, dtype=dtype)
+    return {**right, "y": (right["y"] + rng.normal(size=right["y"].shape)).astype(dtype)}
+
+
+def test_a_cause_is_tried_in_the_dtypes_that_the_case_where_it_was_found_does_not_have():
+    memory, (first, second) = Memory(), cases(1e-3, 3e-3)
+    first = replace(first, dtypes=("float32",))
+    observing(first, drawn(first), wrong_ddof, memory)
+    rows = observing(second, drawn(second), wrong_ddof, memory).diagnoses
+    assert [(d.id, d.dtype, d.evidence["first_found_in"]) for d in rows if d.explained] == [
+        ("variance-ddof", "float64", "case-0")
+    ]
+
+
+def test_an_unexplained_case_takes_the_cause_of_a_later_one():
+    memory, (first, second) = Memory(), cases(1e-3, 3e-3)
+    inputs = drawn(first)
+    evaluator = prepared(first, "float64", inputs)
+    left = SearchResult(unaltered(evaluator, wrong_ddof(first, inputs, "float64")))
+    memory.leave(left, "mine")
+    assert list(memory.revised()) == []
+    [revision] = observing(second, drawn(second), wrong_ddof, memory).revisions
+    assert revision.cell == ("case-0", "float64", "mine")
+    assert revision.replaced == ("unexplained",)
+    [told] = revision.diagnoses
+    assert (told.id, told.explained, told.evidence["first_found_in"]) == ("variance-ddof", True, "case-1")
+    assert observing(first, inputs, wrong_ddof, memory).revisions == ()
+
+
+def test_an_unexplained_case_keeps_its_diagnosis_if_the_cause_of_a_later_one_does_not_hold_there():
+    memory, (first, second) = Memory(), cases(1e-3, 3e-3)
+    assert "unexplained" in [d.id for d in observing(first, drawn(first), noise, memory).diagnoses]
+    assert observing(second, drawn(second), wrong_ddof, memory).revisions == ()

@@ -15,6 +15,7 @@ from contextlib import closing
 import pytest
 from msgspec.structs import replace
 
+from parity.cluster.messages import ShardRows
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.results.cells import cells, tensor_statuses
 from parity.reporting.results.results import as_json, read_results
@@ -326,3 +327,18 @@ def test_a_case_is_never_stored_without_its_diagnoses(tmp_path, monkeypatch):
     assert call("run", "config.yaml", "--out", "run", cwd=tmp_path).returncode == 1
     assert len({n for n, _ in seen}) > 2
     assert all(diagnosed for compared, diagnosed in seen if compared)
+
+
+def test_the_diagnoses_of_an_earlier_case_are_revised(tmp_path):
+    cell = ("case", "float64", "mine")
+    unexplained, kept = Diagnosis(*cell, "unexplained", "", ("y",), False), Diagnosis(*cell, "rounding", "", (), False)
+    elsewhere = Diagnosis("other", *cell[1:], "unexplained", "", ("y",), False)
+    named = Diagnosis(*cell, "variance-ddof", "", ("y",), True)
+    with closing(Store(tmp_path / STORE)) as store:
+        store.add([unexplained, kept, elsewhere])
+        store.revise(cell, ["unexplained"], [named])
+        assert list(store.rows(DIAGNOSES)) == [kept, elsewhere, named]
+    rows = ShardRows()
+    rows.add([unexplained, kept, elsewhere])
+    rows.revise(cell, ["unexplained"], [named])
+    assert rows.of(Diagnosis) == [kept, elsewhere, named]

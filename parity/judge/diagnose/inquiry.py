@@ -30,9 +30,9 @@ from parity.judge.diagnose.kernel import Kernel
 from parity.judge.diagnose.locality import wrong_elements
 from parity.judge.diagnose.milder_inputs import lost, milder_inputs
 from parity.judge.diagnose.probes import KEEPS_ALL, generic, varied
-from parity.judge.diagnose.proposals import absent, proposals, recounted
+from parity.judge.diagnose.proposals import absent, computed_in, lies_on, proposals, recounted
 from parity.judge.diagnose.reduction import reduced
-from parity.judge.diagnose.search import DEPTH, SearchResult, conclude, search
+from parity.judge.diagnose.search import DEPTH, SearchResult, applied, conclude, portable, search
 from parity.judge.diagnose.statistics import statistics_causes
 from parity.judge.diagnose.synthesis import Observation, formulas_of
 from parity.judge.diagnose.weights import copied, differences_first, edit_of, n_results, summed
@@ -79,6 +79,14 @@ class Measurement:
     evaluator: Evaluator
     observed: Observed
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether a float64 result has only the digits of float32: another dtype's errors are no finer there."""
+        if self.evaluator.dtype != "float64":
+            return False
+        start = unaltered(self.evaluator, self.observed)
+        return bool(start.wrong) and set(start.wrong) <= set(computed_in(start, "float32"))
+
 
 class Inquiry:
     """A backend that is wrong in one dtype of a case; `kernel` calls it again, `prepare` makes an evaluator.
@@ -106,7 +114,13 @@ class Inquiry:
         The search uses the smallest case that shows the error; the explanation must hold for the user's tensors too.
         """
         with np.errstate(all="ignore"):
-            return self._result(exact or self._same_in_float64())
+            narrow = self._measurement.is_narrow
+            result = (self._in_float32() if narrow else None) or self._in_its_dtype(exact)
+            is_open = not (narrow or result.settled or result.behaviours)
+            return (self._in_float32() if is_open else None) or result
+
+    def _in_its_dtype(self, exact: Sequence[str]) -> SearchResult:
+        return self._result(exact or self._same_in_float64())
 
     @explainer("comparing the error with that in float64")
     def _same_in_float64(self) -> Sequence[str]:
@@ -119,6 +133,8 @@ class Inquiry:
             values, wide, exact = observed.get(name), (answer or {}).get(name), evaluator.base[name].values
             if values is None or wide is None or exact is None or not values.shape == wide.shape == exact.shape:
                 continue
+            if lies_on(wide, evaluator.base[name], "float32"):  # it computes in float32 there, too
+                continue
             error = size(wide - exact).rms
             if error > 0 and size(wide - values).rms <= max(SAME * error, evaluator.base[name].envelope.rms):
                 same.append(name)
@@ -127,7 +143,7 @@ class Inquiry:
     def _result(self, exact: Sequence[str]) -> SearchResult:
         small = self._reduced()
         if small is not None:
-            result = self._carried(self._about(small).result(exact))
+            result = self._carried(self._about(small)._in_its_dtype(exact))
             if result is not None:
                 return result
         result = SearchResult(unaltered(self._measurement.evaluator, self._measurement.observed))
@@ -157,6 +173,23 @@ class Inquiry:
             return replace(result, best=result.start, behaviours=approximated)
         same = set(result.start.wrong) <= set(exact)
         return (None if same else self._milder()) or replace(result, behaviours=self._behaviours(small, result.best))
+
+    @explainer("asking in float32", lambda: None)
+    def _in_float32(self) -> SearchResult | None:
+        """The explanation of the float32 result, if it explains the float64 result up to float32's rounding: a kernel
+        may compute in float32 in part or throughout. None if it does not, or nobody can be asked."""
+        evaluator, observed = self._measurement.evaluator, self._measurement.observed
+        answer = self._kernel(evaluator.case, "float32", evaluator.inputs) if self._kernel is not None else None
+        if answer is None or evaluator.dtype != "float64":
+            return None
+        given = {name: answer.get(name) for name in observed}
+        choosing = given if evaluator.chosen is not None else {}
+        narrow = Measurement(self._prepare(evaluator.case, "float32", evaluator.inputs, choosing), given)
+        if unaltered(narrow.evaluator, given).explains:
+            return None
+        result = Inquiry(narrow, self._kernel, self._prepare, failures=self.failures)._in_its_dtype(())
+        best = applied(unaltered(evaluator, observed), portable(result.best))
+        return SearchResult(best, n_predicted=result.n_predicted) if best is not None and best.explains else None
 
     @explainer("asking about milder inputs", lambda: None)
     def _milder(self) -> SearchResult | None:

@@ -120,7 +120,7 @@ def coarse(origin: KernelExplanation) -> Iterator[Cause]:
     """Every value is exact in a lower precision: rounded at the end, or computed in it."""
     digits = DIGITS[origin.evaluator.dtype]
     for target in (target for target in FORMATS.values() if target.digits < digits):
-        names = [n for n in origin.wrong if lies_on(origin.observed.get(n), origin.prediction[n], target.name)]
+        names = computed_in(origin, target.name)
         if names:
             shown = {"format": target.name, "every_value_is_of_this_format": names}
             stored, computed = narrowed(names, target, digits, ROUNDED_ONCE)
@@ -135,6 +135,13 @@ def coarse(origin: KernelExplanation) -> Iterator[Cause]:
                     portable=False,
                     results=results,
                 )
+
+
+def computed_in(origin: KernelExplanation, target: str) -> list[str]:
+    """The wrong tensors that are exact in a lower precision; those of few values only beside others of many."""
+    names = [n for n in origin.wrong if lies_on(origin.observed.get(n), origin.prediction[n], target)]
+    few = {n: values for n in origin.wrong if (values := origin.observed.get(n)) is not None and values.size <= FEW}
+    return [*names, *(n for n, values in few.items() if names and on_grid(values.astype(np.float64), FORMATS[target]))]
 
 
 def lies_on(values: Array | None, predicted: Predicted, target: str) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from parity.cases.op import IncompatibleError
@@ -14,8 +15,8 @@ from parity.judge.diagnose.causes import Cause, standing_causes
 from parity.judge.diagnose.evaluator import Evaluator, Observed, ratio, worst
 from parity.judge.diagnose.explanation import CLEAR, COST, KernelExplanation, together, unaltered
 from parity.judge.diagnose.fits import fitted
-from parity.judge.diagnose.locality import localized
-from parity.judge.diagnose.proposals import Causes, proposals, scaled
+from parity.judge.diagnose.locality import localized, narrow_step
+from parity.judge.diagnose.proposals import Causes, coarse, proposals, scaled
 from parity.judge.diagnose.statistics import implies, statistics_causes
 
 DEPTH = 3
@@ -48,7 +49,7 @@ class SearchResult:
     `taken_from`: the dtype or the case whose causes were tried first and explain this one too. `n_predicted`: the
     number of further inputs on which the best explanation predicted the backend's results. `partial` explain a part.
     `behaviours` are faults that are not formulas, by id, with the evidence. `untried` counts the edits that the work
-    budget excluded.
+    budget excluded. `observed_behaviour`: the run itself shows the behaviours, so no formula is searched for.
     """
 
     best: KernelExplanation
@@ -59,12 +60,24 @@ class SearchResult:
     partial: tuple[KernelExplanation, ...] = ()
     behaviours: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     untried: int = 0
+    observed_behaviour: bool = False
 
     def causes_of(self, tensor: str) -> tuple[Cause, ...]:
         """The causes of a tensor's error; none if it is unexplained."""
         if self.best.left[tensor] >= ERROR_BOUND:
             return ()
         return tuple(cause for cause, needing in self.needed if tensor in needing)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the causes explain everything, and do more than locate the error."""
+        return self.best.explains and not any(map(is_location, self.best.causes))
+
+    @property
+    def n_unexplained(self) -> int:
+        """The number of wrong tensors without a cause."""
+        located = {name for cause, needing in self.needed if is_location(cause) for name in needing}
+        return len({*self.best.wrong, *located})
 
     @cached_property
     def start(self) -> KernelExplanation:
@@ -118,9 +131,9 @@ def search(
 
 def confirm(evaluator: Evaluator, observed: Observed, other: SearchResult, dtype: str) -> SearchResult | None:
     """The result of another dtype if it explains this one too; its rivals stay rivals if they do."""
-    start = unaltered(evaluator, observed)
-    best = start.extended(*other.best.causes)
-    if not other.best.causes or best is None or not best.explains or not all(c.portable for c in best.causes):
+    start, causes = unaltered(evaluator, observed), portable(other.best)
+    best = applied(start, causes) if causes else None
+    if best is None or not best.explains:
         return None
     rivals = (start.extended(*rival.causes) for rival in other.rivals)
     return SearchResult(best, tuple(r for r in rivals if r is not None and r.explains), taken_from=dtype)
@@ -132,10 +145,45 @@ def recalled(
     """The causes of another case if they explain this one too; `plain`: only if they predict its values."""
     start = unaltered(evaluator, observed)
     for case, causes in recipes:
-        explanation = start.extended(*causes)
-        if explanation is not None and explanation.explains and (explanation.plain or not plain):
+        explanation = applied(start, causes)
+        if explanation is None or not explanation.explains:
+            continue
+        if not plain or explanation.plain or all(cause.portable and not cause.lossy for cause in causes):
             return SearchResult(explanation.pruned(), taken_from=case)
     return None
+
+
+def portable(explanation: KernelExplanation) -> Sequence[Cause]:
+    """The causes that mean the same in another dtype."""
+    return [cause for cause in explanation.causes if cause.portable and not is_location(cause)]
+
+
+def is_location(cause: Cause) -> bool:
+    """Whether a cause only says where an error is."""
+    return cause.id == "localized" and cause.alteration is None
+
+
+def applied(start: KernelExplanation, causes: Sequence[Cause]) -> KernelExplanation | None:
+    """`start` with causes that were found elsewhere, and with the loss of digits that the values show if these leave
+    an error; None if they contradict each other."""
+    extended = start.extended(*causes)
+    if extended is None or extended.explains or not extended.improves(start):
+        return extended
+    lost = chain(coarse(extended), narrow_step(extended) if start.evaluator.dtype == "float64" else ())
+    return next((e for cause in lost if (e := extended.extended(cause)) and e.explains), extended)
+
+
+def improved(result: SearchResult, recipes: Iterable[tuple[str, Sequence[Cause]]]) -> SearchResult:
+    """The result of an unexplained error, or a better one by `recipes` of other dtypes or cases: one that explains
+    everything, else one that explains more tensors."""
+    tried = [(source, e) for source, causes in recipes if causes and (e := applied(result.start, causes)) is not None]
+    complete = [(source, e) for source, e in tried if e.explains]
+    partial = [(source, e) for source, e in tried if helps(result.start, e) and len(e.wrong) < result.n_unexplained]
+    if not complete and not partial:
+        return result
+    source, best = min(complete or partial, key=lambda pair: (len(pair[1].wrong), pair[1].rank))
+    kept = replace(result, behaviours=()) if best.explains else result
+    return replace(kept, best=best.pruned(), rivals=(), n_predicted=0, taken_from=source)
 
 
 def steps(

@@ -334,6 +334,13 @@ class Store:
         self._waiting.append((statement, values))
         self._overview = None
 
+    def revise(self, cell: tuple[str, str, str], ids: Iterable[str], rows: Iterable[Diagnosis]) -> None:
+        """Replace the diagnoses of a case, dtype and backend that have these ids."""
+        among = "id IN (SELECT value FROM json_each(?))"
+        statement = f"DELETE FROM diagnoses WHERE case_id = ? AND dtype = ? AND backend = ? AND {among}"  # noqa: S608
+        self.change(statement, *map(plain, cell), json.dumps(list(ids)))
+        self.add(rows)
+
     def flush(self) -> None:
         """Write the waiting rows in one transaction, exactly once even if Ctrl-C interrupts it."""
         waiting, self._due, has_begun = self._waiting, time.monotonic() + COMMIT_S, False
