@@ -1,15 +1,15 @@
 """clip_grad_norm of mindspore 2.10.0 computes a different formula in float64: grads.0, grads.1
 
-case       clip-1 (configs/ops/clip.yaml:6)
+case       clip-1 (configs/census/../ops/clip.yaml:6)
 seen with  mindspore 2.10.0, Python 3.11.7, NumPy 1.26.4, cpu, 1 thread,
-           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 grads.0    semantic: the error of mindspore is 5.88e+15 times that of a careful implementation in
            float64 (the largest: 0.271 in float16, 0.271 in float32, 0.271 in float64): the error is
            the same in every precision, so the formula differs
 grads.1    semantic: the error of mindspore is 7.29e+15 times that of a careful implementation in
            float64 (the largest: 0.189 in float16, 0.189 in float32, 0.189 in float64): the error is
            the same in every precision, so the formula differs
-cause      scaled: wrong by one constant factor (grads.0 and grads.1)
+cause      unexplained: no known cause explains the error (grads.0 and grads.1)
 exact      the textbook formula in extended precision on the same inputs, rounded to float64
 torch      the result of torch 2.13.0+cpu in the same run
 run        python clip-1.float64.mindspore.py (needs mindspore and numpy)
@@ -35,13 +35,13 @@ os.environ.update(dict.fromkeys(THREADS.split(), "1"))
 
 import numpy as np
 
-# MindSpore would write what it knows of a graph that fails into the working directory.
+# MindSpore would write files about failed graphs into the working directory.
 os.environ.setdefault("MS_OM_PATH", tempfile.gettempdir())
 import mindspore
 
 mindspore.set_device("cpu".upper())
 mindspore.set_context(runtime_num_threads=1)
-# Otherwise an op's error may be raised by one that follows.
+# Otherwise a later op may raise an op's error.
 mindspore.runtime.launch_blocking()
 latest = SimpleNamespace()
 
@@ -110,16 +110,16 @@ def staged(function):
 
 
 def shape_of(value):
-    """The shape of a tensor of any framework; None for what is no tensor."""
+    """The shape of a tensor of any framework; None if it is not a tensor."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
     return tuple(int(n) for n in value.shape)
 
 
 def named_outputs(result):
-    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+    """An op's result by output name: a mapping as it is, a single tensor as `y`.
 
-    Raises TypeError for what is neither.
+    Raises TypeError for anything else.
     """
     if not isinstance(result, Mapping):
         if shape_of(result) is None:
@@ -128,6 +128,8 @@ def named_outputs(result):
             )
         return {"y": result}
     for name, value in result.items():
+        if not isinstance(name, str):
+            raise TypeError(f"an op must return tensors by name; {name!r} is a {type(name).__name__}")
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
                 raise TypeError(
@@ -151,7 +153,7 @@ def in_mode(function):
 def clip_grad_norm(grads, max_norm, norm_type, scope):
     groups = [grads] if scope == "global" else [[grad] for grad in grads]
     clipped = [grad for group in groups for grad in mindspore.ops.clip_by_norm(group, max_norm, norm_type)]
-    # MindSpore keeps the norm to itself, so it is taken beside.
+    # MindSpore does not return the norm, so it is computed separately.
     flat = mindspore.ops.cat([grad.reshape((-1,)) for grad in grads])
     return {"grads": clipped, "total_norm": mindspore.ops.vector_norm(flat, norm_type)}
 
@@ -196,12 +198,12 @@ def described(values, dtype=""):
     return f"shape {[int(n) for n in values.shape]} {kind}"
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"]
     here, there = described(live), described(other, "float64")
     if here != there:
-        print(f"{tensor}: mindspore has {here}, {side} has {there}")
+        print(f"{tensor}: mindspore has {here}, {label} has {there}")
         return here != there
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
     with np.errstate(all="ignore"):
@@ -213,9 +215,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"mindspore": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"mindspore": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 

@@ -1,8 +1,8 @@
 """conv2d of paddle 3.3.1 computes a different formula in float64: grad.weight, grad.x, y
 
-case         conv2d-same-dilation (configs/ops/conv.yaml:10)
+case         conv2d-same-dilation (configs/census/../ops/conv.yaml:10)
 seen with    paddle 3.3.1, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
-             Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+             Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 grad.weight  semantic: the error of paddle is 1.19e+16 times that of a careful implementation in
              float64 (the largest: 17.4 in float32, 17.4 in float64): the error is the same in every
              precision, so the formula differs
@@ -16,7 +16,7 @@ cause        option-ignored: an option has no effect (y, grad.x and grad.weight)
 exact        the textbook formula in extended precision on the same inputs, rounded to float64
 torch        the result of torch 2.13.0+cpu in the same run
 run          python conv2d-same-dilation.float64.paddle.py (needs paddle and numpy;
-             conv2d-same-dilation.float64.paddle.npz must lie beside it)
+             conv2d-same-dilation.float64.paddle.npz must be beside it)
 exit code    1 while the difference is there, 0 once it is fixed
 """
 
@@ -52,8 +52,8 @@ def has_history(tensor):
     return not tensor.stop_gradient
 
 
-def gradients(outputs, upstream, leaves):
-    pairs = [(y, dy) for y, dy in zip(outputs, upstream) if has_history(y)]
+def gradients(outputs, grad_outputs, leaves):
+    pairs = [(y, dy) for y, dy in zip(outputs, grad_outputs) if has_history(y)]
     if pairs:
         paddle.autograd.backward(*map(list, zip(*pairs)))
     return [leaf.grad for leaf in leaves]
@@ -84,12 +84,12 @@ def described(values, dtype=""):
     return f"shape {[int(n) for n in values.shape]} {kind}"
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"]
     here, there = described(live), described(other, "float64")
     if here != there:
-        print(f"{tensor}: paddle has {here}, {side} has {there}")
+        print(f"{tensor}: paddle has {here}, {label} has {there}")
         return here != there
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
     with np.errstate(all="ignore"):
@@ -101,9 +101,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"paddle": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"paddle": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 

@@ -1,8 +1,9 @@
-"""conv2d of mlx 0.32.4 has only float32 accuracy in float64: y, grad.x
+"""conv2d, parity's own composition of mlx 0.32.4 calls, has only float32 accuracy in float64: y,
+grad.x
 
-case       conv2d-same (configs/ops/conv.yaml:9)
+case       conv2d-same (configs/census/../ops/conv.yaml:9)
 seen with  mlx 0.32.4, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
-           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 y          degraded: the error of mlx is 1.68e+08 times that of a careful implementation in float64,
            3.76e-07 of the value where it is worst: the float64 result has float32 accuracy (unit
            roundoff 6e-08), so an attribute or an inner step is kept in a lower precision
@@ -13,7 +14,7 @@ cause      reduced-precision: computed in or through a lower precision (y)
 exact      the textbook formula in extended precision on the same inputs, rounded to float64
 torch      the result of torch 2.13.0+cpu in the same run
 run        python conv2d-same.float64.mlx.py (needs mlx and numpy; conv2d-same.float64.mlx.npz must
-           lie beside it)
+           be beside it)
 exit code  1 while the difference is there, 0 once it is fixed
 """
 
@@ -54,21 +55,21 @@ def to_numpy(tensor):
 
 
 def staged(function):
-    """The function as it is in eager mode."""
+    """The function as the mode runs it; in eager mode, the function itself."""
     return function
 
 
 def shape_of(value):
-    """The shape of a tensor of any framework; None for what is no tensor."""
+    """The shape of a tensor of any framework; None if it is not a tensor."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
     return tuple(int(n) for n in value.shape)
 
 
 def named_outputs(result):
-    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+    """An op's result by output name: a mapping as it is, a single tensor as `y`.
 
-    Raises TypeError for what is neither.
+    Raises TypeError for anything else.
     """
     if not isinstance(result, Mapping):
         if shape_of(result) is None:
@@ -77,6 +78,8 @@ def named_outputs(result):
             )
         return {"y": result}
     for name, value in result.items():
+        if not isinstance(name, str):
+            raise TypeError(f"an op must return tensors by name; {name!r} is a {type(name).__name__}")
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
                 raise TypeError(
@@ -86,7 +89,7 @@ def named_outputs(result):
 
 
 def in_mode(function):
-    """The function in its stage."""
+    """The staged function, whose calls are kept."""
     staged_ = staged(function)
 
     def call(**given: Any) -> Any:
@@ -97,11 +100,11 @@ def in_mode(function):
     return call
 
 
-def pullback(forward, leaves, upstream):
-    return list(mlx.core.vjp(forward, list(leaves), list(upstream))[1])
+def pullback(forward, leaves, grad_outputs):
+    return list(mlx.core.vjp(forward, list(leaves), list(grad_outputs))[1])
 
 
-def gradients(outputs, upstream, leaves):
+def gradients(outputs, grad_outputs, leaves):
     function, given = latest.function, latest.given
     wanted = [name for y in outputs for name, value in latest.outputs.items() if value is y]
     names = [name for leaf in leaves for name, value in given.items() if value is leaf]
@@ -110,7 +113,17 @@ def gradients(outputs, upstream, leaves):
         results = named_outputs(function(**{**given, **dict(zip(names, values))}))
         return [results[name] for name in wanted]
 
-    return pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, upstream)])
+    return pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, grad_outputs)])
+
+
+class Unsupported(Exception):
+    """The framework cannot do this; the message says why."""
+
+
+def require(held, lacking):
+    """Raise Unsupported with the message `lacking`, unless `held`."""
+    if not held:
+        raise Unsupported(lacking)
 
 
 def each(value, n):
@@ -124,7 +137,7 @@ def pads(padding, n):
 
 
 def conv_pads(padding, kernel, dilation):
-    """`pads` of a convolution without stride where the padding is "same" or "valid": an odd one is behind."""
+    """`pads` of a convolution without stride, also for "same" (an odd element goes after) and "valid"."""
     n = len(kernel)
     if padding == "valid":
         return pads(0, n)
@@ -134,9 +147,22 @@ def conv_pads(padding, kernel, dilation):
     return [(total // 2, total - total // 2) for total in totals]
 
 
+def of_axes(value, n):
+    """A param of `n` axes; one axis takes a number."""
+    return each(value, n)[0] if n == 1 else each(value, n)
+
+
 def channels_last(framework, x):
     """[N, C, ...] to [N, ..., C], for images and for weights."""
     return framework.transpose(x, [0, *range(2, x.ndim), 1])
+
+
+def filled(layer, **tensors):
+    """A layer of mlx.nn with these tensors as parameters."""
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            setattr(layer, name, tensor)
+    return layer
 
 
 def channels_first(framework, x):
@@ -146,16 +172,21 @@ def channels_first(framework, x):
 
 def convolution(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     n = x.ndim - 2
+    require(n < 3 or groups == 1, "mlx.nn.Conv3d has no groups")
     around = conv_pads(padding, weight.shape[2:], dilation)
-    y = mlx.core.conv_general(
-        channels_last(mlx.core, x),
-        channels_last(mlx.core, weight),
-        each(stride, n),
-        tuple(map(list, zip(*around))),
-        each(dilation, n),
-        groups=groups,
+    # MLX pads both sides alike.
+    more = [(0, behind - before) for before, behind in around]
+    options = (weight.shape[2:], stride, [before for before, _ in around], dilation)
+    layer = getattr(mlx.nn, f"Conv{n}d")(
+        x.shape[1],
+        weight.shape[0],
+        *(of_axes(value, n) for value in options),
+        **({"groups": groups} if n < 3 else {}),
+        bias=bias is not None,
     )
-    return channels_first(mlx.core, y if bias is None else y + bias)
+    last = mlx.core.pad(channels_last(mlx.core, x), [(0, 0), *more, (0, 0)])
+    y = filled(layer, weight=channels_last(mlx.core, weight), bias=bias)(last)
+    return channels_first(mlx.core, y)
 
 
 def conv2d(**given):
@@ -186,12 +217,12 @@ def described(values, dtype=""):
     return f"shape {[int(n) for n in values.shape]} {kind}"
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"]
     here, there = described(live), described(other, "float64")
     if here != there:
-        print(f"{tensor}: mlx has {here}, {side} has {there}")
+        print(f"{tensor}: mlx has {here}, {label} has {there}")
         return here != there
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
     with np.errstate(all="ignore"):
@@ -203,9 +234,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"mlx": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"mlx": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 

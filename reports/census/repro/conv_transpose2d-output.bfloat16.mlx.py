@@ -1,14 +1,11 @@
 """conv_transpose2d of mlx 0.32.4 returns a different shape, dtype or set of outputs in bfloat16:
-grad.x, y
+grad.x
 
-case       conv_transpose2d-output (configs/ops/conv.yaml:14)
+case       conv_transpose2d-output (configs/census/../ops/conv.yaml:14)
 seen with  mlx 0.32.4, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
-           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 grad.x     structure: mlx has shape [2, 3, 2, 2], oracle [2, 3, 3, 2]; the values were not compared
-y          rounding: rounding alone: the tolerance is tighter than bfloat16 allows: the error is
-           mlx's 1 times that of a careful implementation, the error bound is 8
 cause      unexplained: no known cause explains the error (grad.x)
-cause      rounding: rounding: the tolerance is smaller than the rounding error of this case (y)
 exact      the textbook formula in extended precision on the same inputs, rounded to float64
 torch      the result of torch 2.13.0+cpu in the same run
 run        python conv_transpose2d-output.bfloat16.mlx.py (needs mlx and numpy)
@@ -58,7 +55,6 @@ DATA = {
         ],
         "float32",
     ).reshape(3, 2, 2, 2),
-    "inputs/bias": np.array([0.59375, 1.3046875], "float32"),
     "inputs/grad.y": np.array(
         [
             1.359375, -1.34375, 0.13085938, -0.04321289, 1.1796875, 0.049316406, -2.515625, -2.75,
@@ -103,56 +99,6 @@ DATA = {
         ],
         "float32",
     ).reshape(2, 3, 3, 2),
-    "exact/y": np.array(
-        [
-            0.16912078857421875, 0.42389678955078125, 1.25653076171875, -0.3817138671875,
-            -0.9390137195587158, -2.9100265502929688, -0.11489129066467285, 0.7779464721679688,
-            -0.35499000549316406, -0.44945526123046875, 1.3432397842407227, 0.5501575469970703,
-            0.1297602653503418, -0.18688201904296875, 0.6588864326477051, 1.5063018798828125,
-            1.1406745910644531, 1.818450927734375, 2.038482666015625, -0.9269256591796875,
-            -0.26762819290161133, -2.044647216796875, -1.7817256450653076, -1.4368209838867188, 0.59375,
-            0.59375, 0.59375, 0.59375, -0.3773193359375, 2.58133602142334, 1.504547119140625,
-            -0.3161201477050781, -0.33946990966796875, 0.8883934020996094, 2.2861709594726562,
-            0.8596839904785156, 3.2033538818359375, 1.1257455348968506, 0.919708251953125,
-            0.400241494178772, 0.2820281982421875, 1.4021492004394531, 2.41851806640625,
-            1.1141624450683594, -2.616058349609375, 3.0998387336730957, -0.605194091796875,
-            -0.7703857421875, 0.6555328369140625, 0.8602294921875, 2.4420700073242188,
-            0.050319671630859375, 1.3046875, 1.3046875, 1.3046875, 1.3046875, -0.46838951110839844,
-            0.3493537902832031, 0.4429335594177246, 1.3492498397827148, 0.21001124382019043,
-            -0.9906997680664062, 0.7959959506988525, 0.0613861083984375, -0.0541229248046875,
-            0.6377410888671875, -2.126220703125, 1.746337890625, 3.17275333404541, 5.43133544921875,
-            2.9604058265686035, 1.7688751220703125, 0.3421058654785156, 0.25206565856933594,
-            0.3595733642578125, -1.048794150352478, 0.9950683116912842, 1.5780372619628906,
-            -1.6957218647003174, -2.747413396835327, 0.59375, 0.59375, 0.59375, 0.59375,
-            1.965057373046875, 2.3468210697174072, 0.35638427734375, 2.4174689650535583,
-            -0.30599212646484375, 1.4699974060058594, 0.7839202880859375, 1.4253520965576172,
-            5.59320068359375, 0.2529315948486328, 4.82269287109375, 4.206871032714844,
-            2.333831787109375, 2.389739990234375, -1.3783111572265625, 2.9146347045898438,
-            2.7151718139648438, 0.7964463233947754, 1.003157138824463, 0.7755789756774902,
-            1.4705886840820312, 1.5130443572998047, 0.2578010559082031, 0.5560044050216675, 1.3046875,
-            1.3046875, 1.3046875, 1.3046875
-        ],
-        "float64",
-    ).reshape(2, 2, 7, 4),
-    "torch/y": np.array(
-        [
-            0.16894531, 0.42382812, 1.2578125, -0.38085938, -0.9375, -2.90625, -0.114746094, 0.77734375,
-            -0.35546875, -0.44921875, 1.34375, 0.55078125, 0.12988281, -0.18652344, 0.66015625,
-            1.5078125, 1.140625, 1.8203125, 2.03125, -0.92578125, -0.26757812, -2.046875, -1.78125,
-            -1.4375, 0.59375, 0.59375, 0.59375, 0.59375, -0.37695312, 2.578125, 1.5078125, -0.31640625,
-            -0.33984375, 0.88671875, 2.28125, 0.859375, 3.203125, 1.125, 0.91796875, 0.40039062,
-            0.28125, 1.3984375, 2.421875, 1.1171875, -2.609375, 3.09375, -0.60546875, -0.76953125,
-            0.65625, 0.859375, 2.4375, 0.05029297, 1.3046875, 1.3046875, 1.3046875, 1.3046875, -0.46875,
-            0.34960938, 0.44335938, 1.3515625, 0.20996094, -0.9921875, 0.796875, 0.061279297,
-            -0.05419922, 0.63671875, -2.125, 1.75, 3.171875, 5.4375, 2.953125, 1.765625, 0.34179688,
-            0.25195312, 0.359375, -1.046875, 0.99609375, 1.578125, -1.6953125, -2.75, 0.59375, 0.59375,
-            0.59375, 0.59375, 1.96875, 2.34375, 0.35546875, 2.421875, -0.30664062, 1.46875, 0.78515625,
-            1.421875, 5.59375, 0.25390625, 4.8125, 4.21875, 2.328125, 2.390625, -1.375, 2.921875,
-            2.71875, 0.796875, 1.0, 0.77734375, 1.46875, 1.515625, 0.2578125, 0.5546875, 1.3046875,
-            1.3046875, 1.3046875, 1.3046875
-        ],
-        "float32",
-    ).reshape(2, 2, 7, 4),
 }
 
 # NumPy has no bfloat16: float32 holds its numbers, and uint16 the bits that a framework's tensors are made of.
@@ -172,21 +118,21 @@ def to_numpy(tensor):
 
 
 def staged(function):
-    """The function as it is in eager mode."""
+    """The function as the mode runs it; in eager mode, the function itself."""
     return function
 
 
 def shape_of(value):
-    """The shape of a tensor of any framework; None for what is no tensor."""
+    """The shape of a tensor of any framework; None if it is not a tensor."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
     return tuple(int(n) for n in value.shape)
 
 
 def named_outputs(result):
-    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+    """An op's result by output name: a mapping as it is, a single tensor as `y`.
 
-    Raises TypeError for what is neither.
+    Raises TypeError for anything else.
     """
     if not isinstance(result, Mapping):
         if shape_of(result) is None:
@@ -195,6 +141,8 @@ def named_outputs(result):
             )
         return {"y": result}
     for name, value in result.items():
+        if not isinstance(name, str):
+            raise TypeError(f"an op must return tensors by name; {name!r} is a {type(name).__name__}")
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
                 raise TypeError(
@@ -204,7 +152,7 @@ def named_outputs(result):
 
 
 def in_mode(function):
-    """The function in its stage."""
+    """The staged function, whose calls are kept."""
     staged_ = staged(function)
 
     def call(**given: Any) -> Any:
@@ -215,11 +163,11 @@ def in_mode(function):
     return call
 
 
-def pullback(forward, leaves, upstream):
-    return list(mlx.core.vjp(forward, list(leaves), list(upstream))[1])
+def pullback(forward, leaves, grad_outputs):
+    return list(mlx.core.vjp(forward, list(leaves), list(grad_outputs))[1])
 
 
-def gradients(outputs, upstream, leaves):
+def gradients(outputs, grad_outputs, leaves):
     function, given = latest.function, latest.given
     wanted = [name for y in outputs for name, value in latest.outputs.items() if value is y]
     names = [name for leaf in leaves for name, value in given.items() if value is leaf]
@@ -228,7 +176,7 @@ def gradients(outputs, upstream, leaves):
         results = named_outputs(function(**{**given, **dict(zip(names, values))}))
         return [results[name] for name in wanted]
 
-    return pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, upstream)])
+    return pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, grad_outputs)])
 
 
 class Unsupported(Exception):
@@ -236,14 +184,9 @@ class Unsupported(Exception):
 
 
 def require(held, lacking):
-    """Raise Unsupported with what the framework is lacking, unless `held`."""
+    """Raise Unsupported with the message `lacking`, unless `held`."""
     if not held:
         raise Unsupported(lacking)
-
-
-def channels_last(framework, x):
-    """[N, C, ...] to [N, ..., C], for images and for weights."""
-    return framework.transpose(x, [0, *range(2, x.ndim), 1])
 
 
 def each(value, n):
@@ -251,23 +194,42 @@ def each(value, n):
     return tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
 
 
+def of_axes(value, n):
+    """A param of `n` axes; one axis takes a number."""
+    return each(value, n)[0] if n == 1 else each(value, n)
+
+
+def channels_last(framework, x):
+    """[N, C, ...] to [N, ..., C], for images and for weights."""
+    return framework.transpose(x, [0, *range(2, x.ndim), 1])
+
+
 def channels_first(framework, x):
     """[N, ..., C] to [N, C, ...]."""
     return framework.transpose(x, [0, x.ndim - 1, *range(1, x.ndim - 1)])
 
 
+def filled(layer, **tensors):
+    """A layer of mlx.nn with these tensors as parameters."""
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            setattr(layer, name, tensor)
+    return layer
+
+
 def transposed_convolution(
     x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1
 ):
-    require(groups == 1, "mx.conv_transpose2d has no groups")
+    require(groups == 1, "mlx.nn.ConvTranspose2d has no groups")
     n = x.ndim - 2
-    options = (stride, padding, dilation, output_padding)
-    y = getattr(mlx.core, f"conv_transpose{n}d")(
-        channels_last(mlx.core, x),
-        channels_last(mlx.core, weight.swapaxes(0, 1)),
-        *(each(v, n) if n > 1 else each(v, 1)[0] for v in options),
+    options = (weight.shape[2:], stride, padding, dilation, output_padding)
+    layer = getattr(mlx.nn, f"ConvTranspose{n}d")(
+        *weight.shape[:2], *(of_axes(value, n) for value in options), bias=bias is not None
     )
-    return channels_first(mlx.core, y if bias is None else y + bias)
+    kernel = channels_last(mlx.core, weight.swapaxes(0, 1))
+    return channels_first(
+        mlx.core, filled(layer, weight=kernel, bias=bias)(channels_last(mlx.core, x))
+    )
 
 
 def conv_transpose2d(**given):
@@ -299,16 +261,15 @@ def compute():
     """The outputs and the gradients, by name."""
     x = leaf(DATA["inputs/x"], True)
     weight = leaf(DATA["inputs/weight"], True)
-    bias = leaf(DATA["inputs/bias"], True)
     result = in_mode(conv_transpose2d)(
-        x=x, weight=weight, bias=bias,
+        x=x, weight=weight,
         stride=2, padding=0, output_padding=(1, 0), groups=1, dilation=1,
     )
     outputs = result if isinstance(result, dict) else {"y": result}
     wanted = [name for name in ["y"] if tuple(getattr(outputs.get(name), "shape", "?")) == DATA[f"inputs/grad.{name}"].shape]
     if wanted:
-        returned = gradients([outputs[name] for name in wanted], [leaf(DATA[f"inputs/grad.{name}"], False) for name in wanted], [x, weight, bias])
-        outputs.update(zip(["grad.x", "grad.weight", "grad.bias"], returned))
+        returned = gradients([outputs[name] for name in wanted], [leaf(DATA[f"inputs/grad.{name}"], False) for name in wanted], [x, weight])
+        outputs.update(zip(["grad.x", "grad.weight"], returned))
     return to_arrays(outputs)
 
 
@@ -327,12 +288,12 @@ def numbers(values):
     return (values.view("uint16").astype("uint32") << 16).view("float32")
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"] if f"{side}/{tensor}" in DATA else None
-    here, there = described(live), described(other, "bfloat16" if side == "exact" or getattr(other, "dtype", "") == "float32" else "")
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"] if f"{label}/{tensor}" in DATA else None
+    here, there = described(live), described(other, "bfloat16" if label == "exact" or getattr(other, "dtype", "") == "float32" else "")
     if here != there or other is None:
-        print(f"{tensor}: mlx has {here}, {side} has {there}")
+        print(f"{tensor}: mlx has {here}, {label} has {there}")
         return here != there
     live = numbers(live)
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
@@ -345,9 +306,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"mlx": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"mlx": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 
@@ -356,8 +320,6 @@ RESULT = compute()
 DIFFERS = [
     check("grad.x", "exact", rtol=0.05, atol=0.001),
     check("grad.x", "torch", rtol=0.05, atol=0.001),
-    check("y", "exact", rtol=0.016, atol=1e-05),
-    check("y", "torch", rtol=0.016, atol=1e-05),
 ]
 if any(DIFFERS):
     print("the difference is there")

@@ -1,8 +1,8 @@
 """group_norm of onnxruntime 1.31.1 has only float32 accuracy in float64: y
 
-case       group_norm-3d (configs/ops/norm.yaml:9)
+case       group_norm-3d (configs/census/../ops/norm.yaml:8)
 seen with  onnxruntime 1.31.1, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
-           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 y          degraded: the error of onnxruntime is 1.87e+08 times that of a careful implementation in
            float64, 6.16e-07 of the value where it is worst: the float64 result has float32 accuracy
            (unit roundoff 6e-08), so an attribute or an inner step is kept in a lower precision
@@ -10,7 +10,7 @@ cause      reduced-precision: computed in or through a lower precision (y)
 exact      the textbook formula in extended precision on the same inputs, rounded to float64
 torch      the result of torch 2.13.0+cpu in the same run
 run        python group_norm-3d.float64.onnxruntime.py (needs onnxruntime and numpy;
-           group_norm-3d.float64.onnxruntime.npz must lie beside it)
+           group_norm-3d.float64.onnxruntime.npz must be beside it)
 exit code  1 while the difference is there, 0 once it is fixed
 """
 
@@ -48,12 +48,12 @@ def to_numpy(tensor):
 
 
 def scale(x, weight, shape):
-    """The weight, which some operators must have."""
+    """The weight, or ones, since some operators need one."""
     return numpy.ones(shape, x.dtype) if weight is None else weight
 
 
 def shift(x, bias, shape):
-    """The bias, which some operators must have."""
+    """The bias, or zeros, since some operators need one."""
     return numpy.zeros(shape, x.dtype) if bias is None else bias
 
 
@@ -63,14 +63,14 @@ OPSET = 24
 
 
 def value(x):
-    """A tensor as ONNX Runtime takes it; of bfloat16 it takes the bits."""
+    """A tensor for ONNX Runtime, which takes the bits of bfloat16."""
     kind = onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
     bits = x.view("uint16") if x.dtype == bfloat16 else x
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, kind)
 
 
 def array(value):
-    """A result as an array; for bfloat16 ONNX Runtime has none, only the memory."""
+    """A result as an array; for bfloat16 ONNX Runtime exposes only the memory."""
     if value.data_type() != "tensor(bfloat16)":
         return value.numpy()
     memory = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())
@@ -78,9 +78,9 @@ def array(value):
 
 
 def node(kind, *tensors, n_outputs=1, **attributes):
-    """What one ONNX operator makes of these tensors; None stands for an input that is left out."""
+    """The outputs of one ONNX operator for these tensors; None is an input that is left out."""
     helper = onnx.helper
-    # A name left empty behind the last input ends ONNX Runtime 1.31.1 with a segmentation fault.
+    # An empty name after the last input crashes ONNX Runtime 1.31.1 with a segmentation fault.
     while tensors[-1] is None:
         tensors = tensors[:-1]
     given = {f"x{i}": numpy.asarray(x, order="C") for i, x in enumerate(tensors) if x is not None}
@@ -129,12 +129,12 @@ def described(values, dtype=""):
     return f"shape {[int(n) for n in values.shape]} {kind}"
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"]
     here, there = described(live), described(other, "float64")
     if here != there:
-        print(f"{tensor}: onnxruntime has {here}, {side} has {there}")
+        print(f"{tensor}: onnxruntime has {here}, {label} has {there}")
         return here != there
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
     with np.errstate(all="ignore"):
@@ -146,9 +146,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"onnxruntime": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"onnxruntime": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 

@@ -1,20 +1,20 @@
 """instance_norm of mlx 0.32.4 is less accurate than a careful implementation in float16: grad.weight,
 y
 
-case         instance_norm (configs/ops/norm.yaml:10)
+case         instance_norm (configs/census/../ops/norm.yaml:10)
 seen with    mlx 0.32.4, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
-             Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+             Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 grad.weight  unstable: the error of mlx is 43.2 times that of a careful implementation in float16
              (the largest: 0.0449 in bfloat16, 0.00395 in float16, 4.66e-06 in float32, 6.63e-07 in
              float64): the error changes with the precision, so the algorithm loses digits
 y            rounding: rounding alone: the tolerance is tighter than float16 allows: the error is
              mlx's 2.56 times that of a careful implementation, the error bound is 8
-cause        unexplained: no known cause explains the error (grad.weight)
+cause        reduced-precision: computed in or through a lower precision (grad.weight)
 cause        rounding: rounding: the tolerance is smaller than the rounding error of this case (y)
 exact        the textbook formula in extended precision on the same inputs, rounded to float64
 torch        the result of torch 2.13.0+cpu in the same run
 run          python instance_norm.float16.mlx.py (needs mlx and numpy; instance_norm.float16.mlx.npz
-             must lie beside it)
+             must be beside it)
 exit code    1 while the difference is there, 0 once it is fixed
 """
 
@@ -55,21 +55,21 @@ def to_numpy(tensor):
 
 
 def staged(function):
-    """The function as it is in eager mode."""
+    """The function as the mode runs it; in eager mode, the function itself."""
     return function
 
 
 def shape_of(value):
-    """The shape of a tensor of any framework; None for what is no tensor."""
+    """The shape of a tensor of any framework; None if it is not a tensor."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
     return tuple(int(n) for n in value.shape)
 
 
 def named_outputs(result):
-    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+    """An op's result by output name: a mapping as it is, a single tensor as `y`.
 
-    Raises TypeError for what is neither.
+    Raises TypeError for anything else.
     """
     if not isinstance(result, Mapping):
         if shape_of(result) is None:
@@ -78,6 +78,8 @@ def named_outputs(result):
             )
         return {"y": result}
     for name, value in result.items():
+        if not isinstance(name, str):
+            raise TypeError(f"an op must return tensors by name; {name!r} is a {type(name).__name__}")
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
                 raise TypeError(
@@ -87,7 +89,7 @@ def named_outputs(result):
 
 
 def in_mode(function):
-    """The function in its stage."""
+    """The staged function, whose calls are kept."""
     staged_ = staged(function)
 
     def call(**given: Any) -> Any:
@@ -98,11 +100,11 @@ def in_mode(function):
     return call
 
 
-def pullback(forward, leaves, upstream):
-    return list(mlx.core.vjp(forward, list(leaves), list(upstream))[1])
+def pullback(forward, leaves, grad_outputs):
+    return list(mlx.core.vjp(forward, list(leaves), list(grad_outputs))[1])
 
 
-def gradients(outputs, upstream, leaves):
+def gradients(outputs, grad_outputs, leaves):
     function, given = latest.function, latest.given
     wanted = [name for y in outputs for name, value in latest.outputs.items() if value is y]
     names = [name for leaf in leaves for name, value in given.items() if value is leaf]
@@ -111,7 +113,7 @@ def gradients(outputs, upstream, leaves):
         results = named_outputs(function(**{**given, **dict(zip(names, values))}))
         return [results[name] for name in wanted]
 
-    return pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, upstream)])
+    return pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, grad_outputs)])
 
 
 class Unsupported(Exception):
@@ -119,13 +121,13 @@ class Unsupported(Exception):
 
 
 def require(held, lacking):
-    """Raise Unsupported with what the framework is lacking, unless `held`."""
+    """Raise Unsupported with the message `lacking`, unless `held`."""
     if not held:
         raise Unsupported(lacking)
 
 
 def filled(layer, **tensors):
-    """A layer of mlx.nn with our tensors as its parameters."""
+    """A layer of mlx.nn with these tensors as parameters."""
     for name, tensor in tensors.items():
         if tensor is not None:
             setattr(layer, name, tensor)
@@ -143,7 +145,7 @@ def channels_first(framework, x):
 
 
 def affine(layer, x, weight, bias):
-    """A layer of x [N, C, ...], which has both of weight and bias or none."""
+    """A layer's output for x [N, C, ...]; the layer has both weight and bias, or neither."""
     require((weight is None) == (bias is None), "mlx.nn has normalisations with weight and bias, or without")
     y = filled(layer, weight=weight, bias=bias)(channels_last(mlx.core, x))
     return channels_first(mlx.core, y)
@@ -174,12 +176,12 @@ def described(values, dtype=""):
     return f"shape {[int(n) for n in values.shape]} {kind}"
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"]
     here, there = described(live), described(other, "float16")
     if here != there:
-        print(f"{tensor}: mlx has {here}, {side} has {there}")
+        print(f"{tensor}: mlx has {here}, {label} has {there}")
         return here != there
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
     with np.errstate(all="ignore"):
@@ -191,9 +193,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"mlx": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"mlx": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 

@@ -1,19 +1,19 @@
 """interpolate of paddle 3.3.1 is less accurate than a careful implementation in bfloat16: grad.x, y
 
-case       interpolate-bicubic-corners (configs/ops/resample.yaml:13)
+case       interpolate-bicubic-corners (configs/census/../ops/resample.yaml:13)
 seen with  paddle 3.3.1, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
-           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 grad.x     unstable: the error of paddle is 8.77 times that of a careful implementation in bfloat16
            (the largest: 0.0339 in bfloat16, 0.00313 in float16, 1.4e-06 in float32, 5.78e-07 in
            float64): the error changes with the precision, so the algorithm loses digits
 y          rounding: rounding alone: the tolerance is tighter than bfloat16 allows: the error is
            torch's 6.76 and paddle's 1 times that of a careful implementation, the error bound is 8
-cause      unexplained: no known cause explains the error (grad.x)
+cause      reduced-precision: computed in or through a lower precision (grad.x)
 cause      rounding: rounding: the tolerance is smaller than the rounding error of this case (y)
 exact      the textbook formula in extended precision on the same inputs, rounded to float64
 torch      the result of torch 2.13.0+cpu in the same run
 run        python interpolate-bicubic-corners.bfloat16.paddle.py (needs paddle and numpy;
-           interpolate-bicubic-corners.bfloat16.paddle.npz must lie beside it)
+           interpolate-bicubic-corners.bfloat16.paddle.npz must be beside it)
 exit code  1 while the difference is there, 0 once it is fixed
 """
 
@@ -55,8 +55,8 @@ def has_history(tensor):
     return not tensor.stop_gradient
 
 
-def gradients(outputs, upstream, leaves):
-    pairs = [(y, dy) for y, dy in zip(outputs, upstream) if has_history(y)]
+def gradients(outputs, grad_outputs, leaves):
+    pairs = [(y, dy) for y, dy in zip(outputs, grad_outputs) if has_history(y)]
     if pairs:
         paddle.autograd.backward(*map(list, zip(*pairs)))
     return [leaf.grad for leaf in leaves]
@@ -73,7 +73,7 @@ def require(condition, message):
 
 def interpolate(x, mode='nearest', align_corners=None, **options):
     require(mode != "nearest-exact", "paddle.nn.functional.interpolate has no mode nearest-exact")
-    # Paddle takes one number for images only.
+    # Paddle takes a single number only for images.
     stated = {n: v if isinstance(v, tuple) else (v,) * (len(x.shape) - 2) for n, v in options.items() if v}
     return paddle.nn.functional.interpolate(x, mode=mode, align_corners=bool(align_corners), **stated)
 
@@ -103,12 +103,12 @@ def numbers(values):
     return (values.view("uint16").astype("uint32") << 16).view("float32")
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"]
     here, there = described(live), described(other, "bfloat16")
     if here != there:
-        print(f"{tensor}: paddle has {here}, {side} has {there}")
+        print(f"{tensor}: paddle has {here}, {label} has {there}")
         return here != there
     live = numbers(live)
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
@@ -121,9 +121,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"paddle": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"paddle": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 

@@ -1,9 +1,9 @@
 """interpolate of tensorflow 2.21.0 returns a different shape, dtype or set of outputs in bfloat16: y,
 grad.x
 
-case       interpolate-bicubic (configs/ops/resample.yaml:12)
+case       interpolate-bicubic (configs/census/../ops/resample.yaml:12)
 seen with  tensorflow 2.21.0, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
-           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 y          structure: tensorflow has dtype float32, oracle bfloat16; the values were not compared
 grad.x     structure: tensorflow has no grad.x; the values were not compared
 cause      missing-gradient: a gradient is zero or absent (grad.x)
@@ -11,7 +11,7 @@ cause      unexplained: no known cause explains the error (y)
 exact      the textbook formula in extended precision on the same inputs, rounded to float64
 torch      the result of torch 2.13.0+cpu in the same run
 run        python interpolate-bicubic.bfloat16.tensorflow.py (needs tensorflow and numpy;
-           interpolate-bicubic.bfloat16.tensorflow.npz must lie beside it)
+           interpolate-bicubic.bfloat16.tensorflow.npz must be beside it)
 exit code  1 while the difference is there, 0 once it is fixed
 """
 
@@ -64,16 +64,16 @@ def staged(function):
 
 
 def shape_of(value):
-    """The shape of a tensor of any framework; None for what is no tensor."""
+    """The shape of a tensor of any framework; None if it is not a tensor."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
     return tuple(int(n) for n in value.shape)
 
 
 def named_outputs(result):
-    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+    """An op's result by output name: a mapping as it is, a single tensor as `y`.
 
-    Raises TypeError for what is neither.
+    Raises TypeError for anything else.
     """
     if not isinstance(result, Mapping):
         if shape_of(result) is None:
@@ -82,6 +82,8 @@ def named_outputs(result):
             )
         return {"y": result}
     for name, value in result.items():
+        if not isinstance(name, str):
+            raise TypeError(f"an op must return tensors by name; {name!r} is a {type(name).__name__}")
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
                 raise TypeError(
@@ -91,11 +93,11 @@ def named_outputs(result):
 
 
 def in_mode(function):
-    """The function in its stage, under the tape that `gradients` reads."""
+    """The staged function, recorded by the tape that `gradients` reads."""
     staged_ = staged(function)
 
     def call(**given: Any) -> Any:
-        # tf.custom_gradient leaves out a user's gradient, without a word, for tensors by keyword.
+        # tf.custom_gradient silently ignores a user's gradient for tensors passed by keyword.
         bound = inspect.signature(function).bind(**given)
         with tensorflow.GradientTape() as latest.tape:
             for value in given.values():
@@ -106,10 +108,10 @@ def in_mode(function):
     return call
 
 
-def gradients(outputs, upstream, leaves):
-    given = [tensorflow.cast(dy, y.dtype) for y, dy in zip(outputs, upstream)]
-    found = latest.tape.gradient(list(outputs), list(leaves), output_gradients=given)
-    return [None if grad is None else tensorflow.convert_to_tensor(grad) for grad in found]
+def gradients(outputs, grad_outputs, leaves):
+    given = [tensorflow.cast(dy, y.dtype) for y, dy in zip(outputs, grad_outputs)]
+    grads = latest.tape.gradient(list(outputs), list(leaves), output_gradients=given)
+    return [None if grad is None else tensorflow.convert_to_tensor(grad) for grad in grads]
 
 
 class Unsupported(Exception):
@@ -117,7 +119,7 @@ class Unsupported(Exception):
 
 
 def require(held, lacking):
-    """Raise Unsupported with what the framework is lacking, unless `held`."""
+    """Raise Unsupported with the message `lacking`, unless `held`."""
     if not held:
         raise Unsupported(lacking)
 
@@ -137,7 +139,7 @@ def resized(sizes, size, scale_factor):
     if size is not None:
         return each(size, len(sizes))
     scaled = [old * factor for old, factor in zip(sizes, each(scale_factor, len(sizes)))]
-    require(all(new == int(new) for new in scaled), "it resizes to sizes, which these factors do not say")
+    require(all(new == int(new) for new in scaled), "it takes sizes, but these factors give no whole numbers")
     return tuple(map(int, scaled))
 
 
@@ -209,12 +211,12 @@ def numbers(values):
     return (values.view("uint16").astype("uint32") << 16).view("float32")
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"] if f"{side}/{tensor}" in DATA else None
-    here, there = described(live), described(other, "bfloat16" if side == "exact" or getattr(other, "dtype", "") == "float32" else "")
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"] if f"{label}/{tensor}" in DATA else None
+    here, there = described(live), described(other, "bfloat16" if label == "exact" or getattr(other, "dtype", "") == "float32" else "")
     if here != there or other is None:
-        print(f"{tensor}: tensorflow has {here}, {side} has {there}")
+        print(f"{tensor}: tensorflow has {here}, {label} has {there}")
         return here != there
     live = numbers(live)
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
@@ -227,9 +229,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"tensorflow": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"tensorflow": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 

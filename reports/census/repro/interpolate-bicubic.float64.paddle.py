@@ -1,19 +1,20 @@
 """interpolate of paddle 3.3.1 has only float32 accuracy in float64: y, grad.x
 
-case       interpolate-bicubic (configs/ops/resample.yaml:12)
+case       interpolate-bicubic (configs/census/../ops/resample.yaml:12)
 seen with  paddle 3.3.1, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
-           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 y          degraded: the error of paddle is 2.75e+07 times that of a careful implementation in
            float64, 2.38e-06 of the value where it is worst: the float64 result has float32 accuracy
            (unit roundoff 6e-08), so an attribute or an inner step is kept in a lower precision
 grad.x     degraded: the error of paddle is 3.35e+07 times that of a careful implementation in
            float64, 1.9e-06 of the value where it is worst: the float64 result has float32 accuracy
            (unit roundoff 6e-08), so an attribute or an inner step is kept in a lower precision
-cause      reduced-precision: computed in or through a lower precision (y and grad.x)
+cause      attribute-precision: an attribute of a float64 computation is stored in float32 (y)
+cause      reduced-precision: computed in or through a lower precision (grad.x)
 exact      the textbook formula in extended precision on the same inputs, rounded to float64
 torch      the result of torch 2.13.0+cpu in the same run
 run        python interpolate-bicubic.float64.paddle.py (needs paddle and numpy;
-           interpolate-bicubic.float64.paddle.npz must lie beside it)
+           interpolate-bicubic.float64.paddle.npz must be beside it)
 exit code  1 while the difference is there, 0 once it is fixed
 """
 
@@ -49,8 +50,8 @@ def has_history(tensor):
     return not tensor.stop_gradient
 
 
-def gradients(outputs, upstream, leaves):
-    pairs = [(y, dy) for y, dy in zip(outputs, upstream) if has_history(y)]
+def gradients(outputs, grad_outputs, leaves):
+    pairs = [(y, dy) for y, dy in zip(outputs, grad_outputs) if has_history(y)]
     if pairs:
         paddle.autograd.backward(*map(list, zip(*pairs)))
     return [leaf.grad for leaf in leaves]
@@ -67,7 +68,7 @@ def require(condition, message):
 
 def interpolate(x, mode='nearest', align_corners=None, **options):
     require(mode != "nearest-exact", "paddle.nn.functional.interpolate has no mode nearest-exact")
-    # Paddle takes one number for images only.
+    # Paddle takes a single number only for images.
     stated = {n: v if isinstance(v, tuple) else (v,) * (len(x.shape) - 2) for n, v in options.items() if v}
     return paddle.nn.functional.interpolate(x, mode=mode, align_corners=bool(align_corners), **stated)
 
@@ -91,12 +92,12 @@ def described(values, dtype=""):
     return f"shape {[int(n) for n in values.shape]} {kind}"
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"]
     here, there = described(live), described(other, "float64")
     if here != there:
-        print(f"{tensor}: paddle has {here}, {side} has {there}")
+        print(f"{tensor}: paddle has {here}, {label} has {there}")
         return here != there
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
     with np.errstate(all="ignore"):
@@ -108,9 +109,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"paddle": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"paddle": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 

@@ -1,8 +1,8 @@
 """interpolate of mlx 0.32.4 returns a different shape, dtype or set of outputs in bfloat16: y
 
-case       interpolate-linear (configs/ops/resample.yaml:8)
+case       interpolate-linear (configs/census/../ops/resample.yaml:8)
 seen with  mlx 0.32.4, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
-           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 y          structure: mlx has dtype float32, oracle bfloat16; the values were not compared
 exact      the textbook formula in extended precision on the same inputs, rounded to float64
 torch      the result of torch 2.13.0+cpu in the same run
@@ -101,21 +101,21 @@ def to_numpy(tensor):
 
 
 def staged(function):
-    """The function as it is in eager mode."""
+    """The function as the mode runs it; in eager mode, the function itself."""
     return function
 
 
 def shape_of(value):
-    """The shape of a tensor of any framework; None for what is no tensor."""
+    """The shape of a tensor of any framework; None if it is not a tensor."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
     return tuple(int(n) for n in value.shape)
 
 
 def named_outputs(result):
-    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+    """An op's result by output name: a mapping as it is, a single tensor as `y`.
 
-    Raises TypeError for what is neither.
+    Raises TypeError for anything else.
     """
     if not isinstance(result, Mapping):
         if shape_of(result) is None:
@@ -124,6 +124,8 @@ def named_outputs(result):
             )
         return {"y": result}
     for name, value in result.items():
+        if not isinstance(name, str):
+            raise TypeError(f"an op must return tensors by name; {name!r} is a {type(name).__name__}")
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
                 raise TypeError(
@@ -133,7 +135,7 @@ def named_outputs(result):
 
 
 def in_mode(function):
-    """The function in its stage."""
+    """The staged function, whose calls are kept."""
     staged_ = staged(function)
 
     def call(**given: Any) -> Any:
@@ -144,11 +146,11 @@ def in_mode(function):
     return call
 
 
-def pullback(forward, leaves, upstream):
-    return list(mlx.core.vjp(forward, list(leaves), list(upstream))[1])
+def pullback(forward, leaves, grad_outputs):
+    return list(mlx.core.vjp(forward, list(leaves), list(grad_outputs))[1])
 
 
-def gradients(outputs, upstream, leaves):
+def gradients(outputs, grad_outputs, leaves):
     function, given = latest.function, latest.given
     wanted = [name for y in outputs for name, value in latest.outputs.items() if value is y]
     names = [name for leaf in leaves for name, value in given.items() if value is leaf]
@@ -157,7 +159,7 @@ def gradients(outputs, upstream, leaves):
         results = named_outputs(function(**{**given, **dict(zip(names, values))}))
         return [results[name] for name in wanted]
 
-    return pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, upstream)])
+    return pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, grad_outputs)])
 
 
 class Unsupported(Exception):
@@ -165,7 +167,7 @@ class Unsupported(Exception):
 
 
 def require(held, lacking):
-    """Raise Unsupported with what the framework is lacking, unless `held`."""
+    """Raise Unsupported with the message `lacking`, unless `held`."""
     if not held:
         raise Unsupported(lacking)
 
@@ -191,10 +193,10 @@ def channels_last(framework, x):
 def interpolate(x, size=None, scale_factor=None, mode='nearest', align_corners=None):
     n = x.ndim - 2
     require(mode in RESIZES, f"mlx.nn.Upsample has no mode {mode}")
-    # It takes factors, which it multiplies by the sizes and truncates.
+    # MLX takes factors, multiplies them by the sizes, and truncates.
     factors = each(scale_factor, n) if size is None else [a / b for a, b in zip(each(size, n), x.shape[2:])]
     exact = size is None or tuple(int(f * b) for f, b in zip(factors, x.shape[2:])) == each(size, n)
-    require(exact, "mlx.nn.Upsample takes factors, which do not say this size")
+    require(exact, "mlx.nn.Upsample takes scale factors, and none gives this size")
     layer = mlx.nn.Upsample(tuple(factors), RESIZES[mode], bool(align_corners))
     return channels_first(mlx.core, layer(channels_last(mlx.core, x)))
 
@@ -247,12 +249,12 @@ def numbers(values):
     return (values.view("uint16").astype("uint32") << 16).view("float32")
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"] if f"{side}/{tensor}" in DATA else None
-    here, there = described(live), described(other, "bfloat16" if side == "exact" or getattr(other, "dtype", "") == "float32" else "")
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"] if f"{label}/{tensor}" in DATA else None
+    here, there = described(live), described(other, "bfloat16" if label == "exact" or getattr(other, "dtype", "") == "float32" else "")
     if here != there or other is None:
-        print(f"{tensor}: mlx has {here}, {side} has {there}")
+        print(f"{tensor}: mlx has {here}, {label} has {there}")
         return here != there
     live = numbers(live)
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
@@ -265,9 +267,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"mlx": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"mlx": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 

@@ -1,20 +1,20 @@
 """interpolate of keras 3.15.1 computes a different formula in float64: grad.x, y
 
-case       interpolate-nearest (configs/ops/resample.yaml:5)
+case       interpolate-nearest (configs/census/../ops/resample.yaml:5)
 seen with  keras 3.15.1, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
-           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+           Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 grad.x     semantic: the error of keras is 1.11e+16 times that of a careful implementation in
            float64 (the largest: 4.07 in bfloat16, 4.07 in float16, 4.07 in float32, 4.07 in
            float64): the error is the same in every precision, so the formula differs
 y          semantic: the error of keras is 1.08e+16 times that of a careful implementation in
            float64 (the largest: 2.54 in bfloat16, 2.54 in float16, 2.54 in float32, 2.54 in
            float64): the error is the same in every precision, so the formula differs
-cause      coordinate-transform: another place in the input for each element of the output (y and
-           grad.x)
+cause      coordinate-transform: elements of the output are mapped to other positions of the input
+           (y and grad.x)
 exact      the textbook formula in extended precision on the same inputs, rounded to float64
 torch      the result of torch 2.13.0+cpu in the same run
 run        python interpolate-nearest.float64.keras.py (needs keras and numpy;
-           interpolate-nearest.float64.keras.npz must lie beside it)
+           interpolate-nearest.float64.keras.npz must be beside it)
 exit code  1 while the difference is there, 0 once it is fixed
 """
 
@@ -36,7 +36,7 @@ os.environ.update(dict.fromkeys(THREADS.split(), "1"))
 
 import numpy as np
 
-# Without a word, Keras is on TensorFlow.
+# Keras's default backend is TensorFlow.
 os.environ["KERAS_BACKEND"] = "tensorflow" if "eager" == "eager" else "eager"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow
@@ -59,16 +59,16 @@ def to_numpy(tensor):
 
 
 def shape_of(value):
-    """The shape of a tensor of any framework; None for what is no tensor."""
+    """The shape of a tensor of any framework; None if it is not a tensor."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
     return tuple(int(n) for n in value.shape)
 
 
 def named_outputs(result):
-    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+    """An op's result by output name: a mapping as it is, a single tensor as `y`.
 
-    Raises TypeError for what is neither.
+    Raises TypeError for anything else.
     """
     if not isinstance(result, Mapping):
         if shape_of(result) is None:
@@ -77,6 +77,8 @@ def named_outputs(result):
             )
         return {"y": result}
     for name, value in result.items():
+        if not isinstance(name, str):
+            raise TypeError(f"an op must return tensors by name; {name!r} is a {type(name).__name__}")
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
                 raise TypeError(
@@ -86,7 +88,7 @@ def named_outputs(result):
 
 
 def staged(function):
-    """The function with the dtype of its tensors as that of Keras's numbers (floatx) and layers (policy)."""
+    """The function, run with its tensors' dtype as Keras's floatx and dtype policy."""
 
     def call(*args: Any, **given: Any) -> Any:
         values = [*args, *given.values()]
@@ -101,11 +103,11 @@ def staged(function):
 
 
 def in_mode(function):
-    """The function in its stage, under the tape that `gradients` reads."""
+    """The staged function, recorded by the tape that `gradients` reads."""
     staged_ = staged(function)
 
     def call(**given: Any) -> Any:
-        # tf.custom_gradient leaves out a user's gradient, without a word, for tensors by keyword.
+        # tf.custom_gradient silently ignores a user's gradient for tensors passed by keyword.
         bound = inspect.signature(function).bind(**given)
         with tensorflow.GradientTape() as latest.tape:
             for value in given.values():
@@ -116,10 +118,10 @@ def in_mode(function):
     return call
 
 
-def gradients(outputs, upstream, leaves):
-    given = [tensorflow.cast(dy, y.dtype) for y, dy in zip(outputs, upstream)]
-    found = latest.tape.gradient(list(outputs), list(leaves), output_gradients=given)
-    return [None if grad is None else tensorflow.convert_to_tensor(grad) for grad in found]
+def gradients(outputs, grad_outputs, leaves):
+    given = [tensorflow.cast(dy, y.dtype) for y, dy in zip(outputs, grad_outputs)]
+    grads = latest.tape.gradient(list(outputs), list(leaves), output_gradients=given)
+    return [None if grad is None else tensorflow.convert_to_tensor(grad) for grad in grads]
 
 
 class Unsupported(Exception):
@@ -127,7 +129,7 @@ class Unsupported(Exception):
 
 
 def require(held, lacking):
-    """Raise Unsupported with what the framework is lacking, unless `held`."""
+    """Raise Unsupported with the message `lacking`, unless `held`."""
     if not held:
         raise Unsupported(lacking)
 
@@ -142,7 +144,7 @@ def resized(sizes, size, scale_factor):
     if size is not None:
         return each(size, len(sizes))
     scaled = [old * factor for old, factor in zip(sizes, each(scale_factor, len(sizes)))]
-    require(all(new == int(new) for new in scaled), "it resizes to sizes, which these factors do not say")
+    require(all(new == int(new) for new in scaled), "it takes sizes, but these factors give no whole numbers")
     return tuple(map(int, scaled))
 
 
@@ -186,12 +188,12 @@ def described(values, dtype=""):
     return f"shape {[int(n) for n in values.shape]} {kind}"
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"]
     here, there = described(live), described(other, "float64")
     if here != there:
-        print(f"{tensor}: keras has {here}, {side} has {there}")
+        print(f"{tensor}: keras has {here}, {label} has {there}")
         return here != there
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
     with np.errstate(all="ignore"):
@@ -203,9 +205,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"keras": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"keras": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 

@@ -1,9 +1,9 @@
 """lstm of mindspore 2.10.0 computes a different formula in float16: grad.c0, grad.x, grad.weight_ih,
 grad.bias_ih, grad.bias_hh, grad.weight_hh and 3 more
 
-case            lstm (configs/ops/recurrent.yaml:6)
+case            lstm (configs/census/../ops/recurrent.yaml:5)
 seen with       mindspore 2.10.0, Python 3.11.7, NumPy 1.26.4, cpu, 1 thread,
-                Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+                Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 grad.c0         semantic: the error of mindspore is 4.88e+03 times that of a careful implementation
                 in float16 (the largest: 1.79 in float16, 2.56e-07 in float32, 1.79 in float64): the
                 error is the same in every precision, so the formula differs
@@ -51,13 +51,13 @@ os.environ.update(dict.fromkeys(THREADS.split(), "1"))
 
 import numpy as np
 
-# MindSpore would write what it knows of a graph that fails into the working directory.
+# MindSpore would write files about failed graphs into the working directory.
 os.environ.setdefault("MS_OM_PATH", tempfile.gettempdir())
 import mindspore
 
 mindspore.set_device("cpu".upper())
 mindspore.set_context(runtime_num_threads=1)
-# Otherwise an op's error may be raised by one that follows.
+# Otherwise a later op may raise an op's error.
 mindspore.runtime.launch_blocking()
 latest = SimpleNamespace()
 
@@ -283,16 +283,16 @@ def staged(function):
 
 
 def shape_of(value):
-    """The shape of a tensor of any framework; None for what is no tensor."""
+    """The shape of a tensor of any framework; None if it is not a tensor."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
     return tuple(int(n) for n in value.shape)
 
 
 def named_outputs(result):
-    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+    """An op's result by output name: a mapping as it is, a single tensor as `y`.
 
-    Raises TypeError for what is neither.
+    Raises TypeError for anything else.
     """
     if not isinstance(result, Mapping):
         if shape_of(result) is None:
@@ -301,6 +301,8 @@ def named_outputs(result):
             )
         return {"y": result}
     for name, value in result.items():
+        if not isinstance(name, str):
+            raise TypeError(f"an op must return tensors by name; {name!r} is a {type(name).__name__}")
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
                 raise TypeError(
@@ -321,7 +323,7 @@ def in_mode(function):
     return call
 
 
-def gradients(outputs, upstream, leaves):
+def gradients(outputs, grad_outputs, leaves):
     function, given = latest.function, latest.given
     wanted = [name for y in outputs for name, value in latest.outputs.items() if value is y]
     names = [name for leaf in leaves for name, value in given.items() if value is leaf]
@@ -331,16 +333,16 @@ def gradients(outputs, upstream, leaves):
         return tuple(results[name] for name in wanted) if len(wanted) > 1 else results[wanted[0]]
 
     _, pullback = mindspore.vjp(forward, *leaves)
-    return list(pullback(*(dy.astype(y.dtype) for y, dy in zip(outputs, upstream))))
+    return list(pullback(*(dy.astype(y.dtype) for y, dy in zip(outputs, grad_outputs))))
 
 
 def state(state, x, weights):
-    """An initial state of one layer; zeros where there is none."""
+    """The initial state of a single layer; zeros if none is given."""
     return mindspore.ops.zeros((x.shape[1], weights["weight_hh"].shape[1]), x.dtype) if state is None else state
 
 
 def recurrent(kind, x, states, weights):
-    """What one layer computes; its own weights are Parameters, so its steps are called with ours."""
+    """The output of one layer; since its weights are Parameters, its steps are called with other tensors."""
     steps = kind(x.shape[2], weights["weight_hh"].shape[1], has_bias="bias_ih" in weights).rnn
     given = (weights.get(name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
     return steps(x, states, None, *given)
@@ -379,12 +381,12 @@ def described(values, dtype=""):
     return f"shape {[int(n) for n in values.shape]} {kind}"
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"]
     here, there = described(live), described(other, "float16")
     if here != there:
-        print(f"{tensor}: mindspore has {here}, {side} has {there}")
+        print(f"{tensor}: mindspore has {here}, {label} has {there}")
         return here != there
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
     with np.errstate(all="ignore"):
@@ -396,9 +398,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"mindspore": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"mindspore": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 
@@ -438,7 +443,7 @@ DIFFERS = [
         check("grad.weight_ih", "exact", rtol=0.01, atol=0.001)
         | check("grad.weight_ih", "torch", rtol=0.01, atol=0.001)
     )
-    and inaccurate("grad.weight_ih", rms=0.0001075393253562574, largest=0.0003501869342188435, limit=8.0),
+    and inaccurate("grad.weight_ih", rms=0.00010762096304570075, largest=0.0003501869342188435, limit=8.0),
     (
         check("grad.bias_ih", "torch", rtol=0.01, atol=0.001)
         | check("grad.bias_ih", "exact", rtol=0.01, atol=0.001)

@@ -1,8 +1,8 @@
 """rms_norm of mlx 0.32.4 has only float32 accuracy in float64: grad.weight, y, grad.x
 
-case         rms_norm (configs/ops/norm.yaml:15)
+case         rms_norm (configs/census/../ops/norm.yaml:15)
 seen with    mlx 0.32.4, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
-             Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+             Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 grad.weight  degraded: the error of mlx is 3e+08 times that of a careful implementation in float64,
              5.44e-07 of the value where it is worst: the float64 result has float32 accuracy (unit
              roundoff 6e-08), so an attribute or an inner step is kept in a lower precision
@@ -170,21 +170,21 @@ def to_numpy(tensor):
 
 
 def staged(function):
-    """The function as it is in eager mode."""
+    """The function as the mode runs it; in eager mode, the function itself."""
     return function
 
 
 def shape_of(value):
-    """The shape of a tensor of any framework; None for what is no tensor."""
+    """The shape of a tensor of any framework; None if it is not a tensor."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
     return tuple(int(n) for n in value.shape)
 
 
 def named_outputs(result):
-    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+    """An op's result by output name: a mapping as it is, a single tensor as `y`.
 
-    Raises TypeError for what is neither.
+    Raises TypeError for anything else.
     """
     if not isinstance(result, Mapping):
         if shape_of(result) is None:
@@ -193,6 +193,8 @@ def named_outputs(result):
             )
         return {"y": result}
     for name, value in result.items():
+        if not isinstance(name, str):
+            raise TypeError(f"an op must return tensors by name; {name!r} is a {type(name).__name__}")
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
                 raise TypeError(
@@ -202,7 +204,7 @@ def named_outputs(result):
 
 
 def in_mode(function):
-    """The function in its stage."""
+    """The staged function, whose calls are kept."""
     staged_ = staged(function)
 
     def call(**given: Any) -> Any:
@@ -213,11 +215,11 @@ def in_mode(function):
     return call
 
 
-def pullback(forward, leaves, upstream):
-    return list(mlx.core.vjp(forward, list(leaves), list(upstream))[1])
+def pullback(forward, leaves, grad_outputs):
+    return list(mlx.core.vjp(forward, list(leaves), list(grad_outputs))[1])
 
 
-def gradients(outputs, upstream, leaves):
+def gradients(outputs, grad_outputs, leaves):
     function, given = latest.function, latest.given
     wanted = [name for y in outputs for name, value in latest.outputs.items() if value is y]
     names = [name for leaf in leaves for name, value in given.items() if value is leaf]
@@ -226,7 +228,7 @@ def gradients(outputs, upstream, leaves):
         results = named_outputs(function(**{**given, **dict(zip(names, values))}))
         return [results[name] for name in wanted]
 
-    return pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, upstream)])
+    return pullback(forward, leaves, [dy.astype(y.dtype) for y, dy in zip(outputs, grad_outputs)])
 
 
 def rms_norm(x, normalized_shape, eps, weight=None):
@@ -255,12 +257,12 @@ def described(values, dtype=""):
     return f"shape {[int(n) for n in values.shape]} {kind}"
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"]
     here, there = described(live), described(other, "float64")
     if here != there:
-        print(f"{tensor}: mlx has {here}, {side} has {there}")
+        print(f"{tensor}: mlx has {here}, {label} has {there}")
         return here != there
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
     with np.errstate(all="ignore"):
@@ -272,9 +274,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"mlx": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"mlx": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 

@@ -1,9 +1,9 @@
 """rmsprop of jax 0.10.2 follows a different convention: the learning rate is inside the momentum
 buffer (float64: param, momentum_buffer)
 
-case             rmsprop-momentum (configs/ops/optimizer.yaml:14)
+case             rmsprop-momentum (configs/census/../ops/optimizer.yaml:14)
 seen with        jax 0.10.2, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
-                 Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+                 Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 param            semantic: the error of jax is 3.53e+15 times that of a careful implementation in
                  float64 (the largest: 1.58 in bfloat16, 1.58 in float16, 1.58 in float32, 1.58 in
                  float64): the error is the same in every precision, so the formula differs
@@ -159,21 +159,21 @@ def to_numpy(tensor):
 
 
 def staged(function):
-    """The function as it is in eager mode."""
+    """The function as the mode runs it; in eager mode, the function itself."""
     return function
 
 
 def shape_of(value):
-    """The shape of a tensor of any framework; None for what is no tensor."""
+    """The shape of a tensor of any framework; None if it is not a tensor."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
     return tuple(int(n) for n in value.shape)
 
 
 def named_outputs(result):
-    """What an op returned, by output name: a mapping is taken as it is, a single tensor is `y`.
+    """An op's result by output name: a mapping as it is, a single tensor as `y`.
 
-    Raises TypeError for what is neither.
+    Raises TypeError for anything else.
     """
     if not isinstance(result, Mapping):
         if shape_of(result) is None:
@@ -182,6 +182,8 @@ def named_outputs(result):
             )
         return {"y": result}
     for name, value in result.items():
+        if not isinstance(name, str):
+            raise TypeError(f"an op must return tensors by name; {name!r} is a {type(name).__name__}")
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
                 raise TypeError(
@@ -191,7 +193,7 @@ def named_outputs(result):
 
 
 def in_mode(function):
-    """The function in its stage."""
+    """The staged function, whose calls are kept."""
     staged_ = staged(function)
 
     def call(**given: Any) -> Any:
@@ -203,7 +205,7 @@ def in_mode(function):
 
 
 def optax():
-    """Optax, which few cells need: imported by the first that does."""
+    """Optax, imported by the first cell that needs it, since few do."""
     import optax
 
     return optax
@@ -220,7 +222,7 @@ STATES = {
 
 
 def stepped(optimizer, weight_decay, param, grad, count=None, **state):
-    """One step of an optimizer, with decay added to the gradient, after `count` steps that led to `state`."""
+    """One step of an optimizer, with decay added to the gradient; `state` is that after `count` steps."""
     optax_ = optax()
     if weight_decay:
         optimizer = optax_.chain(optax_.add_decayed_weights(weight_decay), optimizer)
@@ -238,7 +240,7 @@ def rmsprop(lr, alpha, eps, weight_decay=0.0, momentum=0.0, centered=False, **gi
     )
     if not momentum:
         return stepped(optimizer, weight_decay, **given)
-    # Optax's buffer is what is added to the parameter, PyTorch's what is taken away.
+    # Optax's buffer is added to the parameter, PyTorch's is subtracted.
     given["momentum_buffer"] = -given["momentum_buffer"]
     after = stepped(optimizer, weight_decay, **given)
     return {**after, "momentum_buffer": -after["momentum_buffer"]}
@@ -268,12 +270,12 @@ def described(values, dtype=""):
     return f"shape {[int(n) for n in values.shape]} {kind}"
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"]
     here, there = described(live), described(other, "float64")
     if here != there:
-        print(f"{tensor}: jax has {here}, {side} has {there}")
+        print(f"{tensor}: jax has {here}, {label} has {there}")
         return here != there
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
     with np.errstate(all="ignore"):
@@ -285,9 +287,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"jax": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"jax": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 

@@ -1,9 +1,9 @@
 """rmsprop of paddle 3.3.1 follows a different convention: the learning rate is inside the momentum
 buffer (float64: param, momentum_buffer, grad_avg, square_avg)
 
-case             rmsprop-momentum (configs/ops/optimizer.yaml:14)
+case             rmsprop-momentum (configs/census/../ops/optimizer.yaml:14)
 seen with        paddle 3.3.1, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
-                 Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, Intel(R) Xeon(R) Processor
+                 Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
 param            semantic: the error of paddle is 3.53e+15 times that of a careful implementation in
                  float64 (the largest: 1.58 in float32, 1.58 in float64): the error is the same in
                  every precision, so the formula differs
@@ -201,7 +201,7 @@ STATES = {
 
 
 def stepped(kind, param, grad, state, lr, **options):
-    """One step of the optimizer `kind` from a state under Paddle's names; what it has after that."""
+    """One step of the optimizer `kind` from a state under Paddle's names; returns the new state."""
     leaf_ = leaf(to_numpy(param), True)
     leaf_.grad = grad
     if kind == "SGD":
@@ -222,7 +222,7 @@ class Unsupported(Exception):
 
 
 def translated(kind, options):
-    """A group's options under Paddle's names; raises Unsupported for those that Paddle does not have."""
+    """A group's options under Paddle's names; raises Unsupported for those that Paddle lacks."""
     renamed = {RENAMED.get(name, name): value for name, value in options.items()}
     for name in ("dampening", "lr_decay"):
         if renamed.pop(name, 0):
@@ -242,12 +242,12 @@ def updated(op, param, grad, step=2, **given):
     kept = {name: own for name, own in STATES[kind].items() if name in given}
     state = {own: given.pop(name, paddle.zeros_like(param)) for name, own in STATES[kind].items()}
     if step == 1:
-        state.update({"velocity": state["velocity"] * 0} if kind == "Momentum" else {})
+        state.update({"velocity": paddle.zeros_like(param)} if kind == "Momentum" else {})
         given.pop("lr_decay", None)
     for i, beta in enumerate(given.get("betas", ()), 1):
         state[f"beta{i}_pow_acc"] = paddle.full([1], beta**step, dtype=param.dtype)
     if STATES[kind] is MOMENTS and param.element_size() < 4:
-        # Paddle keeps these states of float16 and bfloat16 in float32.
+        # For float16 and bfloat16, Paddle keeps these states in float32.
         state = {own: value.astype("float32") for own, value in state.items()}
     after = stepped(kind, param, grad, state, **translated(kind, given), **ALWAYS.get(kind, {}))
     return {"param": after["param"], **{name: after[own] for name, own in kept.items()}}
@@ -281,12 +281,12 @@ def described(values, dtype=""):
     return f"shape {[int(n) for n in values.shape]} {kind}"
 
 
-def check(tensor, side, rtol, atol):
+def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{side}/{tensor}"]
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"]
     here, there = described(live), described(other, "float64")
     if here != there:
-        print(f"{tensor}: paddle has {here}, {side} has {there}")
+        print(f"{tensor}: paddle has {here}, {label} has {there}")
         return here != there
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
     with np.errstate(all="ignore"):
@@ -298,9 +298,12 @@ def check(tensor, side, rtol, atol):
         excess = np.where(diff > 0, diff / allowed, 0.0)
     worst = int((strange if strange.any() else excess).argmax())
     index = [int(i) for i in np.unravel_index(worst, live.shape)]
-    values = {"paddle": live, side: other, "exact": DATA[f"exact/{tensor}"]}
-    print(f"{tensor} {list(live.shape)} against {side}: {int((outside | strange).sum())} of {a.size} elements", end=" ")
-    print(f"exceed rtol={rtol} atol={atol}; largest difference {float(diff.max())}")
+    values = {"paddle": live, label: other, "exact": DATA[f"exact/{tensor}"]}
+    n_wrong = int((outside | strange).sum())
+    print(f"{tensor} {list(live.shape)} against {label}: {n_wrong} of {a.size} elements", end=" ")
+    got, wanted = ("a number" if np.isfinite(v[worst]) else str(v[worst]).replace("nan", "NaN") for v in (a, e))
+    odd = f"{got} where {wanted} is expected"
+    print(f"exceed rtol={rtol} atol={atol};", odd if strange.any() else f"largest difference {float(diff.max())}")
     print(f"    worst at {index}:", ", ".join(f"{name} {float(v.ravel()[worst])}" for name, v in values.items()))
     return bool((outside | strange).any())
 
