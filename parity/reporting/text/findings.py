@@ -244,7 +244,7 @@ def by_cause(results: Results, rows: Iterable[ComparisonRow]) -> list[Finding]:
     return sorted(made, key=rank)
 
 
-def rank(finding: Finding) -> tuple[bool, int, int, int, int]:
+def rank(finding: Finding) -> tuple[int, ...]:
     """Sort key: what has a cause first, then the worst, then what most tensors, dtypes and cases show."""
     cases = {d.row.case for d in finding.differences}
     support = finding.n_tensors, len(finding.dtypes), len(cases)
