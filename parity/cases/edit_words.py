@@ -44,6 +44,39 @@ def described(program: Program, edit: Edit) -> str:
     return step_as(program, edit)
 
 
+def described_beside(reference: Program, program: Program, edit: Edit) -> str:
+    """`described`, of an edit of a program that other causes have altered: what "the reference has" is an expression
+    of the reference itself; where it has none for the step, it is said to be what the other causes give."""
+    text = described(program, edit)
+    changed, has, right = text.partition(REFERENCE_HAS)
+    if not has or is_of(reference, right):
+        return text
+    if marks_of(program) == marks_of(reference):
+        own = described(reference, edit).partition(REFERENCE_HAS)[2]
+        if is_of(reference, own) and own.partition(" (in ")[0] != changed.partition(",")[0]:
+            return changed + has + own
+    return text.replace(REFERENCE_HAS, OTHERS_GIVE)
+
+
+REFERENCE_HAS, OTHERS_GIVE = "the reference has ", "the other causes give "
+BASE_E = "base e"
+
+
+def is_of(reference: Program, right: str) -> bool:
+    """Whether a text begins with a name or an expression of a program."""
+    text, texts = Formulas(in_all_turns(reference)), Formulas(reference)
+    steps = [*((text, step) for step in in_all_turns(reference).steps), *((texts, step) for step in reference.steps)]
+    names = [BASE_E, *reference.inputs, *reference.options, *reference.outputs]
+    names += [item for formulas, step in steps for item in (formulas.expression(step), formulas.name_of(step))]
+    right = right.removeprefix("those of ")
+    return any(right == name or right.startswith((f"{name} (", f"{name}, in ", f"{name}; ")) for name in names if name)
+
+
+def marks_of(program: Program) -> list[tuple[int, str, bool, int]]:
+    """What identifies the steps of a program, whatever they compute."""
+    return [(step.index, step.label, step.backward, step.site) for step in program.steps]
+
+
 def returned_as(program: Program, edit: Edit) -> str:
     """The text of an edit of an output."""
     how, key = edit.value

@@ -12,6 +12,7 @@ from parity.reporting.text.findings import LONGEST, condition, findings, short, 
 from tests.reporting.stored_runs import CASE, backend_row, case_row, comparison, diagnosis, stored, unstable
 from tests.reporting.test_explain import bare
 
+BOTH = ("float32", "float64")
 SHAPES = {"a": [4, 3], "b": [4, 1], "c": [4, 2]}
 
 
@@ -41,6 +42,18 @@ def test_different_causes_are_findings_of_their_own(tmp_path):
     found = findings(run_of(tmp_path, rows, causes))
     assert {finding.id for finding in found} == {"variance-naive", "scaled", "unexplained"}
     assert all(finding.n_tensors == 1 for finding in found)
+
+
+def test_what_has_a_cause_comes_first_and_of_these_what_most_shows(tmp_path):
+    rows = [unstable(tensor=name, dtype=dtype) for name in ("y", "grad.x", "grad.bias") for dtype in BOTH]
+    rows.append(unstable(tensor="grad.weight"))
+    causes = [
+        *(diagnosis("unexplained", tensors=[name], dtype=dtype) for name in ("y", "grad.x") for dtype in BOTH),
+        diagnosis("scaled", tensors=["grad.weight"]),
+        *(diagnosis(tensors=["grad.bias"], dtype=dtype) for dtype in BOTH),
+    ]
+    found = findings(run_of(tmp_path, rows, causes))
+    assert [finding.id for finding in found] == ["variance-naive", "scaled", "unexplained"]
 
 
 def test_an_edit_without_a_name_is_told_by_its_formula(tmp_path):

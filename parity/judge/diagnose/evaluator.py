@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.difference import difference
-from parity.cases.edit_words import described
+from parity.cases.edit_words import described, described_beside
 from parity.cases.edits import Edit, edited
 from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.op import GRADIENT, IncompatibleError, Op
@@ -272,8 +272,9 @@ class Evaluator:
         `before` are earlier alterations.
         """
         if alteration.edits:
-            program = self.program(before.with_(replace(alteration, edits=())))
-            return described(program, alteration.edits[0])
+            others, edit = before.with_(replace(alteration, edits=())), alteration.edits[0]
+            own, program = self.program(Alteration()), self.program(others)
+            return described_beside(own, program, edit) if others.key != Alteration().key else described(program, edit)
         options = {**alteration.arguments, **alteration.unstable}
         if not all(map(is_plain, options.values())):
             return ""

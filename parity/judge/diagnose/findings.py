@@ -29,10 +29,11 @@ CellKey = tuple[str, str, str]
 
 
 def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
-    """The causes, the largest effect first; before them a note if others explain as much; last, what is unexplained."""
+    """The causes, formulas before lost digits, the largest effect first; before them a note if others explain as much;
+    last, what is unexplained."""
     best, start = result.best, result.start
     rows = [diagnosis(cell, cause, needing, result) for cause, needing in result.needed if needing]
-    rows.sort(key=lambda row: -(row.residual_before or 0.0))
+    rows.sort(key=lambda row: (row.id in NARROWED, -(row.residual_before or 0.0)))
     if result.rivals:
         rows.insert(0, not_identifiable(cell, result))
     named = {tensor for row in rows for tensor in row.tensors}

@@ -21,7 +21,9 @@ from parity.reporting.text.words import few, grouped, listed, number, plural
 
 EDIT = "reference-edit"
 MUTATED = "input-mutated"
-UNNAMED = frozenset((EDIT, "unexplained", "judge-failed", "not-identifiable"))
+OPEN = frozenset(("unexplained", "judge-failed"))
+"""Diagnoses without a cause."""
+UNNAMED = frozenset((*OPEN, EDIT, "not-identifiable"))
 """Diagnoses that are not the name of a cause."""
 LONGEST = 240
 """Characters of an expression in one line; `explain` has all of it."""
@@ -192,7 +194,7 @@ class Finding:
 
 
 def findings(results: Results) -> list[Finding]:
-    """The findings that fail the run, the worst first."""
+    """The findings that fail the run, those with a cause first, then the worst."""
     level = failing_level(results)
     return by_cause(results, [row for row in failing(results, level) if row.counts])
 
@@ -239,7 +241,14 @@ def by_cause(results: Results, rows: Iterable[ComparisonRow]) -> list[Finding]:
         differences.sort(key=lambda d: (SEVERITY[d.row.verdict], report.excess(d.row)), reverse=True)
         title, same = title_of(differences[0]), alike.get(key, ())
         made.append(Finding(op, name, title, tuple(differences), tuple(cases[op]), others, same, releases, composed))
-    return sorted(made, key=lambda finding: (-SEVERITY[finding.worst.row.verdict], -finding.n_tensors))
+    return sorted(made, key=rank)
+
+
+def rank(finding: Finding) -> tuple[int, ...]:
+    """Sort key: what has a cause first, then the worst, then what most tensors, dtypes and cases show."""
+    cases = {d.row.case for d in finding.differences}
+    support = finding.n_tensors, len(finding.dtypes), len(cases)
+    return (finding.id in OPEN, -SEVERITY[finding.worst.row.verdict], *(-n for n in support))
 
 
 def right(rows: Iterable[ComparisonRow]) -> set[str]:
