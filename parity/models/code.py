@@ -150,10 +150,11 @@ def code_case(
     constants = {name: array for name, array in recorded.items() if not name.startswith(VALUE)}
     by_partner = inverted(keys)
     reply = without_flags(reply, plain, converter.run, by_partner)
-    outputs = {
-        n: at for n, at in reply["outputs"].items()
-        if not is_folded(at, behind) and (at in by_partner or not is_called(at, theirs, converter.run))
-    }  # fmt: skip
+
+    def is_returned(at: str) -> bool:
+        return not is_folded(at, behind) and (at in by_partner or not is_called(at, theirs, converter.run))
+
+    outputs = {name: at for name, at in reply["outputs"].items() if is_returned(at)}
     reply = {**reply, "returned": {name: value for name, value in reply["returned"].items() if name in outputs}}
     locations = reply["inputs"]
     values = values_of(reply, base, ours, Recorded(str(states[base.name])), given, constants)
@@ -182,18 +183,14 @@ def code_case(
         (other, layer, closed, keys, parameters, converter),
     ):
         there = inverted(names)
-        at = {
-            location: placed(location, name, (ours, call), there, known) for location in {*locations.values(), *given}
-        }
+        at = {tensor: placed(tensor, name, (ours, call), there, known) for tensor in {*locations.values(), *given}}
         rest = cut.all(dict(own_inputs(seen.run, name, call))) if port is other else {}
         inputs = {argument: at[location] for argument, location in locations.items()}
         returned = {output: there[key][0] for output, key in outputs.items() if key in there}
         kernel = CodeKernel(
             port, name, call, inner, inputs, returned, rest, states[port.name], dtype, case.op, case.params, seen
         )
-        rest |= {
-            mine: seen.to_port(kernel.name(mine), array) for location, array in given.items() for mine in at[location]
-        }
+        rest |= {mine: seen.to_port(kernel.name(mine), array) for tensor, array in given.items() for mine in at[tensor]}
         kernels[port.name] = kernel
     computed = {name.removeprefix(VALUE): array for name, array in recorded.items() if name.startswith(VALUE)}
     goals = reply["returned"] if single is None else dict.fromkeys(outputs, reply["lines"][-1]["name"])
@@ -215,7 +212,7 @@ def replay(
     given = {name: array for name, array in inputs.items() if not case.definition.is_grad_output(name)}
     recording = program_of(case.definition, case.params, given, gradients=False)
     own = {output: computed[name] for output, name in program["returned"].items() if name in computed}
-    places = {line["name"]: line["place"] for line in program["lines"]}
+    source_lines = {line["name"]: line["source_line"] for line in program["lines"]}
     for tensors in (given, *others_of(given, program["inputs"])):
         outputs = own if tensors is given else kernel(case, kernel.dtype, tensors)
         if outputs is None:
@@ -223,11 +220,9 @@ def replay(
         outputs = {name: values for name, values in outputs.items() if name in recording.outputs}
         difference = first_difference(recording, tensors, outputs, computed if tensors is given else {}, kernel.dtype)
         if difference is not None:
-            place = places.get(difference.name) or places.get(program["returned"].get(difference.name, ""), "")
-            how = "" if tensors is given else " for other inputs"
-            raise ModelError(
-                f"{place}: its recording{how} differs from {kernel.port.name}: {difference.name} {difference.text}"
-            )
+            step = difference.name if difference.name in source_lines else program["returned"].get(difference.name, "")
+            whose = f"{source_lines.get(step, '')}: its recording" + ("" if tensors is given else " for other inputs")
+            raise ModelError(f"{whose} differs from {kernel.port.name}: {difference.name} {difference.text}")
 
 
 def others_of(inputs: Mapping[str, Array], locations: Mapping[str, str]) -> Iterator[dict[str, Array]]:

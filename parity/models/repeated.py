@@ -25,7 +25,7 @@ MILDER = 0.875
 
 
 @dataclass(frozen=True)
-class OtherInputs:
+class OtherBatch:
     """Another batch of the same shapes, and the baseline's runs with it."""
 
     batch: Path
@@ -42,7 +42,7 @@ class RepeatedCall:
     ratio: float
 
 
-def other_inputs(base: RemotePort, batch: Path, folder: Path, dtype: str) -> OtherInputs:
+def other_inputs(base: RemotePort, batch: Path, folder: Path, dtype: str) -> OtherBatch:
     """Another batch, stored in `folder`, and the baseline's runs with it. Raises ModelError."""
     rng, stored = np.random.default_rng(0), Recorded(str(batch))
     write({name: shuffled(stored.load(name), rng) for name in stored}, folder)
@@ -51,7 +51,7 @@ def other_inputs(base: RemotePort, batch: Path, folder: Path, dtype: str) -> Oth
         truth = base.run(base.state, folder, dtype=TRUTH[dtype]) if dtype in TRUTH else plain
     except ModelError:
         truth = plain
-    return OtherInputs(folder, ReferenceRuns(plain, truth, [perturbed], dtype))
+    return OtherBatch(folder, ReferenceRuns(plain, truth, [perturbed], dtype))
 
 
 def shuffled(values: Array, rng: np.random.Generator) -> Array:
@@ -60,7 +60,7 @@ def shuffled(values: Array, rng: np.random.Generator) -> Array:
     return (mixed * MILDER).astype(values.dtype) if values.dtype.kind == "f" else mixed
 
 
-def called_again(ports: ComparedPorts, others: OtherInputs) -> list[RepeatedCall]:
+def called_again(ports: ComparedPorts, others: OtherBatch) -> list[RepeatedCall]:
     """What a port does otherwise in further calls than in its first.
 
     A result is judged by the baseline's for the same inputs, unless the port is wrong in its first call already.
@@ -73,9 +73,9 @@ def called_again(ports: ComparedPorts, others: OtherInputs) -> list[RepeatedCall
     except ModelError as error:
         return [*wrong, RepeatedCall(f"{SECOND}output", "stateful", f"fails when it is called again: {error}", np.inf)]
     right = [name for name in outputs_of(ports.free.plain) if name in ports.run and not ports.is_wrong(name)]
-    off = [name for name in right if others.free.distance(name, second, name, whole=True).exceeds_bound]
-    fresh = first_called(ports, others, state) if off else None
-    wrong += [of_second(ports, others, name, second, fresh) for name in off]
+    differing = [name for name in right if others.free.distance(name, second, name, whole=True).exceeds_bound]
+    fresh = first_called(ports, others, state) if differing else None
+    wrong += [of_second(ports, others, name, second, fresh) for name in differing]
     wrong += of_third(ports, third)
     later = [name for name in third if name.startswith(EARLIER)]
     return wrong + [RepeatedCall(f"{SECOND}{name[len(EARLIER) :]}", "stateful", KEPT, np.inf) for name in later]
@@ -92,7 +92,7 @@ def overwritten(ports: ComparedPorts) -> Iterator[RepeatedCall]:
             yield RepeatedCall(f"{INPUT}{own}", "input-mutated", f"overwrites its input {own}", np.inf)
 
 
-def first_called(ports: ComparedPorts, others: OtherInputs, state: Path) -> Recorded | None:
+def first_called(ports: ComparedPorts, others: OtherBatch, state: Path) -> Recorded | None:
     """The run of a newly built port with the other inputs; None if it fails."""
     try:
         ports.other.build(None, ports.base.layers)
@@ -102,7 +102,7 @@ def first_called(ports: ComparedPorts, others: OtherInputs, state: Path) -> Reco
 
 
 def of_second(
-    ports: ComparedPorts, others: OtherInputs, name: str, second: Recorded, fresh: Recorded | None
+    ports: ComparedPorts, others: OtherBatch, name: str, second: Recorded, fresh: Recorded | None
 ) -> RepeatedCall:
     """A result that is wrong with other inputs: in a first call, too, or only after another call."""
     tensor, ratio = f"{SECOND}{name}", others.free.distance(name, second, name, whole=True).ratio

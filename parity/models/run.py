@@ -27,7 +27,7 @@ from parity.models.layers import partners
 from parity.models.measure import RUNS, TRUTH, ReferenceRuns
 from parity.models.pair import PortPair
 from parity.models.ports import ModelError, RemotePort, read_batch
-from parity.models.repeated import OtherInputs
+from parity.models.repeated import OtherBatch
 from parity.models.spec import MODEL, ModelSpec
 from parity.models.state import MappingError, Move, mapped, read, stored, written
 from parity.models.worker.tape import Recorded
@@ -111,7 +111,7 @@ class ModelRun:
         }
         self.base = self.ports[plan.baseline]
         self.judge_seconds = 0.0
-        self.others: OtherInputs | None = None
+        self.others: OtherBatch | None = None
 
     def judged(self) -> Iterator[JudgedCase]:
         """Build, map, run and judge. An interrupt yields the ports judged so far, and is raised again."""

@@ -38,7 +38,7 @@ class Statement:
     """A statement: the mark of its result and the expression, or the name of an op and its arguments.
 
     `wanted` is the name that the source assigns the result to, in the statement at `location`; `function` is the one
-    that is called, `place` the file and line, `value` the result.
+    that is called, `source_line` the file and line, `value` the result.
     """
 
     mark: str
@@ -47,7 +47,7 @@ class Statement:
     wanted: str = ""
     location: Any = None
     given: Optional[Dict[str, str]] = None
-    place: str = ""
+    source_line: str = ""
     value: Any = None
 
 

@@ -122,7 +122,7 @@ class Tracer(ValueTable):
         self._known.pop(id(tensor), None)
         var = self.know(tensor)
         self.lines.append(
-            Statement(repr(var), text, function, wanted, location, given, self._place(), tensor.detach().clone())
+            Statement(repr(var), text, function, wanted, location, given, self._source_line(), tensor.detach().clone())
         )
 
     def _part(self, text: str, function: str, given: Optional[Dict[str, str]] = None) -> str:
@@ -226,10 +226,10 @@ class Tracer(ValueTable):
 
     def _refused(self, text: str) -> UntracedError:
         """The error that the code cannot be recorded, with its place."""
-        place = self._place()
-        return UntracedError(f"{place}: {text}" if place else text)
+        source_line = self._source_line()
+        return UntracedError(f"{source_line}: {text}" if source_line else text)
 
-    def _place(self) -> str:
+    def _source_line(self) -> str:
         """`model.py:12`, the user's current statement."""
         frame = caller_of((self.torch.__name__,))
         return "" if frame is None else f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
@@ -245,7 +245,7 @@ class Tracer(ValueTable):
                 "text": self.put(line.text),
                 "op": line.function if line.given is not None else "",
                 "given": {name: self.put(value) for name, value in (line.given or {}).items()},
-                "place": line.place,
+                "source_line": line.source_line,
             }
             for line in self.lines
         ]
