@@ -22,7 +22,9 @@ from parity.judge.bound.envelope import (
     ERROR_BOUND,
     FIRST_RUNS,
     FLOOR,
+    LEAST,
     LOSSY,
+    SMALLEST,
     UNIT_ROUNDOFF,
     Array,
     Envelope,
@@ -127,8 +129,10 @@ class Cell:
         small case share their runs, and use all runs if anything fails."""
         names = self._together(tensor)
         if tensor not in self._envelopes:
-            if (self._small and self.failing) or any(
-                ERROR_BOUND <= ratio < CLEAR * ERROR_BOUND for ratio in self._first_ratios(names)
+            if (
+                (self._small and self.failing)
+                or not self._alone.isdisjoint(names)
+                or any(ERROR_BOUND <= ratio < CLEAR * ERROR_BOUND for ratio in self._first_ratios(names))
             ):
                 self._envelopes |= self.with_terms(self._runs.envelopes(tensors=names))
             else:
@@ -150,6 +154,11 @@ class Cell:
         ran = [backend for backend, outcome in self.outcomes.items() if outcome.outcome is Outcome.OK]
         given = {(b, t) for b in ran for t in self.oracle if self._usable(b, t) is not None}
         return tuple(t for t in self.oracle if any((b, t) in given and not self._near(b, t) for b in ran))
+
+    @cached_property
+    def _alone(self) -> frozenset[str]:
+        """Those of them whose elements have error bounds of their own, which only all runs give."""
+        return frozenset(self._far) & self._runs.pointwise
 
     def _usable(self, backend: str, tensor: str) -> Array | None:
         """A tensor's values if it has the oracle's structure; of indices that are right, the oracle's."""
@@ -359,8 +368,10 @@ class Cell:
 
     def _passes(self, backend: str, tensor: str, values: Array) -> bool:
         """Whether the first runs alone show that a tensor is right."""
-        near = self._near(backend, tensor)
-        return near or error_ratio(values, self.oracle[tensor], self.first_envelope(tensor)) < ERROR_BOUND
+        if self._near(backend, tensor):
+            return True
+        exact, first = self.oracle[tensor], self.first_envelope(tensor)
+        return tensor not in self._alone and error_ratio(values, exact, first) < ERROR_BOUND
 
     def _near(self, backend: str, tensor: str) -> bool:
         """Whether a passing tensor is so close to the oracle that its error ratio stays below 8 in every row, channel
@@ -385,7 +396,9 @@ class Cell:
     @cached_property
     def _narrowest(self) -> dict[str, Envelope]:
         """The smallest possible envelopes: a part of the exact values."""
-        return {n: Envelope.relative(FLOOR[self.dtype], values) for n, values in self.oracle.items()}
+        parts = {n: Envelope.relative(FLOOR[self.dtype], values) for n, values in self.oracle.items()}
+        least = LEAST.get(self.dtype, SMALLEST)
+        return {n: p if n not in self._runs.pointwise else p.alone(least) for n, p in parts.items()}
 
     @cached_property
     def scales(self) -> dict[str, tuple[float, float]]:

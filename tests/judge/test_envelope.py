@@ -7,20 +7,23 @@ import pytest
 
 from parity.cases.attention import AttentionParams
 from parity.cases.draw import Normal, TensorPlan, Uniform
+from parity.cases.dtypes import as_dtype
 from parity.cases.elementwise import GeluParams, NoParams
 from parity.cases.embedding import EmbeddingParams
 from parity.cases.matmul import LinearParams
 from parity.cases.norm import LayerNormParams
 from parity.cases.oracle import IN_SEQUENCE, evaluate
+from parity.cases.primitives import ERF
 from parity.config import load_plan
 from parity.config.plan import CasePlan, WrittenAt
 from parity.config.tolerances import DEFAULT_TOLERANCES
 from parity.judge.bound.envelope import ERROR_BOUND, Envelope, Size, envelope_of, envelopes, error_ratio, size
 from parity.judge.bound.groups import Spread
 from parity.judge.case import Cell
-from parity.judge.compare.cell import consult_oracle
+from parity.judge.compare.cell import ORACLE, consult_oracle
+from parity.outcome import CellOutcome, Outcome, Output
 from tests.conftest import CONFIGS
-from tests.judge.judging import drawn
+from tests.judge.judging import drawn, planned
 
 N, WIDTH = 17, 48
 
@@ -345,3 +348,47 @@ def test_a_masked_score_of_minus_infinity_excuses_no_element():
     found = envelopes(case, "float32", inputs, consult_oracle(case, inputs))
     assert all(envelope.excused is None for envelope in found.values())
     assert max(envelope.max for envelope in found.values()) < 1e-5
+
+
+ELEMENTS = {
+    "softplus": (lambda x, of: of(np.log(of(1 + of(np.exp(x))))), lambda x: np.logaddexp(0, x), -8.0),
+    "expm1": (lambda x, of: of(of(np.exp(x)) - 1), np.expm1, 1e-3),
+    "log1p": (lambda x, of: of(np.log(of(1 + x))), np.log1p, 1e-3),
+    "sigmoid": (lambda x, of: of(1 - of(1 / of(1 + of(np.exp(x))))), lambda x: 1 / (1 + np.exp(-x)), -12.0),
+    "tanh": (lambda x, of: by_exponentials(x, of), np.tanh, 1e-3),
+    "gelu": (lambda x, of: of(x / 2 * of(1 + of(ERF(x / np.sqrt(2.0))))), None, -3.7),
+}
+"""A naive form that loses the small elements, rounding each step by `of`; a careful one; where the naive one fails."""
+
+
+def by_exponentials(x, of):
+    one, other = of(np.exp(x)), of(np.exp(-x))
+    return of(of(one - other) / of(one + other))
+
+
+def element_ratio(op, form, dtype, small):
+    """The error ratio of y where one of many elements is `small`, of a form in a dtype."""
+    case = planned(op, (dtype,), x=(16, 33))
+    x = np.abs(np.random.default_rng(0).normal(0, 1, (16, 33)))
+    x[3, 5] = small
+    inputs = {**drawn(case), "x": as_dtype(x, dtype).astype(np.float64)}
+    oracle = consult_oracle(case, inputs)
+    cell = Cell(case, dtype, inputs, oracle)
+    values = as_dtype(oracle["y"] if form is None else form(inputs["x"]), dtype)
+    outputs = {"y": Output(dtype, values.shape, values)}
+    cell.take(
+        [CellOutcome(case.id, dtype, "mine", Outcome.OK, outputs=outputs, lacking={"grad.x": "not computed"})], ORACLE
+    )
+    return cell.ratios("mine").get("y", 0.0)
+
+
+NARROW_ONLY = {"gelu": "in float32, 1 + erf is what released kernels compute, and the reference too"}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("op", ELEMENTS)
+def test_large_elements_do_not_excuse_small_ones(op, dtype):
+    naive, careful, small = ELEMENTS[op]
+    ratio = element_ratio(op, lambda x: naive(x, lambda v: as_dtype(v, dtype).astype(np.float64)), dtype, small)
+    assert (ratio >= ERROR_BOUND) is not (dtype == "float32" and op in NARROW_ONLY)
+    assert element_ratio(op, careful, dtype, small) < ERROR_BOUND / 4

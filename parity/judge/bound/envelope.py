@@ -4,15 +4,16 @@ The op's own reference runs in the dtype under test several times, on inputs per
 roundoff; of three runs one sums in sequence, and one uses another algorithm of equal accuracy, or the backward pass of
 a kernel, and rounds cancelling terms differently. The largest error of an element over these runs is the envelope, at
 least that of rounding the output. A backend's error ratio is its error from the oracle over the envelope, by root
-mean square and by maximum, over the tensor and in its worst group (`groups`), whichever is largest.
+mean square and by maximum, over the tensor and in its worst group (`groups`), whichever is largest. Where no step of
+the reference sums, an element shares its error with no other, and is compared with its own envelope, too.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
 from types import MappingProxyType
 from typing import Any
 
@@ -21,9 +22,10 @@ from numpy.typing import NDArray
 
 from parity.cases.draw import generator
 from parity.cases.dtypes import COMPUTED_IN, as_dtype
-from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, composed_in, evaluate, perturbed_rounding
+from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, composed_in, evaluate, perturbed_rounding, program_of
 from parity.config.plan import CasePlan
 from parity.judge.bound.groups import Inflation, Spread, axis_sets, levels, scales
+from parity.judge.bound.pointwise import pointwise
 
 RUNS = 12
 FEW = 16
@@ -33,6 +35,10 @@ ERROR_BOUND = 8.0
 """The error bound: from this error ratio on, a backend is wrong. Over 196 cases
 (benchmarks/envelope.py) the healthy kernels of torch 2.13.0, paddle 3.3.1 and oneflow 0.9.0 have medians below 1 and
 reach 4.3 at most, in their worst groups."""
+
+ALONE = 2.0
+"""Of one element, runs show less than of many: its own envelope may be too small by this factor. So an element is wrong
+from 16 of its own envelopes on; outputs of torch 2.13.0's elementwise kernels reach 4 (198 tensors below float64)."""
 
 LOSSY = 1024.0
 """If a careful implementation's error E grows with the condition, an algorithm whose error grows with its square has an
@@ -54,6 +60,9 @@ WORK = {"bfloat16": np.float64, "float16": np.float64, "float32": np.float64, "f
 """The dtype in which errors of a dtype are computed, so wide that its own unit roundoff does not matter. An oracle in
 float64 alone (`consult_oracle`) is compared in float64."""
 
+LEAST = {"float16": 2.0**-25}
+"""The least envelope of an element by itself: half of the smallest number, or else `SMALLEST`."""
+
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
@@ -62,13 +71,15 @@ Arrays = Mapping[str, Array]
 class Envelope:
     """The error of the reference runs over a tensor: its size, and the elements where they are not finite (None:
     nowhere). `errors` is the envelope of every element, `inflation` the factor for groups of them (None: only the
-    tensor as a whole is known)."""
+    tensor as a whole is known). `own` is the envelope of every element by itself (None: elements share their errors, or
+    too few runs are known)."""
 
     rms: float
     max: float
     excused: NDArray[np.bool_] | None = None
     errors: Array | None = field(default=None, repr=False, compare=False)
     inflation: Inflation = field(default_factory=dict, repr=False, compare=False)
+    own: Array | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def relative(cls, unit: float, values: Array) -> Envelope:
@@ -84,8 +95,12 @@ class Envelope:
     def scaled(self, factor: float) -> Envelope:
         """The envelope of a multiple of the tensor."""
         factor = abs(factor)
-        errors = None if self.errors is None else self.errors * factor
-        return Envelope(self.rms * factor, self.max * factor, self.excused, errors, self.inflation)
+        errors, own = (None if each is None else each * factor for each in (self.errors, self.own))
+        return Envelope(self.rms * factor, self.max * factor, self.excused, errors, self.inflation, own)
+
+    def alone(self, least: Array | float) -> Envelope:
+        """The envelope with one of its own for every element, at least `least`."""
+        return self if self.errors is None else replace(self, own=np.maximum(self.errors, least))
 
     @property
     def whole(self) -> Envelope:
@@ -102,13 +117,21 @@ class Envelope:
             axes: max(self.inflation.get(axes, 1.0), other.inflation.get(axes, 1.0))
             for axes in (*self.inflation, *other.inflation)
         }
-        return Envelope(max(self.rms, other.rms), max(self.max, other.max), excused, errors, inflation)
+        known = [each for each in (errors, self.own, other.own) if each is not None]
+        own = None if self.own is other.own is None else reduce(np.maximum, known)
+        return Envelope(max(self.rms, other.rms), max(self.max, other.max), excused, errors, inflation, own)
 
     def local_ratio(self, errors: Array) -> float:
         """The ratio of the sizes of errors and envelope, both relative to the scale of their groups."""
         if not self.inflation or errors.shape != self.scale.shape:
             return 0.0
         return float((levels(errors, self.scale, self.inflation) / self.levels).max())
+
+    def own_ratio(self, errors: Array) -> float:
+        """The largest ratio of an element's error to its own envelope, less what chance may explain."""
+        if self.own is None or errors.shape != self.own.shape:
+            return 0.0
+        return float((errors / self.own).max(initial=0.0)) / ALONE
 
     @cached_property
     def scale(self) -> Array:
@@ -142,6 +165,7 @@ class EnvelopeRuns:
         self._finite: dict[str, NDArray[np.bool_]] = {}
         self._spread = {name: Spread(values.shape) for name, values in oracle.items()}
         self._n_runs = dict.fromkeys(oracle, 0)
+        self._own: dict[str, Array] = {}
 
     def envelopes(self, runs: int | None = None, tensors: Collection[str] | None = None) -> dict[str, Envelope]:
         """The envelope of these tensors, or of all, after `runs` runs, by default `enough`."""
@@ -160,9 +184,27 @@ class EnvelopeRuns:
                 self._largest[name] = np.maximum(self._largest[name], error)
                 self._spread[name].add(np.where(np.isfinite(error), error, 0))
             self._n_runs |= dict.fromkeys(wanted, run + 1)
-        return {
+        found = {
             n: envelope_of(self._largest[n], self._exact[n], self._finite[n], self._spread[n].inflation) for n in names
         }
+        return {n: self._alone(n, e) if self._n_runs[n] >= RUNS else e for n, e in found.items()}
+
+    @cached_property
+    def pointwise(self) -> frozenset[str]:
+        """The tensors whose elements have an envelope of their own."""
+        case = self._case
+        return pointwise(
+            program_of(case.definition, case.params, self._inputs, gradients=case.gradients, labelled=False)
+        )
+
+    def _alone(self, tensor: str, envelope: Envelope) -> Envelope:
+        """The envelope, with that of every element by itself where it has one."""
+        if tensor not in self.pointwise or self._options:
+            return envelope
+        if tensor not in self._own:
+            names = self.pointwise & self._exact.keys()
+            self._own |= conditions(self._case, self._dtype, self._inputs, self._exact, names)
+        return envelope.alone(self._own[tensor])
 
     @property
     def enough(self) -> int:
@@ -196,6 +238,28 @@ class EnvelopeRuns:
             return {
                 n: result if result.dtype.kind == "i" else as_dtype(result, self._dtype) for n, result in values.items()
             }
+
+
+def conditions(case: CasePlan, dtype: str, inputs: Arrays, exact: Arrays, tensors: Collection[str]) -> dict[str, Array]:
+    """By how much the exact elements change if inputs do by a unit roundoff of a narrow dtype, which kernels that round
+    between steps cannot avoid; at least the least number that counts. In a wider dtype, perturbed runs show it."""
+    total = {name: np.full(exact[name].shape, LEAST.get(dtype, SMALLEST)) for name in tensors}
+    for name in [n for n, values in inputs.items() if values.dtype.kind == "f"] if dtype in COMPUTED_IN else ():
+        changes = [changed_by(case, inputs, exact, tensors, name, sign * UNIT_ROUNDOFF[dtype]) for sign in (1, -1)]
+        for tensor in tensors:
+            total[tensor] += np.maximum(*(change[tensor] for change in changes))
+    return total
+
+
+def changed_by(
+    case: CasePlan, inputs: Arrays, exact: Arrays, tensors: Collection[str], name: str, part: float
+) -> dict[str, Array]:
+    """By how much the exact elements change if one input grows by a part of itself; 0 where they are not finite."""
+    grown = {**inputs, name: inputs[name].astype(np.float64) * (1 + part)}
+    values = evaluate(case.definition, case.params, grown, dtype=np.float64, gradients=case.gradients, outputs=tensors)
+    with np.errstate(invalid="ignore"):
+        changes = {tensor: np.abs(values[tensor] - exact[tensor]) for tensor in tensors}
+    return {tensor: np.where(np.isfinite(change), change, 0) for tensor, change in changes.items()}
 
 
 def envelopes(case: CasePlan, dtype: str, inputs: Arrays, oracle: Arrays) -> dict[str, Envelope]:
@@ -288,4 +352,6 @@ def error_ratio(values: Array, oracle: Array, envelope: Envelope) -> float:
         return 0.0
     if not envelope.rms:
         return float("inf")
-    return max(error.rms / envelope.rms, error.max / envelope.max, envelope.local_ratio(errors))
+    return max(
+        error.rms / envelope.rms, error.max / envelope.max, envelope.local_ratio(errors), envelope.own_ratio(errors)
+    )
