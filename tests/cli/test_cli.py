@@ -135,7 +135,8 @@ def test_results_have_the_contracts_keys(passing):
     ].keys()
     assert {"id", "op", "params", "dtypes", "inputs", "source"} <= document["cases"][0].keys()
     assert document["cases"][0]["source"]["line"] == 5
-    assert document["outcomes"][0].keys() == {"case", "dtype", "backend", "outcome", "seconds", "message"}
+    outcome = {"case", "dtype", "backend", "outcome", "seconds", "message", "composed"}
+    assert document["outcomes"][0].keys() == outcome
     assert {
         "case", "dtype", "tensor", "actual", "expected", "verdict", "culprit", "suspect", "known", "n_elements", "n_mismatched",
         "max_abs_diff", "max_rel_diff", "max_ulp_diff", "rmse", "rtol", "atol", "required_rtol", "worst_index", "actual_value",

@@ -142,10 +142,15 @@ def test_a_wrong_gradient_of_a_function_is_refused(tmp_path: Path, monkeypatch: 
 
 
 def np_norm() -> Any:
-    """autograd's norm, whose gradient is wrong with `keepdims`."""
-    import autograd.numpy as anp
+    """A norm whose gradient is not divided by it."""
+    from autograd.extend import defvjp, primitive
 
-    return anp.linalg.norm
+    def norm(x: Any, axis: int, keepdims: bool) -> Any:
+        return np.linalg.norm(x, axis=axis, keepdims=keepdims)
+
+    wrong = primitive(norm)
+    defvjp(wrong, lambda ans, x, axis, keepdims: lambda g: g * x)
+    return wrong
 
 
 @pytest.mark.parametrize(

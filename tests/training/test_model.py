@@ -87,8 +87,8 @@ def test_output_loss_gradients_and_buffers_are_those_of_pytorch(name):
         np.testing.assert_allclose(mine, (tensor.grad if key in trained else tensor).numpy(), **close, err_msg=key)
 
 
-def test_four_micro_batches_of_8_are_one_batch_of_32():
-    many, one = (preset("bert", batch_size=32, accumulation=n) for n in (4, 1))
+def test_four_micro_batches_of_8_are_one_batch_of_32_where_they_have_as_many_targets():
+    many, one = (preset("bert", data={"masked": 1.0}, batch_size=32, accumulation=n) for n in (4, 1))
     tensors = drawn(one)
     found, whole = gradients(many, tensors, batches(many)), gradients(one, tensors, batches(one))
     np.testing.assert_allclose(found.output, whole.output, rtol=1e-12, atol=1e-15)

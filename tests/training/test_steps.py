@@ -364,10 +364,12 @@ def test_data_have_their_shapes_and_depend_on_seed_and_case_alone(name):
         assert not np.array_equal(generate(data, seed, case, "float32")[0], x)
 
 
-def test_as_many_tokens_are_masked_in_every_row():
+def test_rows_have_different_numbers_of_masked_tokens():
     x, target = generate(data_of("masked_lm"), 0, "case", "float32")
     masked = target != IGNORED
-    assert set(masked.sum(axis=1)) == {3}
+    counts = masked.sum(axis=1)
+    assert counts.min() >= 1
+    assert len(set(counts)) > 2
     assert (x[masked] == 49).all()
     assert (x[~masked] < 49).all()
     assert target[masked].min() >= 0
