@@ -292,7 +292,6 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
         mask = attn_mask if keep_mask is None else keep_mask.bool()
         return self.framework.nn.functional.scaled_dot_product_attention(query, key, value, mask, **options)
 
-    @composed
     def multi_head_attention(self, x: Any, num_heads: int, **tensors: Any) -> Any:
         n, length, _ = x.shape
         query, key, value = (
@@ -301,6 +300,9 @@ class FunctionalAdapter(TapeAdapter, FunctionsAdapter):
         )
         mixed = self.heads_first(self.scaled_dot_product_attention(query=query, key=key, value=value))
         return self.projected(mixed.reshape((n, length, -1)), "out_proj", tensors)
+
+    # Not as a decorator: with one, to_static of Paddle 3.3.1 loses `**tensors`.
+    composed(multi_head_attention)
 
     def projected(self, x: Any, name: str, tensors: Mapping[str, Any]) -> Any:
         return self.linear(x=x, weight=tensors[f"{name}.weight"], bias=tensors.get(f"{name}.bias"))
