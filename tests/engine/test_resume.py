@@ -147,8 +147,8 @@ def test_an_interrupted_training_in_torch_goes_on_where_it_was(tmp_path):
 def test_a_killed_training_goes_on_from_its_last_checkpoint(place, monkeypatch):
     monkeypatch.setattr("parity.training.run.SAVE_S", 0.0)
     monkeypatch.setattr("parity.training.run.SAVE_SHARE", 0.0)
-    with pytest.raises(RuntimeError):
-        place.run("killed", Stop(RuntimeError("killed"), "first", 20))
+    with pytest.raises(SystemExit):
+        place.run("killed", Stop(SystemExit("killed"), "first", 20))
     assert numbers(place.run("killed", resume=True)) == numbers(place.whole)
     first = place.taken[:-40]
     assert first[-1] == 40

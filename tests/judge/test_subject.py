@@ -97,6 +97,14 @@ def test_where_there_is_no_exact_answer_the_baseline_is_the_measure():
     assert alone.counted == ("mine",)
 
 
+def test_a_baseline_that_is_the_subject_and_compared_with_nothing_counts():
+    failed = row("base", "mine", Verdict.NOT_COMPARED)
+    [alone] = marked([failed], ("mine",))
+    assert alone.counted == ("mine",)
+    beside_exact, _ = marked([failed, row("mine", "oracle", Verdict.CLOSE)], ("mine",))
+    assert beside_exact.counted == ()
+
+
 # From the config to the exit code
 
 

@@ -115,12 +115,14 @@ def differences(plan: Plan, options: EngineOptions, store: Store, run_dir: Path)
         yield "its configs were different or have changed"
     asked = {"seed": plan.seed, "baseline": plan.baseline, "threads": options.threads}
     given = {"seed": run.seed, "baseline": run.baseline, "threads": run.host.get("threads")}
-    asked["subject"], given["subject"] = (", ".join(names) or "every backend" for names in (plan.subject, run.subject))
     for name, value in asked.items():
         if given[name] != value:
             yield f"its {name} was {given[name]}, now it is {value}"
     if list(map(identity, store.rows(BACKENDS))) != [identity(record.backend_row(spec)) for spec in plan.backends]:
         yield "its backends were different"
+    elif run.subject != list(plan.subject):
+        was, now = (", ".join(names) or "every backend" for names in (run.subject, plan.subject))
+        yield f"its subject was {was}, now it is {now}"
     if list(map(question, store.rows(CASES))) != [question(record.case_row(case, None)) for case in plan.cases]:
         yield "its cases, or their dtypes or steps, were different"
     for spec in plan.backends:
