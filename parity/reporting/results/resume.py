@@ -129,14 +129,19 @@ def differences(plan: Plan, options: EngineOptions, store: Store, run_dir: Path)
         copy = run_dir / record.ops_copy(spec)
         if spec.ops is not None and copy.is_file() and copy.read_bytes() != spec.ops.read_bytes():
             yield f"{spec.ops} has changed"
+    yield from other_limits(plan, store)
+
+
+LIMITS = "SELECT DISTINCT case_id, dtype, tensor, rtol, atol FROM comparisons ORDER BY rowid"
+
+
+def other_limits(plan: Plan, store: Store) -> Iterator[str]:
+    """The stored tolerances that are not those of the plan."""
     limits = {case.id: case.tolerance for case in plan.cases if not report_of(case.op).resumes_by_dtype}
     for case_id, dtype, tensor, rtol, atol in store.select(LIMITS):
         limit = limits[case_id].lookup(dtype, tensor) if case_id in limits else None
         if limit is not None and (limit.rtol, limit.atol) != (rtol, atol):
             yield f"its tolerances were different: rtol {rtol:g} and atol {atol:g} for {tensor}"
-
-
-LIMITS = "SELECT DISTINCT case_id, dtype, tensor, rtol, atol FROM comparisons ORDER BY rowid"
 
 
 def identity(row: BackendRow) -> tuple[Any, ...]:
