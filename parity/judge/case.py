@@ -35,7 +35,7 @@ from parity.judge.bound.envelope import (
 )
 from parity.judge.bound.orders import has_orders, in_order_of, index_tensors
 from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import ON_OTHER_INPUTS, Comparison, Verdict
 from parity.judge.diagnose.approximation import APPROXIMATED
 from parity.judge.diagnose.behaviour import (
     UNREPEATABLE,
@@ -580,7 +580,7 @@ class CaseJudge:
         if call is None or comparison.expected != ORACLE or tensor not in call.cell.wrong[backend]:
             return finished(cell, comparison, kind_of)
         own = next(c for c in call.cell.comparisons if c.tensor == tensor)
-        return replace(finished(call.cell, own, kind_of), message=f"in call {call.ordinal}, on other inputs")
+        return replace(finished(call.cell, own, kind_of), message=f"in call {call.ordinal}, {ON_OTHER_INPUTS}")
 
     def _diagnoses(self, dtype: str, comparisons: Sequence[Comparison], results: Results) -> Iterator[Diagnosis]:
         """The diagnoses of a dtype: the causes, then what is no error of a formula; each backend's on its own."""

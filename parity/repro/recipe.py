@@ -353,6 +353,8 @@ def checks_of(
     """The comparisons of a cell's tensors; what they need is added to `data`."""
     folders = backend_folders(name for name in labels if name != ORACLE)
     for row in wanted_rows(cell):
+        if row.not_stored:
+            raise ReproError(f"{name_of(cell)}: {row.not_stored}")
         live = "actual" if row.actual == cell.backend else "expected"
         other = row.expected if live == "actual" else row.actual
         tensor, structural = row.tensor, row.verdict == Verdict.STRUCTURE.value

@@ -7,7 +7,7 @@ import pytest
 
 from parity.config import load_plan
 from parity.engine.inputs import other_inputs
-from tests.conftest import user_config
+from tests.conftest import call, user_config
 
 NORM = "{id: one, op: rms_norm, params: {normalized_shape: [8]}, gradients: false, inputs: {x: {shape: [4, 8]}}}"
 RELU = "{id: one, op: relu, gradients: false, inputs: {x: {shape: [4, 8]}}}"
@@ -124,6 +124,12 @@ def test_a_formula_that_only_other_inputs_show_is_a_finding_of_these(parity_run,
     assert finished.code == 1
     assert {row["message"].partition(",")[2] for row in finished.failing()} == {" on other inputs"}
     assert "stateful" not in found(finished)
+    reason = "and the tensors of the first call are stored"
+    for command in (["repro", finished.run_dir, "one"], ["inspect", finished.run_dir, "one", "y"]):
+        refused = call(*command)
+        assert refused.returncode == 2
+        assert reason in " ".join(refused.stderr.split())
+    assert reason in (finished.run_dir / "report.html").read_text()
 
 
 def inputs_of(folder, case: str):

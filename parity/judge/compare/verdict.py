@@ -33,6 +33,10 @@ class Verdict(Judgement):
         return not self.passes and self is not Verdict.NOT_COMPARED
 
 
+ON_OTHER_INPUTS = "on other inputs"
+"""The end of the message of a comparison of a later call, whose inputs are not those that are stored."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One tensor of one cell, the backend under test (`actual`) against the baseline or the oracle (`expected`).

@@ -152,6 +152,8 @@ def output(
         values = dict(kept(results, case, candidate, tensor, run_dir, backends))
         if values.keys() - {ORACLE}:
             own = [row for row in rows if row.dtype == candidate]
+            if reason := own[0].not_stored:
+                raise InspectError(f"{printable(tensor)} of {printable(case.id)}: {reason}")
             units = [row.envelope.max for row in own if row.envelope is not None and row.envelope.max > 0]
             return StoredTensor(case, candidate, tensor, values, own, max(units, default=None))
     raise InspectError(

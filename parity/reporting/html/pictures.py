@@ -51,6 +51,8 @@ class Gallery:
 
     def picture(self, cell: CellResult, tensor: str, ratios: Mapping[str, float], unit: float | None) -> Picture:
         """What is shown of a tensor of a cell; `unit` is the envelope, None where it is not known."""
+        if reason := next((row.not_stored for row in cell.rows if row.tensor == tensor and row.not_stored), ""):
+            return Picture(tensor, note=f"No picture: {reason}.")
         own = self.errors(cell.case, cell.dtype, cell.backend, tensor)
         if isinstance(own, str):
             return Picture(tensor, note=f"No picture: {own}.")

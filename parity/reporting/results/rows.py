@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import force_setattr, replace
 
 from parity.config.plan import ORACLE
-from parity.judge.compare.verdict import Verdict
+from parity.judge.compare.verdict import ON_OTHER_INPUTS, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import EntryState
 
@@ -241,6 +241,12 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     def fails(self) -> bool:
         """Whether it differs, accepted or not."""
         return self.verdict in FAILING
+
+    @property
+    def not_stored(self) -> str:
+        """Why its tensors are not those that are stored; empty if they are."""
+        later = self.message.endswith(ON_OTHER_INPUTS)
+        return f"the difference is {self.message}, and the tensors of the first call are stored" if later else ""
 
     @property
     def counts(self) -> bool:
