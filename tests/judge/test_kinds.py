@@ -223,7 +223,7 @@ def test_two_mistakes_in_one_formula_of_which_neither_alone_helps():
 
     found = judged(planned("adam", param=(8, 6), lr=0.01, eps=0.01, step=5), Kernel(fault))
     assert names(found, "float64") == ["reference-edit", "eps-placement"]
-    assert "new exp_avg_sq, where the reference has new exp_avg_sq / " in evidence(found)["expression"]
+    assert "new exp_avg_sq, where the other causes give new exp_avg_sq / (" in evidence(found)["expression"]
 
 
 # Approximations.
