@@ -22,7 +22,6 @@ from click.testing import CliRunner
 
 from parity.cli import main
 from tests import markers
-from tests.warm_workers import WarmWorkers
 
 ROOT = Path(__file__).parent.parent
 FAKES = Path(__file__).parent / "fakes"
@@ -36,7 +35,6 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     config.pluginmanager.register(markers.Guard())
-    config.pluginmanager.register(WarmWorkers())
     # A shell in the background, or nohup, ignores them, and so would the commands that tests interrupt.
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:

@@ -23,9 +23,6 @@ STARTERS = frozenset({"subprocess", "pytester", "Workers", "parity.run.run"})
 """Names by which tests start processes; `Workers` are those of trainings."""
 ON_REQUEST = frozenset({"frameworks", "process", "slow", "browser"})
 
-ABOUT_WORKERS = frozenset({"engine", "environments"})
-"""Folders of tests whose workers start and end with them."""
-
 ONEFLOW_GRAPH = pytest.mark.flaky(reruns=2)
 """OneFlow 0.9.0 corrupts its memory in one of about a thousand runs of small graphs on a busy machine: the graph may end,
 and `LazyJobStreamPolicy::DequeueNNGraph` pop its queue, before `LaunchLazyJob` has put it there."""
@@ -59,8 +56,6 @@ def mark(item: pytest.Item) -> None:
         item.add_marker("process")
     if not any(item.get_closest_marker(name) for name in ON_REQUEST):
         item.add_marker("quick")
-    if item.path.parent.name in ABOUT_WORKERS:
-        item.add_marker("own_workers")
 
 
 EFFORT = {"frameworks": 20, "slow": 20, "process": 10}

@@ -247,7 +247,8 @@ class Scan:
         """How far, roughly, a prediction may differ from the observed tensor."""
         values = np.abs(self._wrong[name], dtype=np.float64)
         size = float(np.max(values, initial=0.0, where=np.isfinite(values)))
-        unit = float(np.finfo(self._wrong[name].dtype).eps)
+        dtype = self._wrong[name].dtype
+        unit = float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
         return NEAR * ERROR_BOUND * max(self._evaluator.base[name].envelope.max, size * unit)
 
     def _little_of(self, name: str) -> float:
