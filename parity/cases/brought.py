@@ -29,7 +29,7 @@ from autograd.tracer import getval
 
 from parity.cases.draw import Shape
 from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes
-from parity.cases.program import Traced, trace
+from parity.cases.program import Program, Traced, trace
 from parity.cases.replay import agree, drawn_inputs, first_difference, is_slope, narrowest, slopes
 from parity.cases.writable import NUMPY, Writable, is_traced, unwrapped, wrapped, writing
 
@@ -44,7 +44,8 @@ MOST_REPLAYED = 1 << 22
 """A reference is replayed on tensors with up to so many elements."""
 REMEDY = (
     "parity records a reference once, so it must not depend on anything but NumPy's functions of its arguments: no "
-    "branch on values or types (use np.where), and no view of a result (assign to the array itself)"
+    "branch on values or types and no count of elements with some value (use np.where), and no view of a result (assign "
+    "to the array itself)"
 )
 AGAIN = (
     "another {} when it is called again with the same inputs: it must not use random numbers, a clock, or what an "
@@ -264,12 +265,28 @@ def replay(brought: Brought, params: Any, shapes: Mapping[str, Shape]) -> None:
     changed = next((name for name, values in own[0][0].items() if not agree(again[name], values, "float64", 0.0)), "")
     if changed:
         raise CaseError("reference", f"{where(brought.source, brought.name)} returns {AGAIN.format(changed)}")
-    for inputs, (outputs, named) in zip(given, own, strict=True):
-        program, _ = trace(lambda tensors, values: called(brought, tensors, values), inputs, params)
-        difference = first_difference(program, inputs, outputs, named, "float64")
-        if difference is not None:
-            line = code.line_of(difference.name)
-            raise CaseError("reference", f"{line}: {difference.name} {difference.text}; {REMEDY}")
+    with replaying(brought):
+        program = recording_of(brought, params, given[0])
+        pairs = zip(given, own, strict=True)
+        differences = [first_difference(program, inputs, *results, "float64") for inputs, results in pairs]
+    for difference in (item for item in differences if item is not None):
+        line = code.line_of(difference.name)
+        raise CaseError("reference", f"{line}: {difference.name} {difference.text}; {REMEDY}")
+
+
+def recording_of(brought: Brought, params: Any, inputs: Mapping[str, Any], **how: Any) -> Program:
+    """The program of a function for these inputs; `how` are arguments of `trace`."""
+    return trace(lambda tensors, values: called(brought, tensors, values), inputs, params, **how)[0]
+
+
+@contextmanager
+def replaying(brought: Brought) -> Iterator[None]:
+    """Inside, what keeps a recording from being computed for other inputs is a CaseError."""
+    try:
+        yield
+    except Exception as error:
+        text = f"its recording fails for other inputs ({type(error).__name__}: {error}); {REMEDY}"
+        raise CaseError("reference", f"{where(brought.source, brought.name)}: {text}") from error
 
 
 def replay_gradients(brought: Brought, params: Any, shapes: Mapping[str, Shape], outputs: Mapping[str, Any]) -> None:
@@ -281,20 +298,16 @@ def replay_gradients(brought: Brought, params: Any, shapes: Mapping[str, Shape],
     rng = np.random.default_rng(2)
     arriving = {name: rng.uniform(0.5, 1.5, shape) for name, shape in outputs.items()}
     pairs = []
-    for inputs in drawn_inputs(shapes, dict_of(brought.integers)):
-        program, _ = trace(
-            lambda tensors, values: called(brought, tensors, values),
-            inputs,
-            params,
-            differentiable=brought.differentiable,
-            gradients=arriving,
-            labelled=False,
-        )
+    given = list(drawn_inputs(shapes, dict_of(brought.integers)))
+    how = {"differentiable": brought.differentiable, "gradients": arriving, "labelled": False}
+    with replaying(brought):
+        program = recording_of(brought, params, given[0], **how)
         if narrowest(program, {}, "float64") != "float64":
             return  # Rounding has steps, and its gradient by convention none.
-        given = {**inputs, **{f"grad.{name}": values for name, values in arriving.items()}}
-        computed = program.run(given, "float64")
-        gradients = {name: computed[f"grad.{name}"] for name in brought.differentiable}
+        arrived = {f"grad.{name}": values for name, values in arriving.items()}
+        computed = [program.run({**inputs, **arrived}, "float64") for inputs in given]
+    for inputs, values in zip(given, computed, strict=True):
+        gradients = {name: values[f"grad.{name}"] for name in brought.differentiable}
         pairs.append(slopes(lambda tensors: code(tensors)[0], gradients, inputs, arriving))
     clear = [pair for pair in pairs if pair is not None]
     if clear and not any(is_slope(*pair) for pair in clear):

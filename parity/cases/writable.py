@@ -245,9 +245,16 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
         result = lifted(function)(*unwrapped(operands), **unwrapped(options))
         return wrapped(result) if keywords.get("out") is None else written_to(keywords["out"], result)
 
+    @property
+    def model(self) -> Any:
+        """An array of this shape; of a view, with the view's strides."""
+        if self._origin is None or self._read is None:
+            return np.empty(self.shape, np.int8)
+        return self._read(self._origin.model)
+
     def seen(self, read: Function) -> Any:
         """What a function shows of this array: a view where NumPy returns one."""
-        model = np.empty(self.shape, np.int8)
+        model = self.model
         shown = read(model)
         if isinstance(shown, (list, tuple)):
             return [self.seen(lambda values, i=i: read(values)[i]) for i in range(len(shown))]
@@ -298,8 +305,9 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
         """A function of the array if it depends on no tensor and no param; TraceError if it does."""
         if is_traced(self.value):
             raise TraceError(
-                "a reference must not need the values of tensors or params as Python's numbers, nor write them to an "
-                f"array that NumPy has made elsewhere: use NumPy's functions, and if an array is written to, {REMEDY}"
+                "a reference must not need the values of tensors or params as Python's numbers, nor give them to NumPy "
+                "in a list (use np.stack), nor write them to an array that NumPy has made elsewhere: use NumPy's "
+                f"functions, and if an array is written to, {REMEDY}"
             )
         return function(self.value)
 
@@ -333,6 +341,8 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
         function = getattr(np, name, None)
         if name.startswith("_") or function is None or not hasattr(np.ndarray, name):
             raise AttributeError(f"a traced tensor has no {name}; use the functions of NumPy")
+        if not callable(getattr(np.ndarray, name)):
+            return function(self)
         return lambda *rest, **keywords: function(self, *rest, **keywords)
 
     def reshape(self, *shape: Any, **keywords: Any) -> Any:
@@ -369,9 +379,11 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
         """The numbers, if they depend on no tensor."""
         return self.known(lambda values: np.asarray(values).tolist())
 
-    def view(self, *_: Any) -> Any:
-        """No step: it reads the bits of a dtype."""
-        raise TraceError("a reference must not view the bits of a tensor")
+    def view(self, *dtype: Any) -> Any:
+        """The array itself; no step if it reads the bits of a dtype."""
+        if dtype:
+            raise TraceError("a reference must not view the bits of a tensor")
+        return self.seen(lambda values: values)
 
     def astype(self, dtype: Any, *_: Any, **__: Any) -> Any:
         """A copy in another dtype: a narrower one rounds, one of integers cuts off the fraction."""
