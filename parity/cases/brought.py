@@ -23,6 +23,7 @@ from operator import attrgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any, get_type_hints
+from warnings import catch_warnings
 
 import numpy as np
 from autograd.tracer import getval
@@ -44,8 +45,8 @@ MOST_REPLAYED = 1 << 22
 """A reference is replayed on tensors with up to so many elements."""
 REMEDY = (
     "parity records a reference once, so it must not depend on anything but NumPy's functions of its arguments: no "
-    "branch on values or types and no count of elements with some value (use np.where), and no view of a result (assign "
-    "to the array itself)"
+    "branch on values or types and no count of elements with some value (use np.where), and no view of a result "
+    "(assign to the array itself)"
 )
 AGAIN = (
     "another {} when it is called again with the same inputs: it must not use random numbers, a clock, or what an "
@@ -342,18 +343,20 @@ class FunctionRun:
         before = sys.getprofile()
         sys.setprofile(on_event)
         try:
-            with np.errstate(all="ignore"), redirect_stdout(sys.stderr):
+            with np.errstate(all="ignore"), catch_warnings(action="ignore"), redirect_stdout(sys.stderr):
                 outputs = called(self.brought, copies, self.params, plain=True)
         finally:
             sys.setprofile(before)
         return {name: np.array(values) for name, values in outputs.items()}, named
 
     def line_of(self, name: str) -> str:
-        """`my_reference.py:4`, the last line that assigns to a name; the function's if none does."""
+        """`my_reference.py:4`, the last line that assigns to a name; the one that returns if none does."""
         source = self.brought.source
-        names = [node for node in ast.walk(ast.parse(source.text)) if isinstance(node, ast.Name)]
-        lines = [node.lineno for node in names if node.id == name and isinstance(node.ctx, ast.Store)]
-        return f"{source.path.name}:{lines[-1]}" if lines else where(source, self.brought.name).rpartition(":")[0]
+        nodes = list(ast.walk(ast.parse(source.text)))
+        lines = [n.lineno for n in nodes if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)]
+        own = [n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == self.brought.name]
+        returns = [n.lineno for function in own for n in ast.walk(function) if isinstance(n, ast.Return)]
+        return f"{source.path.name}:{(lines or returns or [1])[-1]}"
 
 
 def failed(brought: Brought, error: Exception, shapes: tuple[tuple[str, Shape], ...], *, backward: bool) -> str:

@@ -7,18 +7,20 @@ which its views show, and which a step of the program computes.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from itertools import takewhile
 from types import ModuleType
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp
+from autograd.extend import defvjp, defvjp_argnum
 from autograd.numpy.numpy_vjps import unbroadcast
 from autograd.tracer import getval, isbox
 
@@ -79,6 +81,37 @@ def as_type(values: Array, dtype: str) -> Array:
 
 
 defvjp(narrow, lambda _, __, ___: lambda g: g, None)
+
+
+def axes_of(subscripts: Any) -> tuple[list[str], str]:
+    """The axes of the operands and of the result of np.einsum; TraceError for what has no gradient here."""
+    if not isinstance(subscripts, str) or "..." in subscripts:
+        raise TraceError("np.einsum has a gradient only with a letter for each axis")
+    inputs, arrow, output = subscripts.replace(" ", "").partition("->")
+    operands = inputs.split(",")
+    if any(len(set(axes)) < len(axes) for axes in operands):
+        raise TraceError("np.einsum has no gradient where an axis occurs twice in an operand; use np.diagonal")
+    return operands, output if arrow else "".join(sorted(c for c in set(inputs) - {","} if inputs.count(c) == 1))
+
+
+def gradient_of_einsum(argnum: int, _: Any, operands: Any, __: Any) -> Function:
+    """The gradient of an operand of np.einsum, for which autograd needs the values of all."""
+    given, output = axes_of(operands[0])
+    axes, shape = given[argnum - 1], np.shape(getval(operands[argnum]))
+    rest = [(letters, operands[i]) for i, letters in enumerate(given, 1) if i != argnum]
+    known = output + "".join(letters for letters, _ in rest)
+    kept = "".join(letter for letter in axes if letter in known)
+    lengths = [n if letter in known else 1 for letter, n in zip(axes, shape, strict=True)]
+    subscripts = f"{','.join([output, *(letters for letters, _ in rest)])}->{kept}"
+
+    def gradient(arriving: Any) -> Any:
+        product = anp.einsum(subscripts, arriving, *(operand for _, operand in rest))
+        return product if kept == axes else anp.broadcast_to(anp.reshape(product, lengths), shape)
+
+    return gradient
+
+
+defvjp_argnum(anp.einsum, gradient_of_einsum)
 
 VIEWING = frozenset(
     (
@@ -144,6 +177,17 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
     return anp.concatenate([anp.expand_dims(item, axis) for item in arrays], axis=axis)
 
 
+def parts_by(function: Function) -> Function:
+    """np.split and np.array_split, as slices: parts may have different lengths."""
+
+    def parts(x: Any, sections: Any, axis: int = 0) -> list[Any]:
+        before = (slice(None),) * (axis % np.ndim(getval(x)))
+        positions = function(np.arange(np.shape(getval(x))[axis]), sections)
+        return [x[(*before, slice(p[0], p[-1] + 1) if p.size else slice(0, 0))] for p in positions]
+
+    return parts
+
+
 def spread(values: Any, shape: tuple[int, ...]) -> Any:
     """Values broadcast to a shape; autograd's function takes no further axes."""
     given = np.shape(getval(values))
@@ -176,7 +220,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 OWN: Mapping[Function, Function] = {
     np.linalg.norm: norm,
     np.take: take, np.take_along_axis: take_along_axis, np.stack: stack, np.dot: dot, np.pad: pad,
-    np.broadcast_to: spread,
+    np.broadcast_to: spread, np.split: parts_by(np.split), np.array_split: parts_by(np.array_split),
 }  # fmt: skip
 """What autograd lacks, or does not trace."""
 
@@ -237,6 +281,7 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
         if function in REPLACED:
             return REPLACED[function](*operands, **keywords)
         options = {name: value for name, value in keywords.items() if name != "out"}
+        operands, options = by_position(function, operands, options)
         if function in VIEWING and isinstance(operands[0], Writable):
             rest, named = unwrapped(operands[1:]), unwrapped(options)
             return operands[0].seen(lambda values: lifted(function)(values, *rest, **named))
@@ -389,6 +434,16 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
         """A copy in another dtype: a narrower one rounds, one of integers cuts off the fraction."""
         kind = np.dtype(dtype)
         return Writable(cast(self.value, kind, self.dtype), dtype=kind)
+
+
+def by_position(function: Function, operands: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A call whose tensors are given by position, where those before them are: others cannot be operands of a step."""
+    if not is_traced(unwrapped(list(keywords.values()))):
+        return operands, keywords
+    names = list(inspect.signature(function).parameters)[len(operands) :]
+    moved = list(takewhile(lambda name: name in keywords, names))
+    rest = {name: value for name, value in keywords.items() if name not in moved}
+    return (*operands, *(keywords[name] for name in moved)), rest
 
 
 def called(ufunc: np.ufunc, *inputs: Any, out: Any = None, where: Any = True, **keywords: Any) -> Any:
