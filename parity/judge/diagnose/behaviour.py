@@ -97,8 +97,8 @@ def in_turn(results: Sequence[Array]) -> bool:
 def one_way(results: Sequence[Array]) -> bool:
     """Whether each element that changes does so in one direction from call to call."""
     steps = np.diff(np.stack(results).astype(np.float64), axis=0)
-    moved = steps.any(axis=0)
-    return bool(moved.any() and ((steps > 0).all(axis=0) | (steps < 0).all(axis=0))[moved].all())
+    moved, along = steps.any(axis=0), (steps > 0).all(axis=0) | (steps < 0).all(axis=0)
+    return bool(moved.any() and np.all(along | ~moved))
 
 
 LATER = (7, 10)
