@@ -23,13 +23,14 @@ from operator import attrgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any, get_type_hints
+from warnings import catch_warnings
 
 import numpy as np
 from autograd.tracer import getval
 
 from parity.cases.draw import Shape
 from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes
-from parity.cases.program import Traced, trace
+from parity.cases.program import Program, Traced, trace
 from parity.cases.replay import agree, drawn_inputs, first_difference, is_slope, narrowest, slopes
 from parity.cases.writable import NUMPY, Writable, is_traced, unwrapped, wrapped, writing
 
@@ -44,7 +45,8 @@ MOST_REPLAYED = 1 << 22
 """A reference is replayed on tensors with up to so many elements."""
 REMEDY = (
     "parity records a reference once, so it must not depend on anything but NumPy's functions of its arguments: no "
-    "branch on values or types (use np.where), and no view of a result (assign to the array itself)"
+    "branch on values or types and no count of elements with some value (use np.where), and no view of a result "
+    "(assign to the array itself)"
 )
 AGAIN = (
     "another {} when it is called again with the same inputs: it must not use random numbers, a clock, or what an "
@@ -264,12 +266,28 @@ def replay(brought: Brought, params: Any, shapes: Mapping[str, Shape]) -> None:
     changed = next((name for name, values in own[0][0].items() if not agree(again[name], values, "float64", 0.0)), "")
     if changed:
         raise CaseError("reference", f"{where(brought.source, brought.name)} returns {AGAIN.format(changed)}")
-    for inputs, (outputs, named) in zip(given, own, strict=True):
-        program, _ = trace(lambda tensors, values: called(brought, tensors, values), inputs, params)
-        difference = first_difference(program, inputs, outputs, named, "float64")
-        if difference is not None:
-            line = code.line_of(difference.name)
-            raise CaseError("reference", f"{line}: {difference.name} {difference.text}; {REMEDY}")
+    with replaying(brought):
+        program = recording_of(brought, params, given[0])
+        pairs = zip(given, own, strict=True)
+        differences = [first_difference(program, inputs, *results, "float64") for inputs, results in pairs]
+    for difference in (item for item in differences if item is not None):
+        line = code.line_of(difference.name)
+        raise CaseError("reference", f"{line}: {difference.name} {difference.text}; {REMEDY}")
+
+
+def recording_of(brought: Brought, params: Any, inputs: Mapping[str, Any], **how: Any) -> Program:
+    """The program of a function for these inputs; `how` are arguments of `trace`."""
+    return trace(lambda tensors, values: called(brought, tensors, values), inputs, params, **how)[0]
+
+
+@contextmanager
+def replaying(brought: Brought) -> Iterator[None]:
+    """Inside, what keeps a recording from being computed for other inputs is a CaseError."""
+    try:
+        yield
+    except Exception as error:
+        text = f"its recording fails for other inputs ({type(error).__name__}: {error}); {REMEDY}"
+        raise CaseError("reference", f"{where(brought.source, brought.name)}: {text}") from error
 
 
 def replay_gradients(brought: Brought, params: Any, shapes: Mapping[str, Shape], outputs: Mapping[str, Any]) -> None:
@@ -281,20 +299,16 @@ def replay_gradients(brought: Brought, params: Any, shapes: Mapping[str, Shape],
     rng = np.random.default_rng(2)
     arriving = {name: rng.uniform(0.5, 1.5, shape) for name, shape in outputs.items()}
     pairs = []
-    for inputs in drawn_inputs(shapes, dict_of(brought.integers)):
-        program, _ = trace(
-            lambda tensors, values: called(brought, tensors, values),
-            inputs,
-            params,
-            differentiable=brought.differentiable,
-            gradients=arriving,
-            labelled=False,
-        )
+    given = list(drawn_inputs(shapes, dict_of(brought.integers)))
+    how = {"differentiable": brought.differentiable, "gradients": arriving, "labelled": False}
+    with replaying(brought):
+        program = recording_of(brought, params, given[0], **how)
         if narrowest(program, {}, "float64") != "float64":
             return  # Rounding has steps, and its gradient by convention none.
-        given = {**inputs, **{f"grad.{name}": values for name, values in arriving.items()}}
-        computed = program.run(given, "float64")
-        gradients = {name: computed[f"grad.{name}"] for name in brought.differentiable}
+        arrived = {f"grad.{name}": values for name, values in arriving.items()}
+        computed = [program.run({**inputs, **arrived}, "float64") for inputs in given]
+    for inputs, values in zip(given, computed, strict=True):
+        gradients = {name: values[f"grad.{name}"] for name in brought.differentiable}
         pairs.append(slopes(lambda tensors: code(tensors)[0], gradients, inputs, arriving))
     clear = [pair for pair in pairs if pair is not None]
     if clear and not any(is_slope(*pair) for pair in clear):
@@ -329,18 +343,20 @@ class FunctionRun:
         before = sys.getprofile()
         sys.setprofile(on_event)
         try:
-            with np.errstate(all="ignore"), redirect_stdout(sys.stderr):
+            with np.errstate(all="ignore"), catch_warnings(action="ignore"), redirect_stdout(sys.stderr):
                 outputs = called(self.brought, copies, self.params, plain=True)
         finally:
             sys.setprofile(before)
         return {name: np.array(values) for name, values in outputs.items()}, named
 
     def line_of(self, name: str) -> str:
-        """`my_reference.py:4`, the last line that assigns to a name; the function's if none does."""
+        """`my_reference.py:4`, the last line that assigns to a name; the one that returns if none does."""
         source = self.brought.source
-        names = [node for node in ast.walk(ast.parse(source.text)) if isinstance(node, ast.Name)]
-        lines = [node.lineno for node in names if node.id == name and isinstance(node.ctx, ast.Store)]
-        return f"{source.path.name}:{lines[-1]}" if lines else where(source, self.brought.name).rpartition(":")[0]
+        nodes = list(ast.walk(ast.parse(source.text)))
+        lines = [n.lineno for n in nodes if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)]
+        own = [n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == self.brought.name]
+        returns = [n.lineno for function in own for n in ast.walk(function) if isinstance(n, ast.Return)]
+        return f"{source.path.name}:{(lines or returns or [1])[-1]}"
 
 
 def failed(brought: Brought, error: Exception, shapes: tuple[tuple[str, Shape], ...], *, backward: bool) -> str:

@@ -411,6 +411,10 @@ class Tape:
             return operands[0]
         if any(isinstance(item, Traced) and item.tape is not self for item in leaves(operands)):
             raise TraceError(LEFT)
+        for name in (name for name, item in keywords.items() if any(isinstance(i, Traced) for i in leaves(item))):
+            raise TraceError(
+                f"np.{function.__name__} is given the tensor {name}=, which cannot be a step; use np.where"
+            )
         function, operands, keywords = as_broadcast(function, operands, keywords)
         operands = tuple(constant(function, item, self.kind) for item in operands)
         names = referred(operands)

@@ -111,6 +111,8 @@ STEPS = (1e-5, 3e-6)
 """Two steps of differences: where their slopes disagree, a function has a kink there, or rounds."""
 CLEAR, SLOPE = 1e-5, 1e-3
 """The largest relative difference of slopes of one function, and of a slope from the gradient."""
+ROUNDED = 1e-12
+"""Slopes up to this part of the weights may be what cancellation leaves of zero."""
 
 
 def slopes(
@@ -134,7 +136,8 @@ def slopes(
     one, other = ((total(step) - total(-step)) / (2 * step) for step in STEPS)
     recorded = float(sum(np.sum(gradients[name] * along[name]) for name in along))
     size = max(abs(one), abs(recorded))
-    clear = np.isfinite(size) and abs(one - other) <= CLEAR * size
+    least = ROUNDED * sum(float(np.abs(weights).sum()) for weights in arriving.values())
+    clear = np.isfinite(size) and size > least and abs(one - other) <= CLEAR * size
     return (one, recorded) if clear else None
 
 

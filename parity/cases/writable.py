@@ -7,18 +7,20 @@ which its views show, and which a step of the program computes.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from itertools import takewhile
 from types import ModuleType
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp
+from autograd.extend import defvjp, defvjp_argnum
 from autograd.numpy.numpy_vjps import unbroadcast
 from autograd.tracer import getval, isbox
 
@@ -79,6 +81,37 @@ def as_type(values: Array, dtype: str) -> Array:
 
 
 defvjp(narrow, lambda _, __, ___: lambda g: g, None)
+
+
+def axes_of(subscripts: Any) -> tuple[list[str], str]:
+    """The axes of the operands and of the result of np.einsum; TraceError for what has no gradient here."""
+    if not isinstance(subscripts, str) or "..." in subscripts:
+        raise TraceError("np.einsum has a gradient only with a letter for each axis")
+    inputs, arrow, output = subscripts.replace(" ", "").partition("->")
+    operands = inputs.split(",")
+    if any(len(set(axes)) < len(axes) for axes in operands):
+        raise TraceError("np.einsum has no gradient where an axis occurs twice in an operand; use np.diagonal")
+    return operands, output if arrow else "".join(sorted(c for c in set(inputs) - {","} if inputs.count(c) == 1))
+
+
+def gradient_of_einsum(argnum: int, _: Any, operands: Any, __: Any) -> Function:
+    """The gradient of an operand of np.einsum, for which autograd needs the values of all."""
+    given, output = axes_of(operands[0])
+    axes, shape = given[argnum - 1], np.shape(getval(operands[argnum]))
+    rest = [(letters, operands[i]) for i, letters in enumerate(given, 1) if i != argnum]
+    known = output + "".join(letters for letters, _ in rest)
+    kept = "".join(letter for letter in axes if letter in known)
+    lengths = [n if letter in known else 1 for letter, n in zip(axes, shape, strict=True)]
+    subscripts = f"{','.join([output, *(letters for letters, _ in rest)])}->{kept}"
+
+    def gradient(arriving: Any) -> Any:
+        product = anp.einsum(subscripts, arriving, *(operand for _, operand in rest))
+        return product if kept == axes else anp.broadcast_to(anp.reshape(product, lengths), shape)
+
+    return gradient
+
+
+defvjp_argnum(anp.einsum, gradient_of_einsum)
 
 VIEWING = frozenset(
     (
@@ -144,6 +177,17 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
     return anp.concatenate([anp.expand_dims(item, axis) for item in arrays], axis=axis)
 
 
+def parts_by(function: Function) -> Function:
+    """np.split and np.array_split, as slices: parts may have different lengths."""
+
+    def parts(x: Any, sections: Any, axis: int = 0) -> list[Any]:
+        before = (slice(None),) * (axis % np.ndim(getval(x)))
+        positions = function(np.arange(np.shape(getval(x))[axis]), sections)
+        return [x[(*before, slice(p[0], p[-1] + 1) if p.size else slice(0, 0))] for p in positions]
+
+    return parts
+
+
 def spread(values: Any, shape: tuple[int, ...]) -> Any:
     """Values broadcast to a shape; autograd's function takes no further axes."""
     given = np.shape(getval(values))
@@ -176,7 +220,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 OWN: Mapping[Function, Function] = {
     np.linalg.norm: norm,
     np.take: take, np.take_along_axis: take_along_axis, np.stack: stack, np.dot: dot, np.pad: pad,
-    np.broadcast_to: spread,
+    np.broadcast_to: spread, np.split: parts_by(np.split), np.array_split: parts_by(np.array_split),
 }  # fmt: skip
 """What autograd lacks, or does not trace."""
 
@@ -237,6 +281,7 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
         if function in REPLACED:
             return REPLACED[function](*operands, **keywords)
         options = {name: value for name, value in keywords.items() if name != "out"}
+        operands, options = by_position(function, operands, options)
         if function in VIEWING and isinstance(operands[0], Writable):
             rest, named = unwrapped(operands[1:]), unwrapped(options)
             return operands[0].seen(lambda values: lifted(function)(values, *rest, **named))
@@ -245,9 +290,16 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
         result = lifted(function)(*unwrapped(operands), **unwrapped(options))
         return wrapped(result) if keywords.get("out") is None else written_to(keywords["out"], result)
 
+    @property
+    def model(self) -> Any:
+        """An array of this shape; of a view, with the view's strides."""
+        if self._origin is None or self._read is None:
+            return np.empty(self.shape, np.int8)
+        return self._read(self._origin.model)
+
     def seen(self, read: Function) -> Any:
         """What a function shows of this array: a view where NumPy returns one."""
-        model = np.empty(self.shape, np.int8)
+        model = self.model
         shown = read(model)
         if isinstance(shown, (list, tuple)):
             return [self.seen(lambda values, i=i: read(values)[i]) for i in range(len(shown))]
@@ -298,8 +350,9 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
         """A function of the array if it depends on no tensor and no param; TraceError if it does."""
         if is_traced(self.value):
             raise TraceError(
-                "a reference must not need the values of tensors or params as Python's numbers, nor write them to an "
-                f"array that NumPy has made elsewhere: use NumPy's functions, and if an array is written to, {REMEDY}"
+                "a reference must not need the values of tensors or params as Python's numbers, nor give them to NumPy "
+                "in a list (use np.stack), nor write them to an array that NumPy has made elsewhere: use NumPy's "
+                f"functions, and if an array is written to, {REMEDY}"
             )
         return function(self.value)
 
@@ -333,6 +386,8 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
         function = getattr(np, name, None)
         if name.startswith("_") or function is None or not hasattr(np.ndarray, name):
             raise AttributeError(f"a traced tensor has no {name}; use the functions of NumPy")
+        if not callable(getattr(np.ndarray, name)):
+            return function(self)
         return lambda *rest, **keywords: function(self, *rest, **keywords)
 
     def reshape(self, *shape: Any, **keywords: Any) -> Any:
@@ -369,14 +424,26 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
         """The numbers, if they depend on no tensor."""
         return self.known(lambda values: np.asarray(values).tolist())
 
-    def view(self, *_: Any) -> Any:
-        """No step: it reads the bits of a dtype."""
-        raise TraceError("a reference must not view the bits of a tensor")
+    def view(self, *dtype: Any) -> Any:
+        """The array itself; no step if it reads the bits of a dtype."""
+        if dtype:
+            raise TraceError("a reference must not view the bits of a tensor")
+        return self.seen(lambda values: values)
 
     def astype(self, dtype: Any, *_: Any, **__: Any) -> Any:
         """A copy in another dtype: a narrower one rounds, one of integers cuts off the fraction."""
         kind = np.dtype(dtype)
         return Writable(cast(self.value, kind, self.dtype), dtype=kind)
+
+
+def by_position(function: Function, operands: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A call whose tensors are given by position, where those before them are: others cannot be operands of a step."""
+    if not is_traced(unwrapped(list(keywords.values()))):
+        return operands, keywords
+    names = list(inspect.signature(function).parameters)[len(operands) :]
+    moved = list(takewhile(lambda name: name in keywords, names))
+    rest = {name: value for name, value in keywords.items() if name not in moved}
+    return (*operands, *(keywords[name] for name in moved)), rest
 
 
 def called(ufunc: np.ufunc, *inputs: Any, out: Any = None, where: Any = True, **keywords: Any) -> Any:

@@ -221,16 +221,25 @@ def replay(
         difference = first_difference(recording, tensors, outputs, computed if tensors is given else {}, kernel.dtype)
         if difference is not None:
             step = difference.name if difference.name in source_lines else program["returned"].get(difference.name, "")
-            whose = f"{source_lines.get(step, '')}: its recording" + ("" if tensors is given else " for other inputs")
-            raise ModelError(f"{whose} differs from {kernel.port.name}: {difference.name} {difference.text}")
+            head = f"{source_lines[step]}: " if source_lines.get(step) else ""
+            whose = "its recording" + ("" if tensors is given else " for other inputs")
+            text = f"{head}{whose} differs from {kernel.port.name}: {difference.name} {difference.text}"
+            raise ModelError("; ".join([text, *read_by_python(program["reads"])]))
+
+
+def read_by_python(reads: Sequence[str]) -> Iterator[str]:
+    """What may make a recording wrong: the places where the code gives values of tensors to Python."""
+    if reads:
+        where = ", ".join(dict.fromkeys(reads))
+        yield f"Python gets values of tensors at {where}, which are constants of the recording"
 
 
 def others_of(inputs: Mapping[str, Array], locations: Mapping[str, str]) -> Iterator[dict[str, Array]]:
-    """Other values for a program's inputs, in their range and with other signs; those of constants stay."""
+    """Other values for a program's inputs: in another order, with other signs, and smaller; those of constants stay."""
     rng = np.random.default_rng(0)
-    for sign in (1, -1):
+    for factor in (1, -1, 1 / 16):
         yield {
-            name: sign * rng.permutation(array.ravel()).reshape(array.shape)
+            name: factor * rng.permutation(array.ravel()).reshape(array.shape)
             if array.dtype.kind == "f" and not locations.get(name, "").startswith("constant")
             else array
             for name, array in inputs.items()
@@ -348,10 +357,19 @@ def planned(
         params = op_of(brought).params(**options)
         differentiable = tuple(n for n, (_, kind) in outputs_of(brought, params, shapes).items() if kind.kind == "f")
     except (BroughtError, CaseError) as error:
-        raise ModelError(str(error)) from error
+        raise ModelError(in_source(str(error), text, program["lines"])) from error
     brought = replace(brought, grad_outputs=differentiable)
     fixed = [name for name, location in program["inputs"].items() if location.startswith("constant")]
     return replace(case_of(model, dtype, FUNCTION, params, inputs, folder, fixed), brought=brought), known
+
+
+def in_source(message: str, text: str, lines: Sequence[Mapping[str, Any]]) -> str:
+    """An error's message with the line of the user's code instead of that of the program, whose text is given."""
+    head, _, rest = message.partition(": ")
+    number = head.rpartition(":")[2]
+    words = text.splitlines()[int(number) - 1].split() if number.isdigit() else []
+    source_line = next((line["source_line"] for line in lines if words and line["name"] == words[0]), "")
+    return f"{source_line}: {rest}" if source_line else message
 
 
 def bounds(values: Array) -> tuple[int, int]:

@@ -93,7 +93,7 @@ def called(line: Mapping[str, Any], options: dict[str, Any], params: dict[str, t
     """The text of an op's call; its numbers and words are added to the options."""
     name, given = line["op"], dict(line["given"])
     if name not in OPS:
-        raise ModelError(f"{name} has no translation to NumPy")
+        raise ModelError(f"{line['source_line']}: {name} has no translation to NumPy")
     definition = OPS[name]
     known = {item.name for item in definition.inputs}
     texts = {key: value for key, value in given.items() if key in known}
@@ -107,7 +107,9 @@ def called(line: Mapping[str, Any], options: dict[str, Any], params: dict[str, t
             texts[field.name], params[option] = option, (name, field.name)
     left = {key: value for key, value in given.items() if key not in texts and value not in ("False", "None")}
     if left:
-        raise ModelError(f"{name} is called with {', '.join(left)}, which parity's op does not have")
+        raise ModelError(
+            f"{line['source_line']}: {name} is called with {', '.join(left)}, which parity's op does not have"
+        )
     return f"op({name!r}, {', '.join(f'{key}={value}' for key, value in texts.items())})"
 
 

@@ -69,7 +69,7 @@ model.layer {"do": "model.layer", "layer": "encoder.0.norm", "call": 0, "given":
 model.extract {"do": "model.extract", "layer": "...", "call": 0, "path": "/run/.../layer.onnx", ...}
                                                          -> {..., "inputs": ["add_2"], "outputs": ["layer_norm_1"]}
 model.trace {"do": "model.trace", ...}                as model.layer
-        -> {..., "lines": [...], "inputs": {...}, "outputs": {...}, "returned": {...}}    its own code as NumPy
+        -> {..., "lines": [...], "inputs": {...}, "outputs": {...}, "returned": {...}, "reads": []}    its code as NumPy
 model.calls {"do": "model.calls", ...}                as model.layer
         -> {..., "steps": [...], "inputs": {...}, "outputs": {...}, "names": {...}}    what its own code calls
 model.metric {"do": "model.metric", "record": "...", "batch": "..."}    -> {..., "metrics": {"accuracy": 0.5}}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,6 +168,20 @@ def test_what_is_left_of_the_previous_call_is_stateful():
     found = shown(stale())
     assert found["stateful"] == {"depends_on": "previous", "tensors": ["y"]}
     assert "nondeterministic" not in found
+
+
+@pytest.mark.parametrize(
+    "factor", [lambda n: 1 + 0.1 * (n % 2), lambda n: 1 + 0.01 * n**0.5], ids=["in turn", "one way"]
+)
+def test_what_depends_on_the_number_of_calls_is_stateful(factor: Any):
+    counted = itertools.count()
+
+    def kernel(case, dtype, inputs):
+        outputs = computed(case, dtype, inputs)
+        return {**outputs, "y": (outputs["y"] * factor(next(counted))).astype(dtype)}
+
+    found = shown(kernel)
+    assert found == {"stateful": {"depends_on": "number of calls", "tensors": ["y"]}}
 
 
 def test_a_weight_that_is_kept_by_its_size_is_stateful():

@@ -56,6 +56,12 @@ def test_what_has_a_cause_comes_first_and_of_these_what_most_shows(tmp_path):
     assert [finding.id for finding in found] == ["variance-naive", "scaled", "unexplained"]
 
 
+def test_what_depends_on_earlier_calls_comes_first(tmp_path):
+    rows = [unstable(tensor=name) for name in ("y", "grad.x", "grad.bias")]
+    causes = [diagnosis(tensors=["y", "grad.x"]), diagnosis("stateful", tensors=["grad.bias"])]
+    assert [finding.id for finding in findings(run_of(tmp_path, rows, causes))] == ["stateful", "variance-naive"]
+
+
 def test_an_edit_without_a_name_is_told_by_its_formula(tmp_path):
     edits = [
         diagnosis("reference-edit", title="one step differs", dtype=dtype, tensors=["y"], evidence={"expression": text})

@@ -336,7 +336,8 @@ OBSERVATIONS = (
             "result for a tensor of an earlier call; or a later call changes what the first one returned. Or the "
             "backend is called with A, A, B, A, A, B, A. Either every call adds the same amount to the result, or "
             "a call after B differs from one after A in the same way both times. Or, with sizes that it has not seen, "
-            "the first call is right and the second is not, whichever inputs come first: something is kept by size."
+            "the first call is right and the second is not, whichever inputs come first: something is kept by size. "
+            "Or results for the same inputs repeat bit for bit in turn, or move in one direction: calls are counted."
         ),
         known_in=("No framework is wrong here: PyTorch and PaddlePaddle accumulate into .grad until it is cleared."),
         source="The documentation of torch.optim.Optimizer.zero_grad.",

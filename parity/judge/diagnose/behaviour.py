@@ -69,10 +69,36 @@ def stateful(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, _: Obse
             accumulated.append(name)
         elif exceeds(third, second, bound[name]) and equal(third, last) and equal(second, fourth):
             previous.append(name)
+    same = [answers[i] for i in (0, 1, 3, 4, 6)] if answers else []
+    if not accumulated + previous and any(not equal(same[0][n], a[n]) for n in common(same) for a in same):
+        counted = counting(kernel, case, dtype, inputs, bound)
+        return {"depends_on": "number of calls", "tensors": counted} if counted else None
     if accumulated + previous:
         return {"depends_on": "accumulated" if accumulated else "previous", "tensors": accumulated + previous}
     seconds = wrong_second_calls(kernel, case, dtype, inputs)
     return {"depends_on": "first of its size", "tensors": seconds} if seconds else None
+
+
+def counting(kernel: Kernel, case: CasePlan, dtype: str, inputs: Inputs, bound: Bound) -> list[str]:
+    """The tensors whose results for the same inputs repeat bit for bit in turn, or move in one direction."""
+    answers = answered(kernel, case, dtype, [inputs] * MANY)
+    names = [n for n in common(answers) if any(exceeds(answers[0][n], answer[n], bound[n]) for answer in answers)]
+    return [n for n in names if in_turn(values := [answer[n] for answer in answers]) or one_way(values)]
+
+
+def in_turn(results: Sequence[Array]) -> bool:
+    """Whether results repeat bit for bit with a period."""
+    return any(
+        all(equal(one, other) for one, other in zip(results, results[n:], strict=False))
+        for n in range(2, len(results) // 2 + 1)
+    )
+
+
+def one_way(results: Sequence[Array]) -> bool:
+    """Whether each element that changes does so in one direction from call to call."""
+    steps = np.diff(np.stack(results).astype(np.float64), axis=0)
+    moved, along = steps.any(axis=0), (steps > 0).all(axis=0) | (steps < 0).all(axis=0)
+    return bool(moved.any() and np.all(along | ~moved))
 
 
 LATER = (7, 10)

@@ -82,7 +82,7 @@ class CallRecorder(ValueTable):
         is_target = any(tensor is one for one in self._writing)
         if id(tensor) in self._known and not is_target and self._has_changed(tensor):
             old, writer = self._known[id(tensor)][1], self.written
-            self._known_anew(tensor, f"written({old!r}{f', {writer}' if writer else ''})", WHOLE)
+            self._known_anew(tensor, f"written({old!r}{f', {writer}' if writer else ''})", WHOLE, "written")
         if id(tensor) not in self._known and id(tensor) in self.parameters:
             var = self.know(tensor, self.parameters[id(tensor)])
             self.constants[self.names[var.mark]] = tensor

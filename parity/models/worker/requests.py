@@ -171,7 +171,7 @@ class ModelRequests:
         for name, array in program.values.items():
             tape.put(f"value:{name}", array)
         tape.close()
-        return {name: getattr(program, name) for name in ("lines", "returned", "inputs", "outputs")}
+        return {name: getattr(program, name) for name in ("lines", "returned", "inputs", "outputs", "reads")}
 
     def metric(self, request: Message) -> Message:
         """The user's metric of the outputs of a run."""

@@ -22,7 +22,8 @@ class TracedProgram:
 
     `lines` are those of `Tracer.named`. `inputs` maps arguments to locations (`in:0`, `param:weight`,
     `child:<tensor>`, `constant:`), `outputs` maps outputs to tensors at boundaries, `returned` maps them to values;
-    `constants` are by argument, `values` what each line computed, by its name.
+    `constants` are by argument, `values` what each line computed, by its name. `reads` are the places where the code
+    gives tensors' values to Python, as in `model.py:12 (item)`.
     """
 
     lines: List[Dict[str, Any]]
@@ -31,6 +32,7 @@ class TracedProgram:
     outputs: Mapping[str, str]
     constants: Mapping[str, Any]
     values: Mapping[str, Any]
+    reads: List[str]
 
 
 class Closed(Watch):
@@ -143,4 +145,4 @@ def program_of(port: Port, tracer: Tracer, closed: Closed) -> TracedProgram:
     inputs.update({name: f"constant:{name}" for name in constants})
     returned = {name: tracer.put(mark) for name, mark in closed.named.items()}
     values = {name: port.to_array(tensor) for name, tensor in tracer.values().items()}
-    return TracedProgram(lines, returned, inputs, closed.outputs, constants, values)
+    return TracedProgram(lines, returned, inputs, closed.outputs, constants, values, tracer.reads)

@@ -26,6 +26,10 @@ CASTS = frozenset(
 """Methods that change a tensor's dtype."""
 ATTRIBUTES = frozenset(("data", "real", "imag"))
 """Attributes that cannot be set, since other tensors share them."""
+READING = frozenset(
+    ("item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__contains__")
+)
+"""Methods that give Python the values of a tensor; what is made of these is recorded as constants."""
 
 
 class Tracer(ValueTable):
@@ -33,7 +37,7 @@ class Tracer(ValueTable):
 
     A tensor that a call writes to gets a new value, and so does each known tensor that shares its memory once it is
     read (`_waiting`). PyTorch counts the writes to a tensor in `_version`. `_made` are tensors that depend on no input,
-    with copies of their values: they are constants if they are read.
+    with copies of their values: they are constants if they are read. `reads` are the places where Python gets values.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -41,6 +45,7 @@ class Tracer(ValueTable):
         self.torch = torch
         self.widest = torch.get_default_dtype().itemsize
         self.lines: List[Statement] = []
+        self.reads: List[str] = []
         self._versions: Dict[int, int] = {}
         self._made: Dict[int, Tuple[Any, Any, int]] = {}
         self._waiting: Dict[int, List[Tuple[Any, Any]]] = {}
@@ -89,32 +94,42 @@ class Tracer(ValueTable):
 
     def _note(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Record a call that returns one tensor or several, or that writes to one."""
-        torch, kwargs = self.torch, dict(kwargs)
+        kwargs = dict(kwargs)
         named = attribute_of(function) or function.__name__
         if named == "__set__":
             if function.__self__.__name__ in ATTRIBUTES:
                 raise self._refused(f"it sets the {function.__self__.__name__} of a tensor")
             return
         out = kwargs.pop("out", None)
-        outputs = [result] if isinstance(result, torch.Tensor) else list(result) if is_listed(result, torch) else []
+        outputs = tensors_in(result, self.torch.Tensor)
         if not self._leads((args, kwargs, out)):
             self._make((args, kwargs, out, outputs))
             return
+        if named in READING:
+            self.reads.append(f"{self._source_line()} ({named.strip('_')})")
+        if outputs and outputs[0] is not result and not is_listed(result, self.torch):
+            raise self._refused(f"{named} has no translation to NumPy")
         target = self._target(named, args, kwargs, out)
         if target is None and all(id(output) in self._known for output in outputs):
             return
+        self._add(named, function, (args, kwargs), result, target)
+
+    def _add(self, named: str, function: Any, operands: Any, result: Any, target: Any) -> None:
+        """Add the statements of a call that writes to `target`, or returns new tensors."""
         try:
-            text, given = translated(named, function, self._vars(args), self._vars(kwargs))
+            text, given = translated(named, function, *map(self._vars, operands))
         except UntracedError as error:
             raise self._refused(str(error)) from error
         if target is not None:
-            self._write(target, self._held(named, target, (args, kwargs), text, given), named.strip("_"))
-        elif isinstance(result, torch.Tensor):
-            self._emit(result, *self._held(named, result, (args, kwargs), text, given), named.strip("_"))
+            self._write(target, self._held(named, target, operands, text, given), named.strip("_"))
+        elif isinstance(result, self.torch.Tensor):
+            self._emit(result, *self._held(named, result, operands, text, given), named.strip("_"))
+        elif given is not None:
+            raise self._refused(f"{named} has no translation to NumPy")
         else:
-            whole = self._part(text, "parts", given)
-            for i, output in enumerate(outputs):
-                self._emit(output, *self._held(named, output, (args, kwargs), f"{whole}[{i}]", None), named.strip("_"))
+            whole = self._part(text, "parts")
+            for i, output in enumerate(result):
+                self._emit(output, *self._held(named, output, operands, f"{whole}[{i}]", None), named.strip("_"))
 
     def _emit(self, tensor: Any, text: str, given: Optional[Dict[str, str]], function: str) -> None:
         """Add a statement whose result is this tensor, which has it as its new value."""
@@ -128,7 +143,7 @@ class Tracer(ValueTable):
     def _part(self, text: str, function: str, given: Optional[Dict[str, str]] = None) -> str:
         """Add a statement whose result is no tensor of the code, and return its mark."""
         mark = f"_w{len(self.lines)}_"
-        self.lines.append(Statement(mark, text, function, given=given))
+        self.lines.append(Statement(mark, text, function, given=given, source_line=self._source_line()))
         return mark
 
     def _held(
@@ -201,7 +216,8 @@ class Tracer(ValueTable):
             is_current = self._versions[id(tensor)] == version_of(tensor)
             value = tensor.detach().clone() if is_current else None
             version = self._versions[id(tensor)]
-            self.lines.append(Statement(repr(self.know(tensor)), text, "written", value=value))
+            mark = repr(self.know(tensor))
+            self.lines.append(Statement(mark, text, "written", source_line=self._source_line(), value=value))
             self._versions[id(tensor)] = version
         is_new = id(tensor) not in self._known
         var = super().var(tensor)

@@ -21,6 +21,7 @@ from parity.reporting.text.words import few, grouped, listed, number, plural
 
 EDIT = "reference-edit"
 MUTATED = "input-mutated"
+STATEFUL = "stateful"
 OPEN = frozenset(("unexplained", "judge-failed"))
 """Diagnoses without a cause."""
 UNNAMED = frozenset((*OPEN, EDIT, "not-identifiable"))
@@ -245,10 +246,11 @@ def by_cause(results: Results, rows: Iterable[ComparisonRow]) -> list[Finding]:
 
 
 def rank(finding: Finding) -> tuple[int, ...]:
-    """Sort key: what has a cause first, then the worst, then what most tensors, dtypes and cases show."""
+    """Sort key: what depends on earlier calls first, since others may follow from it; then what has a cause, then the
+    worst, then what most tensors, dtypes and cases show."""
     cases = {d.row.case for d in finding.differences}
     support = finding.n_tensors, len(finding.dtypes), len(cases)
-    return (finding.id in OPEN, -SEVERITY[finding.worst.row.verdict], *(-n for n in support))
+    return (finding.id != STATEFUL, finding.id in OPEN, -SEVERITY[finding.worst.row.verdict], *(-n for n in support))
 
 
 def right(rows: Iterable[ComparisonRow]) -> set[str]:
