@@ -184,10 +184,10 @@ class EnvelopeRuns:
                 self._largest[name] = np.maximum(self._largest[name], error)
                 self._spread[name].add(np.where(np.isfinite(error), error, 0))
             self._n_runs |= dict.fromkeys(wanted, run + 1)
-        found = {
+        envelopes = {
             n: envelope_of(self._largest[n], self._exact[n], self._finite[n], self._spread[n].inflation) for n in names
         }
-        return {n: self._alone(n, e) if self._n_runs[n] >= RUNS else e for n, e in found.items()}
+        return {n: self._alone(n, e) if self._n_runs[n] >= RUNS else e for n, e in envelopes.items()}
 
     @cached_property
     def pointwise(self) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from parity.cases.op import GRADIENT
+from parity.cases.primitives import erf
 from parity.cases.program import Program, Step
 
 MOVING = frozenset(
@@ -18,12 +19,11 @@ MOVING = frozenset(
             "moveaxis",
             "pad",
             "ravel",
-            "repeat",
             "reshape",
         ),
         *("repeat", "roll", "squeeze", "stack", "swapaxes", "take", "take_along_axis", "tile", "transpose", "where"),
         *("zeros_like", "ones_like", "getitem", "part", "placed", "rows_of", "entries", "gathered"),
-        *("in_dtype_of", "root", "erf", "fmod"),
+        *("in_dtype_of", "root", erf.__name__, "fmod"),
     )
 )
 """The functions beside NumPy's elementwise ones that compute each element from one element of each operand."""
