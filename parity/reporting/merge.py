@@ -33,6 +33,7 @@ from parity.reporting.results.store import (
     BACKENDS,
     BY_CELL,
     CASES,
+    DIAGNOSES,
     KNOWN,
     LARGE,
     OUTCOMES,
@@ -208,8 +209,9 @@ def cells_of(store: Store, case: str, dtype: str | None = None) -> Iterator[tupl
 
 
 def comparable(rows: Rows) -> list[str]:
-    """The rows without times and without values that other cells influence; NaN equals itself."""
-    return [repr(without_times(row)) for table in rows.values() for row in table]
+    """The rows without times and without what other cells influence, as they do diagnoses; NaN equals itself."""
+    tables = (table for name, table in rows.items() if name != DIAGNOSES.name)
+    return [repr(without_times(row)) for table in tables for row in table]
 
 
 def without_times(row: Any) -> Any:

@@ -31,7 +31,7 @@ version: 1
 backends: [numpy, {name: mine, adapter: numpy, ops: ./ops.py}]  # two
 cases:
   - {op: layer_norm, gradients: false, params: {normalized_shape: [8]}, inputs: {x: {shape: [4, 8]}}, sweep: {params.eps: [0.1, 0.2]}}
-  - {id: other, op: relu, gradients: false, inputs: {x: {shape: [9]}}}
+  - {id: other, op: relu, gradients: false, inputs: {x: {shape: [9], uniform: {low: 1, high: 2}}}}
 """
 NO_KERNEL = (
     "  - {id: five, op: layer_norm, gradients: false, params: {normalized_shape: [5]}, inputs: {x: {shape: [4, 5]}}}\n"

@@ -273,8 +273,11 @@ class Evaluator:
         """
         if alteration.edits:
             others, edit = before.with_(replace(alteration, edits=())), alteration.edits[0]
-            own, program = self.program(Alteration()), self.program(others)
-            return described_beside(own, program, edit) if others.key != Alteration().key else described(program, edit)
+            # A form computes what the reference does, and is no cause.
+            form = next((f for f in self.op.forms if f and f.items() <= alteration.arguments.items()), {})
+            own, program = Alteration(arguments=form), self.program(others)
+            is_alone = others.key == own.key
+            return described(program, edit) if is_alone else described_beside(self.program(own), program, edit)
         options = {**alteration.arguments, **alteration.unstable}
         if not all(map(is_plain, options.values())):
             return ""
