@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import ast
 import datetime
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from parity.adapters.base import parts_of
+from parity.cases.draw import File, Integers, Values
 from parity.clients import client_of
 from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine.starting import replaceable
 from parity.judge.audit import CaseAudit
+from parity.judge.compare.cell import consult_oracle
 from parity.judge.known import foreseen as failing_entries
 
 OPENING = frozenset(("globals", "vars", "locals", "setattr", "exec", "eval"))
 """Functions that can define names which do not appear in the source."""
+MAX_READ = 1 << 16
+"""Cases with more elements are not drawn for remarks."""
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -27,6 +36,47 @@ def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
         if spec.ops is not None and spec.ops.suffix != ".onnx":
             wanted = replaceable(case for case in plan.cases if case.runs_on(spec.name))
             yield from (f"{spec.name}: {problem}" for problem in ops_problem(spec, wanted))
+
+
+def remarks(plan: Plan) -> Iterator[str]:
+    """A line per reason for which cases show little: drawn inputs that are constant, a user's reference that is not
+    finite. The first of the cases is named."""
+    cases: dict[str, list[str]] = {}
+    for case in plan.cases:
+        for remark in remarks_of(case, plan.seed) if case.is_op else ():
+            cases.setdefault(remark, []).append(case.id)
+    for remark, ids in cases.items():
+        yield f"{ids[0]}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {remark}"
+
+
+def remarks_of(case: CasePlan, seed: int) -> Iterator[str]:
+    """What the inputs of a small case, or a user's reference of it, cannot show."""
+    read = [t for t in case.tensors if case.brought is not None or isinstance(t.draw, Integers)]
+    if sum(math.prod(tensor.shape) for tensor in read) > MAX_READ:
+        return
+    arrays = {tensor.name: tensor.sample(seed, case.id, *case.dtypes) for tensor in read}
+    for tensor in read:
+        values = arrays[tensor.name]
+        if not tensor.fixed and not isinstance(tensor.draw, Values | File) and values.size > 1 and np.ptp(values) == 0:
+            hint = "; `high` is exclusive" if isinstance(tensor.draw, Integers) else ""
+            yield f"inputs.{tensor.name} is drawn, but always {values.flat[0]:g}{hint}, so it hides mistakes"
+    if case.brought is not None and all(np.isfinite(values).all() for values in arrays.values()):
+        yield from odd_results(case, arrays)
+
+
+def odd_results(case: CasePlan, arrays: Mapping[str, NDArray[Any]]) -> Iterator[str]:
+    """The outputs and gradients of a user's reference that have no finite value in places."""
+    try:
+        with np.errstate(all="ignore"):
+            exact = consult_oracle(case, arrays)
+    except (ArithmeticError, ValueError, LookupError, TypeError, np.linalg.LinAlgError) as error:
+        yield f"the reference fails on these inputs: {type(error).__name__}: {error}"
+        return
+    for name, values in exact.items():
+        n_odd = int(np.count_nonzero(~np.isfinite(values)))
+        if n_odd:
+            what = "NaN" if np.isnan(values).any() else "infinite"
+            yield f"the reference is {what} in {n_odd} of {values.size} elements of {name}"
 
 
 def audit_of_client(case: CasePlan, plan: Plan) -> CaseAudit:

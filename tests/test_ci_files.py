@@ -173,7 +173,7 @@ def run_step(tmp_path):
     return run
 
 
-RUN = {"CONFIGS": "*.yaml", "BACKENDS": "", "FAIL_ON": "mismatch", "ARGS": ""}
+RUN = {"CONFIGS": "*.yaml", "BACKENDS": "", "FAIL_ON": "mismatch", "FAIL_ON_OTHERS": "false", "ARGS": ""}
 LEAD = ["run", "--out", "out dir", "--fail-on", "mismatch", "--markdown", "out dir/comment.md", "--github"]
 
 
@@ -225,7 +225,7 @@ def test_the_exit_code_waits_for_the_last_step(run_step, code):
     assert done.returncode == int(code)
 
 
-@pytest.mark.parametrize("key", ["CONFIGS", "BACKENDS", "FAIL_ON", "ARGS", "RUN_DIR"])
+@pytest.mark.parametrize("key", ["CONFIGS", "BACKENDS", "FAIL_ON", "FAIL_ON_OTHERS", "ARGS", "RUN_DIR"])
 def test_no_input_is_run_as_code(run_step, tmp_path, key):
     for text in (
         "$(touch hacked)",

@@ -96,14 +96,14 @@ class NearConstant:
 
 @dataclass(frozen=True)
 class Integers:
-    """Integers from `low` to `high` - 1, equally likely."""
+    """Integers from `low` to `high` - 1, equally likely: `high` is exclusive, as in torch.randint."""
 
     low: int
     high: int
 
     def __post_init__(self) -> None:
         if self.low >= self.high:
-            raise ValueError("integers needs low < high")
+            raise ValueError("integers needs low < high (high is exclusive)")
 
     def sample(self, rng: np.random.Generator, shape: Shape) -> Float64:
         """Values of `shape` in float64."""

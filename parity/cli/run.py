@@ -149,6 +149,7 @@ def run(
     """
     from parity.cluster import ClusterError
     from parity.engine import EngineOptions
+    from parity.preflight import remarks
     from parity.reporting.results import last
     from parity.run import claimed, run_and_show
 
@@ -161,6 +162,8 @@ def run(
     if last_failed:
         plan, message = last.last_failed(plan, out, resume=resume)
         click.echo(message, err=True)
+    for remark in remarks(plan) if not quiet else ():
+        click.echo(f"warning: {remark}", err=True)
     replaces = (
         out is not None and not resume and any((out / name).is_file() for name in ("results.json", "results.sqlite"))
     )
@@ -219,18 +222,23 @@ def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
     Exit code: 0 valid; 1 valid, but no run can pass (a `known` entry has expired or matches no case, or an `ops` file
     defines none of the ops); 2 invalid. All errors are reported at once.
     """
-    from parity.preflight import audit_of_client, foreseen
+    from parity.preflight import audit_of_client, foreseen, remarks
     from parity.reporting.text.words import plural
 
     plan = load(configs, selection)
     n_models = sum(not case.is_op for case in plan.cases)
     models = f" (of which {plural(n_models, 'model')})" if n_models else ""
-    parts = [f"{plural(n, 'cell')} on each of {', '.join(names)}; baseline {base}" for (names, base), n in asked(plan)]
+    parts = [
+        f"{plural(n, 'cell')} on each of {', '.join(names)}; baseline {base}{judged}"
+        for (names, base, judged), n in asked(plan)
+    ]
     problems = list(foreseen(plan, datetime.date.today()))
     answer = "no run of these cases can pass" if problems else "ok"
     click.echo(f"{answer}: {plural(len(plan.cases), 'case')}{models}, " + "\n  and ".join(parts))
     for problem in problems:
         click.echo(problem, err=True)
+    for remark in remarks(plan):
+        click.echo(f"warning: {remark}", err=True)
     if audit:
         from parity.reporting.console.audit import audit_and_show
 
@@ -239,12 +247,14 @@ def validate(configs: tuple[Path, ...], audit: bool, **selection: Any) -> None:
         sys.exit(MISMATCH)
 
 
-def asked(plan: Plan) -> list[tuple[tuple[tuple[str, ...], str], int]]:
-    """Number of cells per set of backends and baseline, since each of several configs has its own."""
-    n_cells: Counter[tuple[tuple[str, ...], str]] = Counter()
+def asked(plan: Plan) -> list[tuple[tuple[tuple[str, ...], str, str], int]]:
+    """Number of cells per set of backends, baseline and subject in words, since each of several configs has its own."""
+    n_cells: Counter[tuple[tuple[str, ...], str, str]] = Counter()
     for case in plan.cases:
         own = plan.of(case)
-        n_cells[tuple(spec.name for spec in own.backends), own.baseline] += len(case.dtypes)
+        names = tuple(spec.name for spec in own.backends)
+        judged = "" if {*own.subject} in (set(), {*names}) else f"; judged: {', '.join(own.subject)}"
+        n_cells[names, own.baseline, judged] += len(case.dtypes)
     return list(n_cells.items())
 
 

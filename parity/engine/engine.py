@@ -18,7 +18,7 @@ from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine.buffers import Scratch, SharedBuffers
 from parity.engine.cells import CellQueue, CellRequest
 from parity.engine.extra_cells import Asking, CaseQuestions
-from parity.engine.inputs import Prepared, prepare, with_others
+from parity.engine.inputs import Prepared, prepare_safely
 from parity.engine.logs import RunLog
 from parity.engine.process import kill_children, kill_strays
 from parity.engine.shards import shards
@@ -258,8 +258,7 @@ class Dispatcher:
     def _top_up(self) -> Iterator[Event]:
         while self._waiting and self._room_for(self._waiting[-1][1]):
             index, case = self._waiting.pop()
-            prepared = prepare(case, index, self._plan.seed, self._tensors, self._pool.spare)
-            prepared = with_others(prepared, self._plan.seed, self._pool.spare)
+            prepared = prepare_safely(case, index, self._plan.seed, self._tensors, self._pool.spare)
             self._left[case.id] = len(case.dtypes)
             self._bytes_ahead += self._size_of(case)
             for dtype in case.dtypes:

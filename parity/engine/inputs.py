@@ -66,6 +66,15 @@ def prepare(case: CasePlan, index: int, seed: int, tensors: Path, spare: Path) -
         return replace(prepared, problem=f"its inputs cannot be stored: {error.strerror or error}")
 
 
+def prepare_safely(case: CasePlan, index: int, seed: int, tensors: Path, spare: Path) -> Prepared:
+    """`prepare`, with other inputs; an error of parity, or too little memory, costs this case only."""
+    try:
+        return with_others(prepare(case, index, seed, tensors, spare), seed, spare)
+    except Exception as error:
+        problem = f"its inputs cannot be drawn: {type(error).__name__}: {error}"
+        return Prepared(case, spare / folder_name(index, case), {}, {}, problem)
+
+
 def with_others(prepared: Prepared, seed: int, spare: Path) -> Prepared:
     """A small case with other inputs, stored under `spare`; without them if they cannot be stored."""
     if prepared.problem or not prepared.small:

@@ -89,7 +89,7 @@ def test_validate_says_how_much_each_backend_gets(tmp_path):
     done = call("validate", "a.yaml", "b.yaml", cwd=tmp_path)
     assert done.stdout == (
         "ok: 4 cases (of which 2 models), 2 cells on each of numpy, left; baseline numpy\n"
-        "  and 2 cells on each of numpy, mine; baseline mine\n"
+        "  and 2 cells on each of numpy, mine; baseline mine; judged: mine\n"
     )
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from parity.preflight import defined_names
-from tests.conftest import call, run_in, user_config
+from parity.config import Overrides, load_plan
+from parity.preflight import defined_names, remarks
+from tests.conftest import CONFIGS, call, run_in, user_config
 
 CASES = [
     "{id: one, op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}, gradients: false}",
@@ -29,7 +30,7 @@ def test_a_good_config(tmp_path):
     assert validated(tmp_path, known=known) == (
         0,
         "",
-        "ok: 2 cases, 4 cells on each of numpy, mine; baseline numpy\n",
+        "ok: 2 cases, 4 cells on each of numpy, mine; baseline numpy; judged: mine\n",
     )
 
 
@@ -139,3 +140,25 @@ def test_an_interpreter_that_is_not_there(tmp_path):
 def test_names_are_read_and_nothing_is_run(tmp_path):
     (tmp_path / "ops.py").write_text("import os.path\nraise SystemExit\nfor a in []:\n    b: int = 1\nc[0] = d.e = 1\n")
     assert defined_names(tmp_path / "ops.py") == {"os", "a", "b"}
+
+
+CONSTANT = "{id: one, op: embedding, params: {num_embeddings: 4, embedding_dim: 8}, inputs: {x: {shape: [6], integers: {low: 0, high: 1}}}}"
+NAN = "{id: two, op: rooted, reference: ./reference.py, gradients: false, inputs: {x: {shape: [4], uniform: {low: -2, high: -1}}}}"
+
+
+@pytest.mark.parametrize("command", ["validate", "run"])
+def test_inputs_that_hide_mistakes_and_references_that_are_not_finite_are_told_first(tmp_path, command):
+    (tmp_path / "reference.py").write_text("import numpy as np\n\ndef rooted(x):\n    return np.sqrt(x)\n")
+    (tmp_path / "ops.py").write_text("import numpy as np\n\ndef rooted(x):\n    return np.sqrt(x)\n")
+    (tmp_path / "config.yaml").write_text(user_config("ops.py", cases=[CONSTANT, NAN]))
+    done = call(command, "config.yaml", cwd=tmp_path)
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    assert warnings == [
+        "warning: one: inputs.x is drawn, but always 0; `high` is exclusive, so it hides mistakes",
+        "warning: two: the reference is NaN in 4 of 4 elements of y",
+    ]
+
+
+def test_the_shipped_configs_draw_no_constants():
+    for folder in (CONFIGS, CONFIGS / "ops"):
+        assert [remark for remark in remarks(load_plan(sorted(folder.glob("*.yaml")), Overrides()))] == []

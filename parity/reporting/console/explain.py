@@ -197,7 +197,7 @@ def do_next(rows: CaseRows, run_dir: Path) -> Iterator[Text]:
     yield Text(f"\nparity explain {printable(arguments)} -v", style="bold").append(
         "  every number and the evidence", style="dim"
     )
-    if any(row.verdict in FINDINGS for row in failures):
+    if any(row.verdict in FINDINGS and row.counts for row in failures):
         if not rows.report.no_script:
             yield Text(f"parity repro {printable(arguments)}", style="bold").append(
                 "  a script without parity", style="dim"

@@ -127,11 +127,12 @@ class Diff:
 
     @property
     def exit_code(self) -> int:
-        """1 if anything is new or worse, 3 if something vanished or nothing could be compared, else 0."""
+        """1 if anything is new or worse, 3 if the subject lost something or nothing was compared, else 0."""
         kinds = {change.kind for change in self.changes}
         if kinds & set(GATING):
             return exit_codes.MISMATCH
-        if ChangeKind.VANISHED in kinds or not self.met:
+        subject = self.b.results.run.subject
+        if any(not subject or change.backend in subject for change in self.of(ChangeKind.VANISHED)) or not self.met:
             return exit_codes.INCOMPLETE
         return exit_codes.PASSED
 

@@ -282,7 +282,7 @@ def tolerance_entry(comparisons: Sequence[ComparisonRow]) -> str:
 def known_entries(rows: CaseRows) -> Iterator[str]:
     """Entries of `known` that would accept the findings of a case, as lines of YAML; `parity accept` writes them."""
     asked = Asked(((rows.case.id, tuple(rows.case.dtypes)),), ())
-    left = [comparison(row) for row in rows.comparisons if row.known is None]
+    left = [comparison(row) for row in rows.comparisons if row.known is None and row.counts]
     run = JudgedRun(Plan("", (), (), "", 0, (), asked=asked), left, rows.diagnoses, {}, datetime.date.today())
     for known in lacking(run, lambda *_: True, FINDINGS):
         entry = replace(known, reason=REASON_WANTED, until=some_day(rows.started))
