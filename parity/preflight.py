@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.adapters.base import parts_of
-from parity.cases.draw import File, Integers, Values
+from parity.cases.draw import File, Integers, TensorPlan, Values
 from parity.clients import client_of
 from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine.starting import replaceable
@@ -56,12 +56,20 @@ def remarks_of(case: CasePlan, seed: int) -> Iterator[str]:
         return
     arrays = {tensor.name: tensor.sample(seed, case.id, *case.dtypes) for tensor in read}
     for tensor in read:
-        values = arrays[tensor.name]
-        if not tensor.fixed and not isinstance(tensor.draw, Values | File) and values.size > 1 and np.ptp(values) == 0:
+        value = constant(tensor, arrays[tensor.name])
+        if value is not None:
             hint = "; `high` is exclusive" if isinstance(tensor.draw, Integers) else ""
-            yield f"inputs.{tensor.name} is drawn, but always {values.flat[0]:g}{hint}, so it hides mistakes"
+            yield f"inputs.{tensor.name} is drawn, but always {value:g}{hint}, so it hides mistakes"
     if case.brought is not None and all(np.isfinite(values).all() for values in arrays.values()):
         yield from odd_results(case, arrays)
+
+
+def constant(tensor: TensorPlan, values: NDArray[Any]) -> float | None:
+    """The only value that a drawn tensor of several elements can have."""
+    if tensor.fixed or isinstance(tensor.draw, Values | File) or values.size < 2 or np.ptp(values) > 0:
+        return None
+    by_chance = isinstance(tensor.draw, Integers) and tensor.draw.high - tensor.draw.low > 1
+    return None if by_chance else float(values.flat[0])
 
 
 def odd_results(case: CasePlan, arrays: Mapping[str, NDArray[Any]]) -> Iterator[str]:

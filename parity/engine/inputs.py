@@ -72,7 +72,7 @@ def prepare_safely(case: CasePlan, index: int, seed: int, tensors: Path, spare: 
         return with_others(prepare(case, index, seed, tensors, spare), seed, spare)
     except Exception as error:
         problem = f"its inputs cannot be drawn: {type(error).__name__}: {error}"
-        return Prepared(case, spare / folder_name(index, case), {}, {}, problem)
+        return Prepared(case, tensors / folder_name(index, case), {}, {}, problem)
 
 
 def with_others(prepared: Prepared, seed: int, spare: Path) -> Prepared:

@@ -41,7 +41,16 @@ class CarefulRuns:
         """The part with the largest error ratio, and that ratio; raises what the reference raises for bad inputs."""
         with np.errstate(invalid="ignore"):
             errors = np.abs(np.subtract(values, exact, dtype=work_dtype(self._dtype, exact)))
-        return worst_part(np.where(np.isfinite(errors), errors, 0), self._envelopes[tensor])
+        errors, envelope = np.where(np.isfinite(errors), errors, 0), self._envelopes[tensor]
+        part, ratio = worst_part(errors, envelope)
+        alone = envelope.own_ratio(errors)
+        return (worst_element(errors, envelope), alone) if alone > ratio else (part, ratio)
+
+
+def worst_element(errors: Array, envelope: Envelope) -> Part:
+    """The element with the largest ratio to its own envelope (`Envelope.own_ratio`)."""
+    assert envelope.own is not None  # noqa: S101 - else no element has a ratio of its own
+    return tuple(map(int, np.unravel_index(int(np.argmax(errors / envelope.own)), errors.shape)))
 
 
 def worst_part(errors: Array, envelope: Envelope) -> tuple[Part, float]:

@@ -444,7 +444,7 @@ def accuracy(
             "and that part's bound is not known"
         )
     index = tuple(slice(None) if i is None else i for i in part)
-    errors = np.abs(np.subtract(live, exact, dtype=np.float64))[index]
+    errors = np.asarray(np.abs(np.subtract(live, exact, dtype=np.float64))[index])
     errors = errors[np.isfinite(errors)]
     # So that the script's ratio is the judge's, which knows the envelope of every element.
     rms, largest = (float(error / local) for error in (np.sqrt(np.mean(np.square(errors))), errors.max()))

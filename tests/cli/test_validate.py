@@ -161,4 +161,4 @@ def test_inputs_that_hide_mistakes_and_references_that_are_not_finite_are_told_f
 
 def test_the_shipped_configs_draw_no_constants():
     for folder in (CONFIGS, CONFIGS / "ops"):
-        assert [remark for remark in remarks(load_plan(sorted(folder.glob("*.yaml")), Overrides()))] == []
+        assert list(remarks(load_plan(sorted(folder.glob("*.yaml")), Overrides()))) == []
