@@ -18,7 +18,7 @@ from parity.cases.program import Ref
 from parity.cases.substitutes import OVERWRITING
 from parity.cases.trial import Trial
 from parity.judge.bound.envelope import ERROR_BOUND, Array, size
-from parity.judge.diagnose.causes import Cause, formats_below
+from parity.judge.diagnose.causes import BAND_WEIGHT, Cause, formats_below
 from parity.judge.diagnose.evaluator import Alteration, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.fits import newton
@@ -147,6 +147,8 @@ def edit_causes(origin: KernelExplanation, budget: WorkBudget | None = None, *, 
             if matches:
                 most = max(len(match.tensors) for _, match in matches)
                 best = [(scan.effort(match), match.cause) for scan, match in matches if len(match.tensors) == most]
+                if forms_of is lossy_forms:  # the form is a cause, too
+                    best = [(effort, replace(cause, weight=cause.weight + BAND_WEIGHT)) for effort, cause in best]
                 return [cause for _, cause in sorted(best, key=itemgetter(0))][:MAX_KEPT]
     return []
 
