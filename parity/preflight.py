@@ -66,10 +66,10 @@ def remarks_of(case: CasePlan, seed: int) -> Iterator[str]:
 
 def constant(tensor: TensorPlan, values: NDArray[Any]) -> float | None:
     """The only value that a drawn tensor of several elements can have."""
-    if tensor.fixed or isinstance(tensor.draw, Values | File) or values.size < 2 or np.ptp(values) > 0:
+    if tensor.fixed or isinstance(tensor.draw, Values | File) or values.size < 2:
         return None
     by_chance = isinstance(tensor.draw, Integers) and tensor.draw.high - tensor.draw.low > 1
-    return None if by_chance else float(values.flat[0])
+    return None if by_chance or (values != values.flat[0]).any() else float(values.flat[0])
 
 
 def odd_results(case: CasePlan, arrays: Mapping[str, NDArray[Any]]) -> Iterator[str]:

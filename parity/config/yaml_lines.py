@@ -158,6 +158,8 @@ def _explained(error: MarkedYAMLError, text: str) -> tuple[str, int]:
     begins = error.context_mark.line + 1 if error.context_mark is not None else line
     aside = f" (it begins in line {begins})" if begins != line else ""
     said = ", ".join(parts) or "syntax error"
+    if "maximum nesting depth" in said:  # of PyYAML 6.0.4 and later
+        return f"nested more than {MAX_DEPTH} levels deep", line
     hint = next((f"; {hint}" for words, hint in HINTS.items() if words in said), "")
     return f"not valid YAML: {said}{aside}{hint}", line
 
