@@ -73,9 +73,21 @@ def lstm_gradient_in_float64():
     return lstm_gradient(ms.float64)
 
 
+def smallest_of_many_scattered_sums():
+    """Threads add to the same element without a lock; one call of about fifty loses updates."""
+    for size in range(320_000, 520_000, 1000):
+        zeros, index, ones = np.zeros(size, np.float32), np.zeros(size, np.int64), np.ones(size, np.float32)
+        arguments = Tensor(zeros), Tensor(index), Tensor(ones)
+        sums = [ops.tensor_scatter_elements(*arguments, 0, "add").asnumpy()[0] for _ in range(6)]
+        if min(sums) < size:
+            break
+    return min(sums) / size, 1
+
+
 BUGS = (
     *(selu_gradient, pad_twice, clip_by_norm_of_order_1, l2_normalize_gradient),
     *(batch_norm_statistics_in_float16, lstm_gradient_in_float16, lstm_gradient_in_float64),
+    smallest_of_many_scattered_sums,
 )
 
 if __name__ == "__main__":

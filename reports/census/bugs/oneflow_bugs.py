@@ -28,7 +28,15 @@ def normalize_as_documented():
     return y.numpy()[0], [0.3, 0.4]
 
 
-BUGS = (prod, hardtanh_gradient_in_float64, normalize_as_documented)
+def length_of_a_step_of_lamb():
+    """Documented: param - r * u with r = lr * norm(param) / norm(u), whose length is lr * norm(param) for every u."""
+    param = flow.nn.Parameter(flow.tensor(np.array([3.0, 4.0])))
+    param.grad = flow.tensor(np.array([1.0, -2.0]))
+    flow.optim.LAMB([param], lr=0.1, weight_decay=0.5).step()
+    return np.linalg.norm(param.numpy() - [3, 4]), 0.1 * 5
+
+
+BUGS = (prod, hardtanh_gradient_in_float64, normalize_as_documented, length_of_a_step_of_lamb)
 
 if __name__ == "__main__":
     results = [(bug.__name__, *map(np.asarray, bug())) for bug in BUGS]
