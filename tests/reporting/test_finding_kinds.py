@@ -94,27 +94,117 @@ def test_the_command_ends_with_3_for_what_no_row_covers(tmp_path):
     assert "a bug has a script" in done.stderr
 
 
-def bugs() -> list[str]:
-    """The functions in the lists BUGS of the shipped scripts, and the only one of the script without a list."""
-    names = []
-    for path in sorted((CENSUS / "bugs").glob("*_bugs.py")):
-        tree = ast.parse(path.read_text())
-        lists = [
-            node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "BUGS"
-        ]
-        found = [n.id for value in lists for n in ast.walk(value) if isinstance(n, ast.Name)]
-        names += found or [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return names
+FRAMEWORKS = {
+    "mindspore": "MindSpore",
+    "mlx": "MLX",
+    "oneflow": "OneFlow",
+    "paddle": "PaddlePaddle",
+    "tensorflow": "TensorFlow",
+    "torch": "PyTorch",
+}
 
 
-def test_the_shipped_page_shows_every_row_and_the_documents_count_the_bugs():
+def bugs_of(script: Path) -> list[str]:
+    """The functions in the list BUGS of a shipped script, or the only one of a script without a list."""
+    tree = ast.parse(script.read_text())
+    lists = [
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "BUGS"
+    ]
+    found = [n.id for value in lists for n in ast.walk(value) if isinstance(n, ast.Name)]
+    return found or [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+
+
+def bugs() -> dict[str, int]:
+    """How many bugs the script of each framework shows."""
+    return {
+        FRAMEWORKS[path.stem.removesuffix("_bugs")]: len(bugs_of(path))
+        for path in sorted((CENSUS / "bugs").glob("*_bugs.py"))
+    }
+
+
+def shipped_page() -> html.HtmlElement:
+    return html.fromstring((CENSUS / "index.html").read_text())
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def counts_of(page: html.HtmlElement) -> dict[str, int]:
+    """The numbers of the page's summary by mark."""
+    [summary] = page.xpath("//p[contains(., 'Numbers count')]")
+    return {
+        mark.get("class").removeprefix("mark "): number(re.search(r"[\d,]+", mark.tail).group())
+        for mark in summary.xpath("./b")
+    }
+
+
+def table_of(document: str) -> dict[str, list[int]]:
+    """The numbers in the rows of the census's table by the first words of a row."""
+    lines = re.findall(r"^\| ([^|]*[a-z][^|]*) \| ([^|]*) \|$", document, re.MULTILINE)
+    return {
+        re.sub(r"[-*]", "", name).split(":")[0].strip(): [number(n) for n in re.findall(r"\b\d[\d,]*(?= |$|:)", value)]
+        for name, value in lines
+    }
+
+
+KIND_ROWS = {
+    FindingKind.BUG: "a bug",
+    FindingKind.CONVENTION: "a documented convention",
+    FindingKind.PRECISION: "reduced precision",
+    FindingKind.COMPOSITION: "parity's own composition of several calls",
+    FindingKind.UNCLASSIFIED: "unclassified",
+}
+
+
+def test_the_shipped_page_shows_every_row_and_each_bug_has_a_script():
     rows = read_kinds(CENSUS / "kinds.yaml")
-    page = html.fromstring((CENSUS / "index.html").read_text())
-    links = set(page.xpath("//section//a/@href"))
-    assert {row.link for row in rows} <= links
-    assert all((CENSUS / row.script).is_file() for row in rows if row.kind == "bug")
+    shown = {
+        (finding.xpath("string(.//b[starts-with(@class, 'kind')]/@class)").removeprefix("kind "), link)
+        for finding in shipped_page().xpath("//section/div[contains(@class, 'finding')]")
+        for link in finding.xpath(".//a[.='source']/@href")
+    }
+    assert shown == {(row.kind, row.link) for row in rows}
     assert {row.script for row in rows if row.kind == "bug"} == {
         f"bugs/{path.name}" for path in (CENSUS / "bugs").glob("*_bugs.py")
     }
-    for document in ("README.md", "docs/census.md"):
-        assert f"{len(bugs())} bugs" in (ROOT / document).read_text()
+
+
+def test_the_shipped_page_links_to_all_scripts_and_to_no_other():
+    linked = set(shipped_page().xpath("//a[starts-with(@href, 'repro/')]/@href"))
+    assert linked == {f"repro/{path.name}" for path in (CENSUS / "repro").glob("*.py")}
+
+
+def test_the_table_of_the_census_has_the_numbers_of_the_page():
+    counts = counts_of(shipped_page())
+    table = table_of((ROOT / "docs" / "census.md").read_text())
+    asked, without = sum(counts.values()), counts["unsupported"] + counts["error"]
+    assert table["asked"] == [asked]
+    assert table["unsupported by the framework"] == [counts["unsupported"]]
+    assert table["error"][0] == counts["error"]
+    assert table["computed"] == [asked - without]
+    kinds = {kind: counts.get(kind, 0) for kind in FindingKind}
+    assert {kind: table[row] for kind, row in KIND_ROWS.items()} == {kind: [n] for kind, n in kinds.items()}
+    differing, *by_dtype = table["with a difference beyond rounding"]
+    assert differing == sum(kinds.values())
+    dtypes = re.findall(r"(\d+) in b?float\d+", (ROOT / "docs" / "census.md").read_text().split("- a **bug**")[0])
+    assert sum(map(int, dtypes)) == differing, by_dtype
+
+
+def test_the_documents_tell_the_page_s_ops_cases_and_cells():
+    page = shipped_page()
+    [ops, cases, cells] = map(int, re.match(r"(\d+) ops, (\d+) cases, (\d+) cells", page.xpath("//p")[0].text).groups())
+    assert cells == sum(counts_of(page).values())
+    assert f"{cases} cases of {ops} ops" in (ROOT / "docs" / "census.md").read_text()
+    counts = counts_of(page)
+    computed = cells - counts["unsupported"] - counts["error"]
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"{computed:,} cells, and {sum(bugs().values())} bugs in {len(bugs())} frameworks" in readme
+
+
+def test_the_documents_count_the_bugs_of_each_framework():
+    text = " ".join((ROOT / "docs" / "census.md").read_text().split())
+    assert f"The {counts_of(shipped_page())['bug']} cells are {sum(bugs().values())} bugs" in text
+    assert f"in {len(bugs())} frameworks" in text
+    told = re.search(r"in \d+ frameworks: (.*?)\. ", text).group(1)
+    assert {name: int(n) for n, name in re.findall(r"(\d+) of (\w+)", told)} == bugs()
