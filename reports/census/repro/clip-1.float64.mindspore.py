@@ -9,7 +9,8 @@ grads.0    semantic: the error of mindspore is 5.88e+15 times that of a careful 
 grads.1    semantic: the error of mindspore is 7.29e+15 times that of a careful implementation in
            float64 (the largest: 0.189 in float16, 0.189 in float32, 0.189 in float64): the error is
            the same in every precision, so the formula differs
-cause      unexplained: no known cause explains the error (grads.0 and grads.1)
+cause      reference-edit: one step differs from the reference (grads.0 and grads.1)
+cause      reduced-precision: computed in or through a lower precision (grads.0 and grads.1)
 exact      the textbook formula in extended precision on the same inputs, rounded to float64
 torch      the result of torch 2.13.0+cpu in the same run
 run        python clip-1.float64.mindspore.py (needs mindspore and numpy)

@@ -1,5 +1,4 @@
-"""conv2d, parity's own composition of mlx 0.32.4 calls, has only float32 accuracy in float64: y,
-grad.x
+"""conv2d of mlx 0.32.4 has only float32 accuracy in float64: y, grad.x
 
 case       conv2d-same (configs/census/../ops/conv.yaml:9)
 seen with  mlx 0.32.4, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,

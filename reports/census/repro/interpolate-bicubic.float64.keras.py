@@ -9,7 +9,11 @@ y          semantic: the error of keras is 2.13e+13 times that of a careful impl
 grad.x     semantic: the error of keras is 2.27e+13 times that of a careful implementation in
            float64 (the largest: 0.305 in float32, 0.305 in float64): the error is the same in every
            precision, so the formula differs
-cause      unexplained: no known cause explains the error (y and grad.x)
+cause      padding-mode: the padding has other values (y and grad.x)
+cause      cubic-coefficient: another coefficient of the cubic kernel (y and grad.x)
+cause      attribute-precision: an attribute of a float64 computation is stored in float32 (y and
+           grad.x)
+cause      reduced-precision: computed in or through a lower precision (y and grad.x)
 exact      the textbook formula in extended precision on the same inputs, rounded to float64
 torch      the result of torch 2.13.0+cpu in the same run
 run        python interpolate-bicubic.float64.keras.py (needs keras and numpy;

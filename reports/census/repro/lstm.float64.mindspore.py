@@ -22,8 +22,9 @@ grad.bias_ih    semantic: the error of mindspore is 9.43e+14 times that of a car
 grad.weight_hh  semantic: the error of mindspore is 8.55e+14 times that of a careful implementation
                 in float64 (the largest: 0.531 in float16, 8.74e-08 in float32, 0.531 in float64):
                 the error is the same in every precision, so the formula differs
-cause           nondeterministic: the same call gives different results (y, h, c, grad.x,
-                grad.weight_ih, grad.weight_hh, grad.bias_ih, grad.bias_hh, grad.h0 and grad.c0)
+cause           missing-gradient: a gradient is zero or absent (grad.x, grad.weight_ih,
+                grad.weight_hh, grad.bias_ih, grad.bias_hh, grad.h0 and grad.c0)
+cause           reduced-precision: computed in or through a lower precision (y, h and c)
 exact           the textbook formula in extended precision on the same inputs, rounded to float64
 torch           the result of torch 2.13.0+cpu in the same run
 run             python lstm.float64.mindspore.py (needs mindspore and numpy)

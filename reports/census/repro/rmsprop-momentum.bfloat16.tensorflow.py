@@ -10,7 +10,7 @@ param            semantic: the error of tensorflow is 364 times that of a carefu
 momentum_buffer  semantic: the error of tensorflow is 489 times that of a careful implementation in
                  bfloat16 (the largest: 1.46 in bfloat16, 1.46 in float16, 1.46 in float32, 1.46 in
                  float64): the error is the same in every precision, so the formula differs
-grad_avg         unstable: the error of tensorflow is 15.1 times that of a careful implementation in
+grad_avg         unstable: the error of tensorflow is 19 times that of a careful implementation in
                  bfloat16 (the largest: 0.00338 in bfloat16, 0.000433 in float16, 1.73e-08 in
                  float32, 1.39e-17 in float64): the error changes with the precision, so the
                  algorithm loses digits

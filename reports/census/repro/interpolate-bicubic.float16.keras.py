@@ -1,19 +1,18 @@
-"""interpolate of keras 3.15.1 has only float32 accuracy in float64: y, grad.x
+"""interpolate of keras 3.15.1 returns a different shape, dtype or set of outputs in float16: grad.x, y
 
-case       interpolate-bilinear (configs/census/../ops/resample.yaml:9)
+case       interpolate-bicubic (configs/census/../ops/resample.yaml:12)
 seen with  keras 3.15.1, Python 3.11.7, NumPy 2.4.6, cpu, 1 thread,
            Linux-6.18.44-fc-v669-x86_64-with-glibc2.36, AMD EPYC
-y          degraded: the error of keras is 1.97e+08 times that of a careful implementation in
-           float64, 4.2e-05 of the value where it is worst: the float64 result has float32 accuracy
-           (unit roundoff 6e-08), so an attribute or an inner step is kept in a lower precision
-grad.x     degraded: the error of keras is 2.34e+08 times that of a careful implementation in
-           float64, 6.61e-07 of the value where it is worst: the float64 result has float32 accuracy
-           (unit roundoff 6e-08), so an attribute or an inner step is kept in a lower precision
-cause      reduced-precision: computed in or through a lower precision (y)
-cause      reduced-precision: computed in or through a lower precision (grad.x)
+grad.x     structure: keras has no grad.x; the values were not compared
+y          semantic: the error of keras is 1.52e+03 times that of a careful implementation in
+           float16 (the largest: 0.206 in bfloat16, 0.21 in float16, 0.21 in float32, 0.21 in
+           float64): the error is the same in every precision, so the formula differs
+cause      missing-gradient: a gradient is zero or absent (grad.x)
+cause      unexplained: no known cause explains the error (y)
 exact      the textbook formula in extended precision on the same inputs, rounded to float64
 torch      the result of torch 2.13.0+cpu in the same run
-run        python interpolate-bilinear.float64.keras.py (needs keras and numpy)
+run        python interpolate-bicubic.float16.keras.py (needs keras and numpy;
+           interpolate-bicubic.float16.keras.npz must be beside it)
 exit code  1 while the difference is there, 0 once it is fixed
 """
 
@@ -45,106 +44,7 @@ tensorflow.config.threading.set_inter_op_parallelism_threads(1)
 latest = SimpleNamespace()
 import keras
 
-DATA = {
-    "inputs/x": np.array(
-        [
-            1.7890625, 1.203125, 0.40625, 0.56640625, 0.287109375, -1.109375, 0.3125, 1.2734375,
-            0.193359375, 1.1640625, 0.75, 0.12353515625, -0.859375, 2.0625, 0.29296875, -1.3515625,
-            -0.44140625, -0.61328125, -0.796875, 0.03759765625, 0.70703125, -1.5078125, -0.78125,
-            -0.400390625, -1.8359375, 1.171875, -0.1396484375, 1.5703125, 0.036865234375, -1.0234375,
-            -0.0150146484375, -1.7578125, 1.234375, 1.4375, 0.466796875, 0.92578125, -0.92578125,
-            1.140625, -1.390625, -0.4921875, -0.875, 0.82421875, 0.55859375, 0.640625, -0.1494140625,
-            -0.2265625, -0.31640625, 1.4921875, -0.7734375, 1.0703125, -1.0390625, 0.69140625, 0.90625,
-            1.21875, -0.474609375, 0.98046875, -1.125, 0.7734375, 0.455078125, 1.7265625
-        ],
-        "float64",
-    ).reshape(2, 2, 3, 5),
-    "inputs/grad.y": np.array(
-        [
-            0.0294189453125, -0.5390625, 0.4140625, 0.98046875, -0.28125, 1.0546875, 1.171875,
-            -1.6640625, -0.9765625, -0.265625, -0.220703125, -1.625, 0.546875, 0.07177734375,
-            -0.58203125, 0.30078125, -0.52734375, 0.66015625, 1.71875, 1.4296875, -0.51171875,
-            -0.79296875, -0.64453125, 1.359375, -0.36328125, 0.58203125, 1.1796875, -0.546875,
-            1.7265625, -0.6328125, -0.474609375, 0.486328125, 0.578125, -1.4375, -0.33984375,
-            0.37109375, -0.42578125, 0.494140625, -1.578125, -1.7578125, 0.236328125, -0.69140625,
-            -0.05712890625, 2.1875, 0.115234375, 1.1015625, 0.81640625, -1.4140625, -0.035888671875,
-            -0.43359375, -1.2421875, 0.341796875, -0.263671875, -0.50390625, 0.52734375, -0.2197265625,
-            0.396484375, 0.80859375, -0.1748046875, 0.76953125
-        ],
-        "float64",
-    ).reshape(2, 2, 5, 3),
-    "exact/y": np.array(
-        [
-            1.59375, 0.40625, 0.3802083333333333, 0.7020833333333333, 0.753125, 0.5643229166666667,
-            -0.6354166666666666, 1.2734375, 0.8404947916666666, 0.07054036458333333,
-            -0.0062499999999999995, 0.8658854166666666, 0.5411783854166666, -0.859375, 0.8828125,
-            -1.0481770833333333, -0.61328125, -0.24055989583333334, -0.64140625, -0.68046875,
-            -0.6873046875, -0.03125, -0.78125, -1.357421875, 0.4283203125, 0.6296875, -0.944970703125,
-            0.7347005208333334, 1.5703125, -0.6700032552083334, -0.595947265625, 1.234375,
-            0.7903645833333334, -0.234130859375, 1.196875, 0.15755208333333334, 0.30859375, 1.140625,
-            -0.7916666666666666, -0.06171875, 0.79140625, -0.24830729166666668, -0.30859375, 0.55859375,
-            0.11393229166666667, -0.2565104166666667, 1.4921875, 0.4557291666666667,
-            -0.33880208333333334, 1.2578125, 0.309375, -0.4622395833333333, 0.90625, 0.08984375,
-            -0.017708333333333333, 0.8265625, 0.817578125, 0.2786458333333333, 0.7734375, 1.302734375
-        ],
-        "float64",
-    ).reshape(2, 2, 5, 3),
-    "torch/y": np.array(
-        [
-            1.59375, 0.40625, 0.38020833333333326, 0.7020833333333334, 0.7531249999999999,
-            0.5643229166666668, -0.6354166666666666, 1.2734375, 0.8404947916666669, 0.07054036458333322,
-            -0.006249999999999752, 0.8658854166666664, 0.5411783854166665, -0.859375,
-            0.8828124999999996, -1.0481770833333333, -0.61328125, -0.2405598958333331,
-            -0.6414062500000001, -0.6804687500000001, -0.6873046875, -0.0312500000000001, -0.78125,
-            -1.3574218750000004, 0.4283203124999998, 0.6296874999999997, -0.9449707031250005,
-            0.7347005208333333, 1.5703125, -0.6700032552083337, -0.5959472656250001, 1.234375,
-            0.790364583333333, -0.23413085937500008, 1.1968750000000001, 0.1575520833333334,
-            0.3085937499999999, 1.140625, -0.7916666666666664, -0.06171874999999993, 0.7914062500000001,
-            -0.2483072916666668, -0.3085937499999999, 0.55859375, 0.11393229166666641,
-            -0.2565104166666667, 1.4921875, 0.4557291666666672, -0.33880208333333334,
-            1.2578125000000002, 0.3093750000000001, -0.46223958333333326, 0.90625, 0.08984374999999947,
-            -0.017708333333333413, 0.8265625, 0.8175781249999998, 0.27864583333333326, 0.7734375,
-            1.3027343750000004
-        ],
-        "float64",
-    ).reshape(2, 2, 5, 3),
-    "exact/grad.x": np.array(
-        [
-            0.41180013020833334, 0.20590006510416667, -0.7078125, 0.3489583333333333,
-            0.6979166666666666, 0.971875, 0.4859375, -1.86484375, -0.4015625, -0.803125,
-            0.25833333333333336, 0.12916666666666668, -0.06064453125, -0.5190104166666667,
-            -1.0380208333333334, 0.8880208333333334, 0.4440104166666667, 0.33046875,
-            0.11770833333333333, 0.23541666666666666, -0.1671875, -0.08359375, 0.16015625, 0.5421875,
-            1.084375, -0.5098958333333333, -0.25494791666666666, 2.07578125, 0.025, 0.05, -0.89140625,
-            -0.445703125, 0.282421875, 0.2669270833333333, 0.5338541666666666, -1.1359375, -0.56796875,
-            0.452734375, -0.56875, -1.1375, -0.7412109375, -0.37060546875, 2.329296875,
-            -0.09986979166666667, -0.19973958333333333, 0.72001953125, 0.360009765625, 0.55625,
-            -0.7197916666666667, -1.4395833333333334, 0.35891927083333336, 0.17945963541666668, -0.525,
-            -0.28072916666666664, -0.5614583333333333, 0.75, 0.375, -0.306640625, 0.3358072916666667,
-            0.6716145833333333
-        ],
-        "float64",
-    ).reshape(2, 2, 3, 5),
-    "torch/grad.x": np.array(
-        [
-            0.41180013020833334, 0.2059000651041667, -0.7078125000000001, 0.34895833333333304,
-            0.6979166666666671, 0.971875, 0.48593749999999997, -1.8648437500000001, -0.4015624999999997,
-            -0.8031250000000005, 0.2583333333333333, 0.12916666666666668, -0.06064453124999996,
-            -0.5190104166666661, -1.0380208333333336, 0.8880208333333334, 0.44401041666666674,
-            0.33046875000000014, 0.11770833333333323, 0.23541666666666672, -0.16718750000000007,
-            -0.08359375000000006, 0.16015625, 0.5421874999999996, 1.0843750000000005,
-            -0.5098958333333332, -0.25494791666666666, 2.07578125, 0.024999999999999956,
-            0.0499999999999999, -0.8914062500000001, -0.4457031250000001, 0.282421875,
-            0.2669270833333331, 0.533854166666667, -1.1359375, -0.5679687500000001, 0.452734375,
-            -0.5687499999999995, -1.1375000000000006, -0.7412109374999999, -0.37060546874999994,
-            2.329296875, -0.09986979166666657, -0.19973958333333333, 0.72001953125, 0.36000976562500003,
-            0.5562499999999999, -0.719791666666666, -1.439583333333334, 0.35891927083333336,
-            0.1794596354166667, -0.525, -0.28072916666666636, -0.5614583333333335, 0.7499999999999999,
-            0.375, -0.306640625, 0.33580729166666634, 0.6716145833333337
-        ],
-        "float64",
-    ).reshape(2, 2, 3, 5),
-}
+DATA = np.load(os.path.splitext(os.path.abspath(__file__))[0] + ".npz", allow_pickle=False)
 
 
 def leaf(array, requires_grad):
@@ -264,17 +164,42 @@ def interpolate(x, size=None, scale_factor=None, mode='nearest', align_corners=N
     return channels_first(keras.ops, y)
 
 
+def to_arrays(outputs):
+    """NumPy arrays by name; those of a list are `grads.0`, `grads.1`, ..."""
+    arrays = {}
+    for name, value in outputs.items():
+        listed = isinstance(value, (list, tuple))
+        for i, item in enumerate(value if listed else [value]):
+            if item is not None:
+                arrays[f"{name}.{i}" if listed else name] = to_array(item)
+    return arrays
+
+
+def to_array(value):
+    """One output; dtypes that NumPy lacks stay as they are."""
+    if isinstance(value, (bool, int, float)):
+        return np.asarray(value, "float16")
+    if str(value.dtype).endswith("bfloat16"):
+        return value
+    try:
+        return np.asarray(value if isinstance(value, (np.ndarray, np.generic)) else to_numpy(value))
+    except TypeError:
+        return value
+
+
 def compute():
     """The outputs and the gradients, by name."""
     x = leaf(DATA["inputs/x"], True)
     result = in_mode(interpolate)(
         x=x,
-        size=(5, 3), scale_factor=None, mode="bilinear", align_corners=None,
+        size=(5, 7), scale_factor=None, mode="bicubic", align_corners=None,
     )
     outputs = result if isinstance(result, dict) else {"y": result}
-    returned = gradients([outputs["y"]], [leaf(DATA["inputs/grad.y"], False)], [x])
-    outputs.update(zip(["grad.x"], returned))
-    return {name: to_numpy(value) for name, value in outputs.items() if value is not None}
+    wanted = [name for name in ["y"] if tuple(getattr(outputs.get(name), "shape", "?")) == DATA[f"inputs/grad.{name}"].shape]
+    if wanted:
+        returned = gradients([outputs[name] for name in wanted], [leaf(DATA[f"inputs/grad.{name}"], False) for name in wanted], [x])
+        outputs.update(zip(["grad.x"], returned))
+    return to_arrays(outputs)
 
 
 def described(values, dtype=""):
@@ -288,9 +213,9 @@ def described(values, dtype=""):
 
 def check(tensor, label, rtol, atol):
     """Whether a tensor violates |actual - expected| <= atol + rtol * |expected|; prints the worst element."""
-    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"]
-    here, there = described(live), described(other, "float64")
-    if here != there:
+    live, other = RESULT.get(tensor), DATA[f"{label}/{tensor}"] if f"{label}/{tensor}" in DATA else None
+    here, there = described(live), described(other, "float16" if label == "exact" else "")
+    if here != there or other is None:
         print(f"{tensor}: keras has {here}, {label} has {there}")
         return here != there
     a, e = (np.asarray(values, "float64").ravel() for values in (live, other))
@@ -316,9 +241,9 @@ def check(tensor, label, rtol, atol):
 def inaccurate(tensor, rms, largest, limit):
     """Whether an error is `limit` times that of a careful implementation (root mean square, largest)."""
     live, exact = RESULT.get(tensor), DATA[f"exact/{tensor}"]
-    if described(live) != described(exact, "float64"):
+    if described(live) != described(exact, "float16"):
         return True
-    live = live.astype("longdouble")
+    live = live.astype("float64")
     if (np.isfinite(live) != np.isfinite(exact)).any():
         print("    NaN or infinity where the exact answer is finite, or the reverse")
         return True
@@ -334,16 +259,13 @@ def inaccurate(tensor, rms, largest, limit):
 
 RESULT = compute()
 DIFFERS = [
+    check("grad.x", "exact", rtol=0.01, atol=0.001),
+    check("grad.x", "torch", rtol=0.01, atol=0.001),
     (
-        check("y", "torch", rtol=1e-07, atol=1e-07)
-        | check("y", "exact", rtol=1e-07, atol=1e-07)
+        check("y", "torch", rtol=0.001, atol=1e-05)
+        | check("y", "exact", rtol=0.001, atol=1e-05)
     )
-    and inaccurate("y", rms=7.26900679317551e-16, largest=1.9984014443252818e-15, limit=8.0),
-    (
-        check("grad.x", "torch", rtol=1e-07, atol=1e-07)
-        | check("grad.x", "exact", rtol=1e-07, atol=1e-07)
-    )
-    and inaccurate("grad.x", rms=8.607358068165705e-16, largest=2.3243126173744244e-15, limit=8.0),
+    and inaccurate("y", rms=0.0001963429547029632, largest=0.0005595703124998685, limit=8.0),
 ]
 if any(DIFFERS):
     print("the difference is there")
