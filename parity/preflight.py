@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.adapters.base import parts_of
+from parity.cases.branches import lines_run, untaken
+from parity.cases.brought import ReferenceFile
 from parity.cases.draw import File, Integers, TensorPlan, Values
 from parity.clients import client_of
 from parity.config.plan import BackendSpec, CasePlan, Plan
@@ -40,28 +42,51 @@ def foreseen(plan: Plan, today: datetime.date) -> Iterator[str]:
 
 def remarks(plan: Plan) -> Iterator[str]:
     """A line per reason for which cases show little: drawn inputs that are constant, a user's reference that is not
-    finite. The first of the cases is named."""
+    finite, or has a branch that no case takes. The first of the cases is named."""
     cases: dict[str, list[str]] = {}
+    reached: dict[ReferenceFile, set[int]] = {}
     for case in plan.cases:
-        for remark in remarks_of(case, plan.seed) if case.is_op else ():
+        arrays = small_inputs(case, plan.seed) if case.is_op else None
+        if arrays is None:
+            continue
+        for remark in remarks_of(case, arrays):
             cases.setdefault(remark, []).append(case.id)
+        if case.brought is not None:
+            reached.setdefault(case.brought.source, set()).update(lines_of(case, arrays))
     for remark, ids in cases.items():
         yield f"{ids[0]}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {remark}"
+    for source, lines in reached.items():
+        for line, text in untaken(source, lines):
+            yield f"{source.path.name}:{line}: {text} in these cases, so nothing shows what that branch computes"
 
 
-def remarks_of(case: CasePlan, seed: int) -> Iterator[str]:
-    """What the inputs of a small case, or a user's reference of it, cannot show."""
+def small_inputs(case: CasePlan, seed: int) -> dict[str, NDArray[Any]] | None:
+    """The drawn integers of a case, all inputs if it has a user's reference; None if they are large."""
     read = [t for t in case.tensors if case.brought is not None or isinstance(t.draw, Integers)]
     if sum(math.prod(tensor.shape) for tensor in read) > MAX_READ:
-        return
-    arrays = {tensor.name: tensor.sample(seed, case.id, *case.dtypes) for tensor in read}
-    for tensor in read:
-        value = constant(tensor, arrays[tensor.name])
+        return None
+    return {tensor.name: tensor.sample(seed, case.id, *case.dtypes) for tensor in read}
+
+
+def remarks_of(case: CasePlan, arrays: Mapping[str, NDArray[Any]]) -> Iterator[str]:
+    """What the inputs of a small case, or a user's reference of it, cannot show."""
+    for tensor in case.tensors:
+        value = constant(tensor, arrays[tensor.name]) if tensor.name in arrays else None
         if value is not None:
             hint = "; `high` is exclusive" if isinstance(tensor.draw, Integers) else ""
             yield f"inputs.{tensor.name} is drawn, but always {value:g}{hint}, so it hides mistakes"
     if case.brought is not None and all(np.isfinite(values).all() for values in arrays.values()):
         yield from odd_results(case, arrays)
+
+
+def lines_of(case: CasePlan, arrays: Mapping[str, NDArray[Any]]) -> set[int]:
+    """The lines of a user's reference that a case runs; none if it fails, which a remark says."""
+    assert case.brought is not None  # noqa: S101 - for the type checker
+    given = {name: values for name, values in arrays.items() if name in case.brought.tensors}
+    try:
+        return lines_run(case.brought, case.params, given)
+    except (ArithmeticError, ValueError, LookupError, TypeError, np.linalg.LinAlgError):
+        return set()
 
 
 def constant(tensor: TensorPlan, values: NDArray[Any]) -> float | None:

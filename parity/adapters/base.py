@@ -294,30 +294,45 @@ def with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
-def named_outputs(result: Any) -> dict[str, Any]:
-    """An op's result by output name: a mapping as it is, a single tensor as `y`.
+@dataclass(frozen=True)
+class NotTensor:
+    """What an op returned in place of a tensor: the name of its type, and its length if it is a list or tuple."""
 
-    Raises TypeError for anything else.
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+
+def named_outputs(result: Any) -> dict[str, Any]:
+    """An op's result by output name: a mapping as it is, anything else as `y`.
+
+    A value of a mapping may be a list of tensors; whatever is no tensor and no number becomes a NotTensor.
     """
-    if not isinstance(result, Mapping):
-        if shape_of(result) is None:
-            raise TypeError(
-                f"an op must return a tensor, or a mapping of tensors by name, not a {type(result).__name__}"
-            )
-        return {"y": result}
-    for name, value in result.items():
-        if not isinstance(name, str):
-            raise TypeError(f"an op must return tensors by name; {name!r} is a {type(name).__name__}")
-        for item in value if isinstance(value, (list, tuple)) else [value]:
-            if not (item is None or isinstance(item, (bool, int, float)) or shape_of(item) is not None):
-                raise TypeError(
-                    f"an op must return tensors, or lists of them, by name; {name} is a {type(item).__name__}"
-                )
-    return dict(result)
+    if isinstance(result, Mapping):
+        return {str(name): as_output(value) for name, value in result.items()}
+    return {"y": tensor_or_not(result)}
+
+
+def as_output(value: Any) -> Any:
+    """A value of a mapping of outputs: a tensor, a number, None, a list of them, or a NotTensor."""
+    if isinstance(value, (list, tuple)):
+        return [as_item(item) for item in value]
+    return as_item(value)
+
+
+def as_item(value: Any) -> Any:
+    """A tensor, a number or None as it is; a NotTensor of anything else."""
+    return value if value is None or isinstance(value, (bool, int, float)) else tensor_or_not(value)
+
+
+def tensor_or_not(value: Any) -> Any:
+    """A tensor as it is; a NotTensor of anything else."""
+    if shape_of(value) is not None:
+        return value
+    return NotTensor(type(value).__name__, (len(value),) if isinstance(value, (list, tuple)) else ())
 
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
     """The shape of a tensor of any framework; None if it is not a tensor."""
-    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+    if isinstance(value, NotTensor) or not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
     return tuple(int(n) for n in value.shape)

@@ -162,3 +162,34 @@ def test_inputs_that_hide_mistakes_and_references_that_are_not_finite_are_told_f
 def test_the_shipped_configs_draw_no_constants():
     for folder in (CONFIGS, CONFIGS / "ops"):
         assert list(remarks(load_plan(sorted(folder.glob("*.yaml")), Overrides()))) == []
+
+
+BRANCHES = """import numpy as np
+
+def branching(x, scale=1.0):
+    if scale < 0:
+        x = -x
+    if x.shape[0] > 3:
+        y = x * scale
+    else:
+        y = x / scale
+    if scale == 7:
+        raise ValueError("not 7")
+    return y
+"""
+
+
+@pytest.mark.parametrize("command", ["validate", "run"])
+def test_branches_that_no_case_takes_are_told_first(tmp_path, command):
+    (tmp_path / "reference.py").write_text(BRANCHES)
+    (tmp_path / "ops.py").write_text("def branching(x, scale=1.0):\n    return x * scale\n")
+    case = "{{id: {}, op: branching, reference: ./reference.py, gradients: false, inputs: {{x: {{shape: [{}]}}}}}}"
+    for sizes, wanted in (
+        ((4,), ["4: `scale < 0` is never true", "6: `x.shape[0] > 3` is never false"]),
+        ((4, 2), ["4: `scale < 0` is never true"]),
+    ):
+        (tmp_path / "config.yaml").write_text(user_config("ops.py", cases=[case.format(f"of-{n}", n) for n in sizes]))
+        done = call(command, "config.yaml", cwd=tmp_path)
+        warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+        end = " in these cases, so nothing shows what that branch computes"
+        assert warnings == [f"warning: reference.py:{text}{end}" for text in wanted]

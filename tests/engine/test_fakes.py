@@ -55,6 +55,13 @@ def others_are_unharmed(finished: Finished, name: str) -> bool:
     )
 
 
+def test_a_text_in_place_of_a_tensor_is_a_difference_in_structure(parity_run):
+    finished = parity_run(fake("text"))
+    assert finished.code == 1
+    assert all(row["message"].endswith("returns a str for y, not a tensor") for row in finished.failing(tensor="y"))
+    assert finished.failing(tensor="y")
+
+
 def test_an_honest_user_op_passes(parity_run):
     finished = parity_run(fake("honest"))
     assert finished.code == 0, finished.stdout
@@ -69,7 +76,6 @@ BAD = {
     "orphan": ("crash", "exited with status 3"),
     "hang": ("timeout", "no result after 5 s"),
     "raises": ("error", "raises.py:11: ValueError: no such kernel"),
-    "text": ("error", "must return a tensor, or a mapping of tensors by name, not a str"),
 }
 
 
