@@ -188,7 +188,8 @@ def distance(one: Any, other: Any) -> float:
     numbers = [values_of(array) if array.dtype == np.uint16 else array for array in (one, other)]
     with np.errstate(all="ignore"):
         difference = np.abs(numbers[0].astype(np.float64) - numbers[1].astype(np.float64))
-    difference[np.isnan(difference) & (np.isnan(numbers[0]) != np.isnan(numbers[1]))] = math.inf
+    only_one = np.isnan(difference) & (np.isnan(numbers[0]) != np.isnan(numbers[1]))
+    difference = np.where(only_one, math.inf, difference)
     return max(float(np.nanmax(difference, initial=0.0)), TINY)
 
 

@@ -6,8 +6,10 @@ import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from parity.worker.cell import distance
 from tests.conftest import parity_command, user_config
 
 LINEAR = "{id: one, op: linear, params: {out_features: 3}, inputs: {x: {shape: [4, 7]}}}"
@@ -170,3 +172,9 @@ def linear(x, weight, bias):
     assert "INCOMPLETE" in finished.stdout
     assert "cannot write" in finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+def test_a_scalar_that_changes_from_call_to_call_is_measured():
+    one, other = np.array(1.0), np.array(1.5)
+    assert distance(one, other) == 0.5
+    assert distance(one, np.array(np.nan)) == np.inf

@@ -192,9 +192,9 @@ def structural_difference(tensor: str, actual: CellOutcome, expected: CellOutcom
     left, right = actual.outputs.get(tensor), expected.outputs.get(tensor)
     if left is None or right is None:
         return f"{(actual if left is None else expected).backend} has no {tensor}"
-    for side, output in ((actual, left), (expected, right)):
+    for outcome, output in ((actual, left), (expected, right)):
         if output.dtype.endswith(NOT_A_TENSOR):
-            return f"{side.backend} returns a {output.dtype.removesuffix(NOT_A_TENSOR)} for {tensor}, not a tensor"
+            return f"{outcome.backend} returns a {output.dtype.removesuffix(NOT_A_TENSOR)} for {tensor}, not a tensor"
     if left.shape != right.shape:
         return f"{actual.backend} has shape {list(left.shape)}, {expected.backend} {list(right.shape)}"
     if left.dtype != right.dtype or left.values is None or right.values is None:
