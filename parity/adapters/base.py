@@ -294,45 +294,13 @@ def with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
-@dataclass(frozen=True)
-class NotTensor:
-    """What an op returned in place of a tensor: the name of its type, and its length if it is a list or tuple."""
-
-    dtype: str
-    shape: tuple[int, ...] = ()
-
-
 def named_outputs(result: Any) -> dict[str, Any]:
-    """An op's result by output name: a mapping as it is, anything else as `y`.
-
-    A value of a mapping may be a list of tensors; whatever is no tensor and no number becomes a NotTensor.
-    """
-    if isinstance(result, Mapping):
-        return {str(name): as_output(value) for name, value in result.items()}
-    return {"y": tensor_or_not(result)}
-
-
-def as_output(value: Any) -> Any:
-    """A value of a mapping of outputs: a tensor, a number, None, a list of them, or a NotTensor."""
-    if isinstance(value, (list, tuple)):
-        return [as_item(item) for item in value]
-    return as_item(value)
-
-
-def as_item(value: Any) -> Any:
-    """A tensor, a number or None as it is; a NotTensor of anything else."""
-    return value if value is None or isinstance(value, (bool, int, float)) else tensor_or_not(value)
-
-
-def tensor_or_not(value: Any) -> Any:
-    """A tensor as it is; a NotTensor of anything else."""
-    if shape_of(value) is not None:
-        return value
-    return NotTensor(type(value).__name__, (len(value),) if isinstance(value, (list, tuple)) else ())
+    """An op's result by output name: a mapping as it is, anything else as `y`."""
+    return {str(name): value for name, value in result.items()} if isinstance(result, Mapping) else {"y": result}
 
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
     """The shape of a tensor of any framework; None if it is not a tensor."""
-    if isinstance(value, NotTensor) or not hasattr(value, "shape") or not hasattr(value, "dtype"):
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         return None
     return tuple(int(n) for n in value.shape)

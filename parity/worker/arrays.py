@@ -7,7 +7,7 @@ from typing import Any, Dict
 
 import numpy as np
 
-from parity.adapters.base import Adapter, NotTensor
+from parity.adapters.base import Adapter, shape_of
 from parity.adapters.bits import in_dtype
 
 
@@ -37,8 +37,8 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
         return None
     if isinstance(value, (bool, int, float)):
         return in_dtype(np.asarray(value, dtype=np.float64), dtype)
-    if isinstance(value, NotTensor):
-        return f"{value.dtype} (not a tensor)", list(value.shape)
+    if shape_of(value) is None:
+        return f"{type(value).__name__} (not a tensor)", [len(value)] if isinstance(value, (list, tuple)) else []
     # str(dtype) is torch.float32 in PyTorch, but <dtype: 'float32'> in TensorFlow, whose dtypes have a name.
     described = getattr(value.dtype, "name", str(value.dtype)).rpartition(".")[2].lower(), [int(n) for n in value.shape]
     if state := unusual(value):

@@ -78,7 +78,7 @@ def test_an_answer_is_what_the_backend_computes(tmp_path, dtype):
             np.testing.assert_allclose(outputs[name], values, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["segfault", "abort", "leave", "hang", "raises", "text"])
+@pytest.mark.parametrize("name", ["segfault", "abort", "leave", "hang", "raises"])
 def test_a_question_that_fails_costs_only_itself(tmp_path, name):
     answers = []
 
@@ -89,6 +89,17 @@ def test_a_question_that_fails_costs_only_itself(tmp_path, name):
     assert each_once(run(tmp_path, fake(name), ask, timeout_s=2.0))
     assert answers[0] is None
     assert "y" in answers[1]
+
+
+def test_an_output_that_is_no_tensor_is_left_out_of_an_answer(tmp_path):
+    answers = []
+
+    def ask(question):
+        answers.append(question("mine", ASKED, "float32", INPUTS))
+
+    assert each_once(run(tmp_path, fake("text"), ask))
+    assert "y" not in answers[0]
+    assert "grad.x" in answers[0]
 
 
 def test_a_worker_that_is_lost_is_asked_no_more_about_the_case(tmp_path):
