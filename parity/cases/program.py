@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property, wraps
 from types import FrameType
@@ -430,6 +431,26 @@ class Tape:
 
 
 AUTOGRAD = backward_pass.__code__.co_filename
+RECORDED_CALL: ContextVar[int] = ContextVar("RECORDED_CALL", default=0)
+"""The number of the call that is computed, where a reference is a recording: its calls come from one place here."""
+
+
+@contextmanager
+def one_call(number: int) -> Iterator[None]:
+    """Inside, steps belong to the call of this number in a recording."""
+    token = RECORDED_CALL.set(number)
+    try:
+        yield
+    finally:
+        RECORDED_CALL.reset(token)
+
+
+def labelled_as(value: Any, name: str) -> Any:
+    """The value; if it is traced, its step gets this name, as by an assignment in a source."""
+    traced = getval(value.value if isinstance(value, Handle) else value)
+    if isinstance(traced, Traced):
+        traced.tape.labels.setdefault(traced.index, name)
+    return value
 
 
 def call_site() -> int:
@@ -440,7 +461,7 @@ def call_site() -> int:
         if frame.f_code.co_filename != AUTOGRAD:
             frames.append((id(frame.f_code), frame.f_lasti))
         frame = frame.f_back
-    return hash(tuple(frames))
+    return hash((RECORDED_CALL.get(), *frames))
 
 
 def has_no_arrays(operands: Any) -> bool:

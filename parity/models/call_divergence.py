@@ -14,7 +14,7 @@ from parity.models.findings import Boundary
 from parity.models.measure import TRUTH
 from parity.models.orders import AxesConverter
 from parity.models.ports import Array, ModelError, RemotePort
-from parity.models.worker.calls import WHOLE
+from parity.models.recorded import WHOLE, written
 from parity.models.worker.tape import Recorded
 
 MOST_LEFT_OUT = 40
@@ -140,7 +140,8 @@ def diverging(
     folder.mkdir(parents=True, exist_ok=True)
     for closed, trail in ((one, comparison.ours), (other, comparison.theirs)):
         (folder / f"calls-{closed.port.name}.txt").write_text(trail.text, encoding="utf-8")
-    return texts, len(comparison.ours.steps) != 1 or comparison.ours.steps[0].level < WHOLE
+    steps_of_ours = comparison.ours.steps
+    return texts, len(steps_of_ours) != 1 or written(steps_of_ours[0], comparison.ours.named)[1] < WHOLE
 
 
 def spelled_out(

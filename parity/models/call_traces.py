@@ -19,11 +19,10 @@ import numpy as np
 
 from parity.models.orders import MOST_AXES, fitting, nearest, permuted
 from parity.models.ports import Array
-from parity.models.worker.calls import PART, WHOLE
+from parity.models.recorded import WHOLE, RecordedCall, Text, written
 from parity.models.worker.tape import regrouped
 from parity.reporting.text.words import few
 
-MARK = re.compile(r"_v\d+_")
 AGAIN = re.compile(r"_\d+$")
 """The suffix of a name that the source uses for several values."""
 NEAR = 1e-6
@@ -43,59 +42,20 @@ LONGEST, FAIR = 200, 120
 """Expressions longer than `LONGEST` are not shown; for those longer than `FAIR` a shorter form is searched first."""
 
 
-KINDS = {
-    **dict.fromkeys(("view", "flatten", "squeeze", "unsqueeze", "contiguous", "expand", "unflatten"), "reshape"),
-    "reducemean": "mean",
-    "reducesum": "sum",
-    **dict.fromkeys(("reducemax", "max"), "amax"),
-    **dict.fromkeys(("reducemin", "min"), "amin"),
-    "gemm": "linear",
-    **dict.fromkeys(("upsample", "resize"), "interpolate"),
-    **dict.fromkeys(("permute", "swapaxes", "movedim"), "transpose"),
-    **dict.fromkeys(("cat", "concatenate"), "concat"),
-    "masked_fill": "where",
-    **dict.fromkeys(("to", "type", "cast", "float", "double", "half", "bool", "bfloat16"), "astype"),
-}
-"""Functions that do the same, by their common name."""
-
-
-@dataclass(frozen=True)
-class CallStep:
-    """A call: its expression with marks for values, the precedence of that, and whether the source names the result."""
-
-    mark: str
-    name: str
-    text: str
-    level: int
-    labelled: bool
-
-    @property
-    def reads(self) -> list[str]:
-        """The marks of its operands."""
-        return MARK.findall(self.text)
-
-    @property
-    def kind(self) -> str:
-        """The function's name, the same for all frameworks."""
-        word = re.split(r"[([]", self.text)[0] if self.level == WHOLE else MARK.sub("", self.text)
-        word = re.sub(r"[\d.\s]+", "", word).lower()
-        return KINDS.get(word, word)
-
-
 @dataclass(frozen=True)
 class Trail:
     """The calls of a layer's code, in order.
 
     `inputs` maps marks to locations (`in:0`, `child:<tensor>`, `param:weight`, `constant:`), `outputs` boundaries to
-    marks; `backward` are the calls that change only gradients.
+    marks; `backward` are the calls that change only gradients, and the names of children without gradients.
     """
 
-    steps: Sequence[CallStep]
+    steps: Sequence[RecordedCall]
     values: Mapping[str, Array]
     names: Mapping[str, str]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
-    backward: Sequence[str] = ()
+    backward: Sequence[RecordedCall | str] = ()
 
     @classmethod
     def of(cls, reply: Mapping[str, Any], values: Mapping[str, Array]) -> Trail:
@@ -104,22 +64,21 @@ class Trail:
         A call that returns its operand, such as dropout in eval mode, is replaced by it in later calls and in outputs.
         """
         source: dict[str, str] = {}
-
-        def put(text: str) -> str:
-            return MARK.sub(lambda match: source.get(match[0], match[0]), text)
-
         steps = []
-        for row in reply["steps"]:
-            step = CallStep(**{**row, "text": put(row["text"])})
+        for step in map(RecordedCall.of, reply["calls"]):
+            step = step.reading(source)
             given = (mark for mark in step.reads if unchanged(values[mark], values[step.mark]))
             if (mark := next(given, None)) is not None:
                 source[step.mark] = mark
             steps.append(step)
         outputs = {key: source.get(mark, mark) for key, mark in reply["outputs"].items()}
-        return cls(steps, values, reply["names"], reply["inputs"], outputs, list(map(put, reply["backward"])))
+        backward = [
+            row["layer"] if "layer" in row else RecordedCall.of(row).reading(source) for row in reply["backward"]
+        ]
+        return cls(steps, values, reply["names"], reply["inputs"], outputs, backward)
 
     @cached_property
-    def by_mark(self) -> dict[str, CallStep]:
+    def by_mark(self) -> dict[str, RecordedCall]:
         """The steps by the mark of their result."""
         return {step.mark: step for step in self.steps}
 
@@ -133,29 +92,37 @@ class Trail:
                 waiting += self.by_mark[one].reads if one in self.by_mark else ()
         return [mark for mark in (*self.inputs, *self.by_mark) if mark in seen]
 
-    def worded(self, mark: str, most: int = SHORT) -> tuple[str, int]:
+    def named(self, mark: str) -> Text:
+        """A value's name."""
+        return self.names[mark], WHOLE
+
+    def worded(self, mark: str, most: int = SHORT) -> Text:
         """A value's name in the source, else an expression of at most `most` characters, else a generated name."""
         step = self.by_mark.get(mark)
         if step is None or step.labelled:
-            return self.names[mark], WHOLE
-        text = joined(step, lambda one: self.worded(one, most))
-        return (text, step.level) if len(text) <= most else (self.names[mark], WHOLE)
+            return self.named(mark)
+        text = written(step, lambda one: self.worded(one, most))
+        return text if len(text[0]) <= most else self.named(mark)
 
-    def expressed(self, mark: str, known: Mapping[str, str]) -> tuple[str, int]:
+    def expressed(self, mark: str, known: Mapping[str, str]) -> Text:
         """A value as an expression of inputs and of `known` values, which have names."""
         step = self.by_mark.get(mark)
         if mark in known or step is None:
             return known.get(mark, self.names[mark]), WHOLE
-        return joined(step, lambda one: self.expressed(one, known)), step.level
+        return written(step, lambda one: self.expressed(one, known))
 
     def cuts(self) -> list[str]:
-        """The calls that change only gradients."""
-        return [MARK.sub(lambda match: self.worded(match[0])[0], text) for text in self.backward]
+        """The calls that change only gradients, and those and the children that have none."""
+        return [f"{one} without gradients" if isinstance(one, str) else self._cut(one) for one in self.backward]
+
+    def _cut(self, call: RecordedCall) -> str:
+        """A call of `backward` in words."""
+        return f"{written(call, self.worded)[0]}{' without gradients' if call.cut else ''}"
 
     @property
     def text(self) -> str:
         """All calls, a line each."""
-        return "".join(f"{s.name} = {MARK.sub(lambda m: self.names[m[0]], s.text)}\n" for s in self.steps)
+        return "".join(f"{step.name} = {written(step, self.named)[0]}\n" for step in self.steps)
 
 
 Rerun = Callable[[Mapping[str, Array]], "Trail | None"]
@@ -417,7 +384,7 @@ class TrailComparison:
         same_kind = [(a.mark, b.mark) for a in users for b in rights if a.kind == b.kind]
         return same_kind[0] if len(same_kind) == 1 else (mark, other)
 
-    def _theirs(self, mark: str, depth: int = 1, *, brief: bool = False, exact: bool = False) -> tuple[str, int]:
+    def _theirs(self, mark: str, depth: int = 1, *, brief: bool = False, exact: bool = False) -> Text:
         """Their expression of a value and its precedence, in terms of values that both have (`exact`: in one shape)
         and, if it is to be `brief`, of values that the source names."""
         twin, step = self._twins.get(mark), self.theirs.by_mark.get(mark)
@@ -426,42 +393,29 @@ class TrailComparison:
             return self._named(self.ours, twin)
         if step is None or (brief and depth and step.labelled):
             return self.theirs.names[mark], WHOLE
-        return joined(step, lambda one: self._theirs(one, depth + 1, brief=brief, exact=exact)), step.level
+        return written(step, lambda one: self._theirs(one, depth + 1, brief=brief, exact=exact))
 
-    def _ours(self, mark: str, depth: int = 1, *, brief: bool = False) -> tuple[str, int]:
+    def _ours(self, mark: str, depth: int = 1, *, brief: bool = False) -> Text:
         """Our expression of a value."""
         step = self.ours.by_mark.get(mark)
         if step is None or (brief and depth and step.labelled):
             return self.ours.names[mark], WHOLE
         if mark in self.known and depth:
             return self._named(self.ours, mark)
-        return joined(step, lambda one: self._ours(one, depth + 1, brief=brief)), step.level
+        return written(step, lambda one: self._ours(one, depth + 1, brief=brief))
 
     def _in_order(self, mark: str, twin: str) -> bool:
         """Whether two equal values have one shape but for lengths of 1, and their elements in one order."""
         theirs, ours = self.theirs.values[mark], self.ours.values[twin]
         return squeezed(theirs).shape == squeezed(ours).shape and same_in_order(theirs, ours, self.near)
 
-    def _named(self, trail: Trail, mark: str) -> tuple[str, int]:
+    def _named(self, trail: Trail, mark: str) -> Text:
         """A value that both have: its name, or a short expression."""
         step = trail.by_mark.get(mark)
         if step is None or (step.labelled and not AGAIN.search(step.name)):
             return trail.names[mark], WHOLE
-        text = joined(step, lambda one: self._named(trail, one))
-        return (text, step.level) if len(text) <= SHORT else (trail.names[mark], WHOLE)
-
-
-def joined(step: CallStep, inner: Callable[[str], tuple[str, int]]) -> str:
-    """A step's expression with those of its operands, in parentheses where needed."""
-    first = next(iter(step.reads), None)
-
-    def put(match: re.Match[str]) -> str:
-        text, level = inner(match[0])
-        is_first = match[0] == first and match.start() == 0
-        tight = level > step.level or (level == step.level and is_first)
-        return text if step.level == WHOLE or tight or (step.level == PART and level >= PART) else f"({text})"
-
-    return MARK.sub(put, step.text)
+        text = written(step, lambda one: self._named(trail, one))
+        return text if len(text[0]) <= SHORT else trail.named(mark)
 
 
 def unchanged(one: Array, other: Array) -> bool:
@@ -475,7 +429,7 @@ def layer_of(boundary: str) -> str:
     return f"{layer}|{role}"
 
 
-def idle(step: CallStep, trail: Trail) -> bool:
+def idle(step: RecordedCall, trail: Trail) -> bool:
     """Whether a step returns one of its operands."""
     value = trail.values[step.mark]
     return any(

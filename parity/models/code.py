@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from ast import literal_eval
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -11,25 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases import OPS
-from parity.cases.brought import Brought, BroughtError, ReferenceFile, op_of, outputs_of
+from parity.cases.brought import Brought, BroughtError, op_of, outputs_of
 from parity.cases.op import CaseError, Op
 from parity.cases.oracle import program_of
 from parity.cases.replay import first_difference
 from parity.config.plan import CasePlan
 from parity.models.findings import Boundary
-from parity.models.functions import others, source
 from parity.models.layer_ops import case_of, held
 from parity.models.orders import AxesConverter
 from parity.models.ports import Array, ModelError, RemotePort
+from parity.models.recorded import Value
+from parity.models.recorded_code import Recording, others, reference
+from parity.models.recorded_code import op_of as called_op
+from parity.models.torch_functions import TORCH
 from parity.models.worker.crossing import LOSS
 from parity.models.worker.tape import Recorded
 
 MOST_INPUTS = 64
 VALUE = "value:"
-"""The prefix of what a line of the code has computed, among what was recorded."""
-FUNCTION = "code"
-"""The name of the function in a traced program's file."""
+"""The prefix of what a call of the code has computed, among what was recorded."""
+CODE = "code"
+"""The name of a recording's op."""
 
 
 @dataclass(frozen=True)
@@ -147,34 +147,32 @@ def code_case(
     cut = Cut(rows)
     given = cut.all(given_to(ours, call, children, boundary, plain))
     reply, recorded = base.traced(states[base.name], ours, call, given, children)
-    constants = {name: array for name, array in recorded.items() if not name.startswith(VALUE)}
     by_partner = inverted(keys)
-    reply = without_flags(reply, plain, converter.run, by_partner)
+    recording = without_flags(Recording.of(reply), plain, converter.run, by_partner)
 
     def is_returned(at: str) -> bool:
         return not is_folded(at, behind) and (at in by_partner or not is_called(at, theirs, converter.run))
 
-    outputs = {name: at for name, at in reply["outputs"].items() if is_returned(at)}
-    reply = {**reply, "returned": {name: value for name, value in reply["returned"].items() if name in outputs}}
-    locations = reply["inputs"]
-    values = values_of(reply, base, ours, Recorded(str(states[base.name])), given, constants)
-    used = {name: held(array, dtype) for name, array in values.items() if name in words_of(reply)}
-    options: dict[str, tuple[str, str]] = {}
-    single = single_op(reply)
+    recording = recording.returning([name for name, at in recording.outputs.items() if is_returned(at)])
+    outputs, locations = dict(recording.outputs), recording.locations
+    values = values_of(recording, base, ours, Recorded(str(states[base.name])), {**given, **recorded})
+    used = {name: held(array, dtype) for name, array in values.items() if name in recording.read}
+    options: Mapping[str, tuple[str, str]] = {}
+    single = single_op(recording)
     if single is None:
-        title = f"The code of {ours or 'the model'} in {base.name}: what it makes of its inputs and its layers' outputs"
-        case, options = planned(model, dtype, title, reply, used, folder)
+        case, options = planned(model, dtype, recording, used, folder)
     else:
         op, params, tensors = single
         used = {name: used[argument] for name, argument in tensors.items()}
         locations = {name: locations[argument] for name, argument in tensors.items()}
-        last = reply["lines"][-1]["name"]
-        outputs = {op.grad_outputs[0]: next(outputs[o] for o, value in reply["returned"].items() if value == last)}
+        last = recording.calls[-1].mark
+        outputs = {op.grad_outputs[0]: next(outputs[o] for o, mark in recording.returned.items() if mark == last)}
         # A loss is one number, which says little; its gradient says more.
         one = np.ones((), np.float64 if dtype == "float64" else np.float32)
         differentiated = layer == LOSS and base.differentiable and other.differentiable
         used |= {f"grad.{name}": one for name in outputs} if differentiated else {}
         case = replace(case_of(model, dtype, op.name, params, used, folder), gradients=differentiated)
+        recording = replace(recording, returned=dict.fromkeys(outputs, last))
     own = {f"{ours}.{name}".removeprefix("."): name for name in own_names(base, ours)}
     closed = [theirs[child] for child in children if child in theirs]
     kernels = {}
@@ -192,9 +190,9 @@ def code_case(
         )
         rest |= {mine: seen.to_port(kernel.name(mine), array) for tensor, array in given.items() for mine in at[tensor]}
         kernels[port.name] = kernel
-    computed = {name.removeprefix(VALUE): array for name, array in recorded.items() if name.startswith(VALUE)}
-    goals = reply["returned"] if single is None else dict.fromkeys(outputs, reply["lines"][-1]["name"])
-    replay(kernels[base.name], case, used, {**reply, "returned": goals}, {**values, **computed})
+    marks = {name.removeprefix(VALUE): array for name, array in recorded.items() if name.startswith(VALUE)}
+    computed = {recording.names[mark]: array for mark, array in marks.items()}
+    replay(kernels[base.name], case, used, recording, {**values, **computed})
     return CodeCase(case, used, kernels, options)
 
 
@@ -202,29 +200,30 @@ def replay(
     kernel: CodeKernel,
     case: CasePlan,
     inputs: Mapping[str, Array],
-    program: Mapping[str, Any],
+    recording: Recording,
     computed: Mapping[str, Array],
 ) -> None:
-    """Compare a program with the code that it was recorded from, for the run's inputs and for others.
+    """Compare a recording with the code that it comes from, for the run's inputs and for others.
 
     `computed` are the code's values by name. Raises ModelError with the line of the first value that differs.
     """
     given = {name: array for name, array in inputs.items() if not case.definition.is_grad_output(name)}
-    recording = program_of(case.definition, case.params, given, gradients=False)
-    own = {output: computed[name] for output, name in program["returned"].items() if name in computed}
-    source_lines = {line["name"]: line["source_line"] for line in program["lines"]}
-    for tensors in (given, *others_of(given, program["inputs"])):
+    program = program_of(case.definition, case.params, given, gradients=False)
+    returned = {output: recording.names[mark] for output, mark in recording.returned.items()}
+    own = {output: computed[name] for output, name in returned.items() if name in computed}
+    source_lines = {call.name: call.source_line for call in recording.calls}
+    for tensors in (given, *others_of(given, recording.locations)):
         outputs = own if tensors is given else kernel(case, kernel.dtype, tensors)
         if outputs is None:
             continue
-        outputs = {name: values for name, values in outputs.items() if name in recording.outputs}
-        difference = first_difference(recording, tensors, outputs, computed if tensors is given else {}, kernel.dtype)
+        outputs = {name: values for name, values in outputs.items() if name in program.outputs}
+        difference = first_difference(program, tensors, outputs, computed if tensors is given else {}, kernel.dtype)
         if difference is not None:
-            step = difference.name if difference.name in source_lines else program["returned"].get(difference.name, "")
+            step = difference.name if difference.name in source_lines else returned.get(difference.name, "")
             head = f"{source_lines[step]}: " if source_lines.get(step) else ""
             whose = "its recording" + ("" if tensors is given else " for other inputs")
             text = f"{head}{whose} differs from {kernel.port.name}: {difference.name} {difference.text}"
-            raise ModelError("; ".join([text, *read_by_python(program["reads"])]))
+            raise ModelError("; ".join([text, *read_by_python(recording.reads)]))
 
 
 def read_by_python(reads: Sequence[str]) -> Iterator[str]:
@@ -265,9 +264,9 @@ class Cut:
 
 
 def without_flags(
-    program: Mapping[str, Any], plain: Recorded, run: Recorded, theirs: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
-    """A program without outputs that are numbers here and booleans in the other port: these agree only on 0 and 1.
+    recording: Recording, plain: Recorded, run: Recorded, theirs: Mapping[str, Sequence[str]]
+) -> Recording:
+    """A recording without outputs that are numbers here and booleans in the other port: these agree only on 0 and 1.
 
     `theirs` maps this port's names to the other port's.
     """
@@ -275,8 +274,10 @@ def without_flags(
     def is_flag(name: str) -> bool:
         return any(run.entries[own]["dtype"] == "bool" for own in theirs.get(name, ()))
 
-    kept = [o for o, name in program["outputs"].items() if plain.entries[name]["dtype"] == "bool" or not is_flag(name)]
-    return {**program, **{part: {o: program[part][o] for o in kept} for part in ("outputs", "returned")}}
+    outputs = recording.outputs.items()
+    return recording.returning(
+        [o for o, name in outputs if plain.entries[name]["dtype"] == "bool" or not is_flag(name)]
+    )
 
 
 def is_called(boundary: str, partners: Mapping[str, str], run: Recorded) -> bool:
@@ -299,12 +300,6 @@ def inverted(names: Mapping[str, str]) -> dict[str, list[str]]:
     return by_partner
 
 
-def words_of(program: Mapping[str, Any]) -> set[str]:
-    """The identifiers in a program's lines and in what it returns."""
-    texts = [*(f"{line['text']} {line['given']}" for line in program["lines"]), *program["returned"].values()]
-    return set(re.findall(r"\w+", " ".join(texts)))
-
-
 def given_to(
     layer: str, call: int, children: Collection[str], boundary: Collection[str], plain: Recorded
 ) -> dict[str, Array]:
@@ -316,60 +311,39 @@ def given_to(
 
 
 def values_of(
-    program: Mapping[str, Any],
-    base: RemotePort,
-    layer: str,
-    state: Recorded,
-    given: Mapping[str, Array],
-    constants: Mapping[str, Array],
+    recording: Recording, base: RemotePort, layer: str, state: Recorded, given: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """The baseline's values of a program's inputs, by argument."""
+    """The baseline's values of a recording's inputs, by name; `given` has tensors by location and constants by mark."""
     values: dict[str, Array] = {}
-    for name, location in program["inputs"].items():
+    for mark, location in recording.inputs.items():
         kind, _, own = location.partition(":")
-        if kind == "constant":
-            values[name] = constants[name]
-        elif kind == "param":
+        if kind == "param":
             info = base.tensors[f"{layer}.{own}".removeprefix(".")]
-            values[name] = state.load(info.tied or info.name)
+            values[recording.names[mark]] = state.load(info.tied or info.name)
         else:
-            values[name] = given[location]
+            values[recording.names[mark]] = given[mark if kind == "constant" else location]
     return values
 
 
 def planned(
-    model: CasePlan, dtype: str, title: str, program: Mapping[str, Any], inputs: Mapping[str, Array], folder: Path
-) -> tuple[CasePlan, dict[str, tuple[str, str]]]:
-    """A traced program's case, and which param of which op each of its params is; the inputs are stored.
+    model: CasePlan, dtype: str, recording: Recording, inputs: Mapping[str, Array], folder: Path
+) -> tuple[CasePlan, Mapping[str, tuple[str, str]]]:
+    """A recording's case, and which param of which op each of its params is; the inputs are stored.
 
-    Raises ModelError if the program cannot be run.
+    Raises ModelError if the recording cannot be computed.
     """
-    text, options, known = source(
-        FUNCTION, title, program["lines"], program["returned"], {n: a.shape for n, a in inputs.items()}
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "code.py"
-    path.write_text(text, encoding="utf-8")
+    source, options = reference(recording, inputs, folder)
     whole = tuple((n, *bounds(a)) for n, a in inputs.items() if a.dtype.kind == "i")
-    brought = Brought(ReferenceFile(path, text.encode()), FUNCTION, tuple(inputs), whole, (), tuple(options))
+    brought = Brought(source, CODE, tuple(inputs), whole, (), tuple(options.values))
     shapes = tuple((name, array.shape) for name, array in inputs.items())
     try:
-        params = op_of(brought).params(**options)
+        params = op_of(brought).params(**options.values)
         differentiable = tuple(n for n, (_, kind) in outputs_of(brought, params, shapes).items() if kind.kind == "f")
     except (BroughtError, CaseError) as error:
-        raise ModelError(in_source(str(error), text, program["lines"])) from error
+        raise ModelError(str(error)) from error
     brought = replace(brought, grad_outputs=differentiable)
-    fixed = [name for name, location in program["inputs"].items() if location.startswith("constant")]
-    return replace(case_of(model, dtype, FUNCTION, params, inputs, folder, fixed), brought=brought), known
-
-
-def in_source(message: str, text: str, lines: Sequence[Mapping[str, Any]]) -> str:
-    """An error's message with the line of the user's code instead of that of the program, whose text is given."""
-    head, _, rest = message.partition(": ")
-    number = head.rpartition(":")[2]
-    words = text.splitlines()[int(number) - 1].split() if number.isdigit() else []
-    source_line = next((line["source_line"] for line in lines if words and line["name"] == words[0]), "")
-    return f"{source_line}: {rest}" if source_line else message
+    fixed = [name for name, location in recording.locations.items() if location.startswith("constant")]
+    return replace(case_of(model, dtype, CODE, params, inputs, folder, fixed), brought=brought), options.origins
 
 
 def bounds(values: Array) -> tuple[int, int]:
@@ -378,16 +352,19 @@ def bounds(values: Array) -> tuple[int, int]:
     return int((counted if counted.size else values).min(initial=0)), max(0, int(values.max(initial=0))) + 1
 
 
-def single_op(program: Mapping[str, Any]) -> tuple[Op, Any, dict[str, str]] | None:
-    """The op of a program that is a single call, its params, and the argument for each of its tensors; else None."""
-    lines = program["lines"]
-    if len(lines) != 1 or lines[0]["op"] not in OPS or lines[0]["name"] not in program["returned"].values():
+def single_op(recording: Recording) -> tuple[Op, Any, dict[str, str]] | None:
+    """The op of a recording that is a single call, its params, and the name for each of its tensors; else None."""
+    calls = recording.calls
+    if len(calls) != 1 or calls[0].function in TORCH or calls[0].mark not in recording.returned.values():
         return None
-    op, given = OPS[lines[0]["op"]], lines[0]["given"]
+    try:
+        op, given = called_op(calls[0])
+    except ModelError:
+        return None
     tensors = {item.name: given[item.name] for item in op.inputs if item.name in given}
-    known = {param.name: literal_eval(given[param.name]) for param in fields(op.params) if param.name in given}
-    left = {name: text for name, text in given.items() if name not in tensors and name not in known}
-    if any(text not in ("False", "None") for text in left.values()):
+    known = {param.name: given[param.name] for param in fields(op.params) if param.name in given}
+    left = {name: value for name, value in given.items() if name not in tensors and name not in known}
+    if any(value is not False for value in left.values()) or not all(isinstance(v, Value) for v in tensors.values()):
         return None
     try:
         params = op.params(
@@ -395,7 +372,7 @@ def single_op(program: Mapping[str, Any]) -> tuple[Op, Any, dict[str, str]] | No
         )
     except (TypeError, ValueError):
         return None
-    return (op, params, tensors) if set(tensors.values()) <= program["inputs"].keys() else None
+    return op, params, {name: recording.names[value.mark] for name, value in tensors.items()}
 
 
 def own_names(port: RemotePort, layer: str) -> list[str]:

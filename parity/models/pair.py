@@ -32,6 +32,7 @@ from parity.models.layouts import layout_of
 from parity.models.likeness import likeness
 from parity.models.measure import difference
 from parity.models.ports import Array, ModelError, RemotePort
+from parity.models.recorded_code import PROGRAM
 from parity.models.repeated import INPUT, SECOND, THIRD, RepeatedCall
 from parity.models.worker.crossing import LOSS, ULP
 from parity.models.worker.tape import Recorded
@@ -459,7 +460,7 @@ class PortPair(ComparedPorts):
         finding.comparisons = [
             renamed(c, finding) for c in judged.comparisons if c.actual == self.other.name and c.culprit
         ]
-        finding.evidence |= {"program": str(folder / "code.py"), "folder": str(folder)}
+        finding.evidence |= {"program": str(folder / PROGRAM), "folder": str(folder)}
         if other:
             finding.id, finding.explained = "layer-options", True
             finding.title = layer_ops.words(other, (self.base.name, self.other.name))

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from parity.models.call_traces import CallStep, Trail, TrailComparison, same, same_in_order
-from parity.models.worker.calls import PART, WHOLE, CallRecorder
+from parity.models.call_traces import Trail, TrailComparison, same, same_in_order
+from parity.models.recorded import RecordedCall, Value
+from parity.models.worker.calls import CallRecorder
 from parity.models.worker.intercept import Interception
 from tests.conftest import call
 from tests.models.ports import TWO, config_of
@@ -63,11 +64,14 @@ def masked(at, given=None):
     put("_v4_", values["_v0_"] + values["_v3_"])
     top = np.exp(values["_v4_"] - values["_v4_"].max(-1, keepdims=True))
     put("_v5_", top / top.sum(-1, keepdims=True))
+    scores, mask, cut, added, whole = (Value(f"_v{i}_") for i in range(5))
+    every = slice(None)
+    index = (every, None, None, every) if at == "None, :" else (every, None, every, None)
     steps = [
-        CallStep("_v2_", "getitem", f"_v1_[:, None, {at}]", WHOLE, labelled=False),
-        CallStep("_v3_", "mul", "(1 - _v2_) * -1e4", PART, labelled=False),
-        CallStep("_v4_", "masked", "_v0_ + _v3_", PART - 1, labelled=True),
-        CallStep("_v5_", "softmax", "softmax(_v4_, -1)", WHOLE, labelled=True),
+        RecordedCall("_v2_", "getitem", "getitem", (mask, index)),
+        RecordedCall("_v3_", "mul", "filled", (cut,)),
+        RecordedCall("_v4_", "masked", "add", (scores, added), labelled=True),
+        RecordedCall("_v5_", "softmax", "softmax", (whole, -1), labelled=True),
     ]
     names = {"_v0_": "scores", "_v1_": "mask", **{step.mark: step.name for step in steps}}
     inputs = {"_v0_": "in:0", "_v1_": "in:1"}
@@ -81,8 +85,7 @@ def test_a_mask_along_another_axis_is_no_mask_that_lacks():
         masked("None, :"), masked(":, None"), keys, lambda given: masked(":, None", given), "ours", "net"
     )
     assert parting.divergences() == [
-        "masked = scores + (1 - mask[:, None, :, None]) * -1e4, "
-        "where ours has scores + (1 - mask[:, None, None, :]) * -1e4"
+        "masked = scores + filled(mask[:, None, :, None]), where ours has scores + filled(mask[:, None, None, :])"
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -12,40 +13,44 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - what everyone calls it
 
+from parity.cases.brought import BroughtError
 from parity.cases.replay import agree
 from parity.config import Overrides, load_plan
-from parity.models import code, functions
+from parity.models import code
 from parity.models.ports import ModelError
+from parity.models.recorded import WHOLE, RecordedCall, written
+from parity.models.recorded_code import Recording, reference
 from parity.models.worker.calls import CallRecorder
 from parity.models.worker.ports.torch_style import TorchPort
+from parity.models.worker.recording import UntracedError
 from parity.models.worker.tape import TensorTape
-from parity.models.worker.trace import UntracedError
 from parity.models.worker.tracer import Tracer
 
 X = torch.tensor(np.random.default_rng(0).normal(size=(4, 6)), dtype=torch.float32)
 
 
-def traced(body: str, x: Any = X) -> tuple[Tracer, Any, Callable[[Any], Any]]:
-    """The recording of a function of x with this body, the name of its result, and the function."""
+def traced(body: str, x: Any = X) -> tuple[Recording, dict[str, Any], Callable[[Any], Any]]:
+    """The recording of a function of x with this body, its constants and the values of its calls by mark, and the
+    function."""
     names: dict[str, Any] = {"torch": torch, "F": F}
     exec("def f(x):\n    " + body.replace("\n", "\n    "), names)
     tracer, given = Tracer(torch), x.clone()
     tracer.know(given, "x")
     with TorchPort.intercepted(None, tracer.called), torch.no_grad():  # type: ignore[arg-type]  # self is not used
         y = names["f"](given)
-    mark = repr(tracer.var(y))
-    tracer.lines_named = tracer.named()  # type: ignore[attr-defined]
-    return tracer, tracer.put(mark), names["f"]
+    mark = tracer.mark_of(y)
+    calls = tuple(map(RecordedCall.of, json.loads(json.dumps(tracer.named_rows()))))
+    constants = {mark: tracer.constants[name] for mark, name in tracer.names.items() if name in tracer.constants}
+    inputs = dict.fromkeys(constants, "constant:") | {"v0": "in:0"}
+    recording = Recording(calls, tracer.names, inputs, {"y": "|0|out|0"}, {"y": mark}, tracer.reads)
+    return recording, {mark: tensor.numpy() for mark, tensor in {**constants, **tracer.values}.items()}, names["f"]
 
 
-def program(tracer: Any, result: str) -> Callable[[Any], Any]:
+def program(recording: Recording, values: Any, folder: Any) -> Callable[[Any], Any]:
     """The recording as a function of x."""
-    constants = {name: tensor.numpy() for name, tensor in tracer.constants.items()}
-    shapes = {"x": tuple(X.shape), **{name: array.shape for name, array in constants.items()}}
-    text, options, _ = functions.source("code", "", tracer.lines_named, {"y": result}, shapes)
-    names: dict[str, Any] = {}
-    exec(text, names)
-    return lambda x: names["code"](x=x.double().numpy(), **constants, **options)["y"]
+    constants = {recording.names[mark]: values[mark] for mark in recording.inputs if mark != "v0"}
+    source, options = reference(recording, {"x": X.numpy(), **constants}, folder)
+    return lambda x: source.function(x=x.double().numpy(), **constants, **options.values)["y"]
 
 
 RECORDED = [
@@ -89,8 +94,9 @@ RECORDED = [
 
 
 @pytest.mark.parametrize("body", RECORDED)
-def test_a_recording_gives_what_the_code_gives_for_any_input(body: str):
-    recording, f = (program(*(made := traced(body))[:2]), made[2])
+def test_a_recording_gives_what_the_code_gives_for_any_input(body: str, tmp_path: Any):
+    recorded, values, f = traced(body)
+    recording = program(recorded, values, tmp_path)
     for x in (X, -X.flip(0) * 1.5):
         kind = "float16" if "half" in body else "float32"
         assert agree(recording(x), f(x.clone()).double().numpy(), kind, 1.0)
@@ -113,15 +119,17 @@ def test_a_recording_gives_what_the_code_gives_for_any_input(body: str):
         ("y = x * 2\nchanged(y)\nreturn y", "a tensor has changed by something other than a call of torch's functions"),
     ],
 )
-def test_what_is_no_step_is_refused_at_its_line(body: str, message: str, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_no_step_is_refused_at_its_line(
+    body: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+):
     def changed(y: Any) -> None:
         with torch._C.DisableTorchFunction():
             y.mul_(2)
 
     monkeypatch.setattr("builtins.KEPT", torch.zeros(4, 6), raising=False)
     monkeypatch.setattr("builtins.changed", changed, raising=False)
-    with pytest.raises(UntracedError, match=message) as caught:
-        traced(body)
+    with pytest.raises((UntracedError, BroughtError, ModelError), match=message) as caught:
+        program(*traced(body)[:2], tmp_path)(X)
     assert str(caught.value).startswith("<string>:") or "test_tracer.py:" in str(caught.value)
 
 
@@ -150,23 +158,18 @@ def test_a_recording_is_replayed_with_other_inputs(
     body: str, message: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("builtins.KEPT", [], raising=False)
-    tracer, result, f = traced(body)
-    values = {name: tensor.numpy() for name, tensor in tracer.values().items()}
-    assert re.search(message, refusal := replayed(tmp_path, tracer, result, f, {**values, "x": X.numpy()})), refusal
+    assert re.search(message, refusal := replayed(tmp_path, *traced(body))), refusal
 
 
 def test_the_first_line_that_differs_is_named(tmp_path: Any):
-    tracer, result, f = traced("h = x * 2\nk = h + 1\nreturn k * h")
-    values = {name: tensor.numpy() for name, tensor in tracer.values().items()}
-    name = next(line["name"] for line in tracer.lines_named if line["text"].endswith("+ 1"))  # type: ignore[attr-defined]
-    values[name] = values[name] + 1
-    values[result] = values[result] + 1
-    assert f"its recording differs from mine: {name} is" in replayed(
-        tmp_path, tracer, result, f, {**values, "x": X.numpy()}
-    )
+    recording, values, f = traced("h = x * 2\nk = h + 1\nreturn k * h")
+    call = next(call for call in recording.calls if call.function == "add")
+    for mark in (call.mark, recording.returned["y"]):
+        values[mark] = values[mark] + 1
+    assert f"its recording differs from mine: {call.name} is" in replayed(tmp_path, recording, values, f)
 
 
-def replayed(folder: Any, tracer: Any, result: str, f: Any, values: Any) -> str:
+def replayed(folder: Any, recording: Recording, values: Any, f: Any) -> str:
     """Why a recording is refused; "" if it is not."""
     (folder / "m.py").write_text("")
     (folder / "c.yaml").write_text(
@@ -174,23 +177,16 @@ def replayed(folder: Any, tracer: Any, result: str, f: Any, values: Any) -> str:
         "cases: [{kind: model, id: net, build: b, batch: b}]\n"
     )
     model = load_plan([folder / "c.yaml"], Overrides()).cases[0]
-    inputs = {"x": "in:0", **dict.fromkeys(tracer.constants, "constant:")}
-    given = {"x": X.numpy(), **{name: tensor.numpy() for name, tensor in tracer.constants.items()}}
-    recorded = {
-        "lines": tracer.lines_named,
-        "returned": {"y": result},
-        "inputs": inputs,
-        "outputs": {"y": "|0|out|0"},
-        "reads": tracer.reads,
-    }
+    given = {recording.names[mark]: values[mark] for mark in recording.inputs if mark != "v0"} | {"x": X.numpy()}
+    computed = {recording.names[mark]: array for mark, array in values.items()} | {"x": X.numpy()}
 
     class Kernel(SimpleNamespace):
         def __call__(self, _case: Any, _dtype: str, inputs: Any) -> Any:
             return {"y": f(torch.tensor(inputs["x"])).numpy()}
 
     try:
-        case, _ = code.planned(model, "float32", "", recorded, given, folder)
-        code.replay(Kernel(port=SimpleNamespace(name="mine"), dtype="float32"), case, given, recorded, values)
+        case, _ = code.planned(model, "float32", recording, given, folder)
+        code.replay(Kernel(port=SimpleNamespace(name="mine"), dtype="float32"), case, given, recording, computed)
     except ModelError as error:
         return str(error)
     return ""
@@ -210,7 +206,7 @@ def test_calls_show_what_was_written_through_a_view(tmp_path: Any):
         y = h * 3
         F.relu(h, inplace=True)
         y = y - h
-    steps = recorder.named()
-    texts = [recorder.put(step["text"]) for step in steps]
+    calls = map(RecordedCall.of, recorder.named_rows())
+    texts = [written(call, lambda mark: (recorder.names[mark], WHOLE))[0] for call in calls]
     assert texts == ["x * 2", "h[0]", "v + 1", "written(h, v_2)", "written * 3", "relu(written)", "y - relu"]
-    assert torch.equal(y, (written := torch.cat([x[:1] * 2 + 1, x[1:] * 2])) * 3 - torch.relu(written))
+    assert torch.equal(y, (shown := torch.cat([x[:1] * 2 + 1, x[1:] * 2])) * 3 - torch.relu(shown))

@@ -12,9 +12,10 @@ from itertools import product
 
 import numpy as np
 
-from parity.models.call_traces import NEAR, CallStep, Trail, joined, same, same_in_order
+from parity.models.call_traces import NEAR, Trail, same, same_in_order
 from parity.models.decode.ways import DecodeCall
 from parity.models.ports import Array
+from parity.models.recorded import RecordedCall, written
 from parity.reporting.text.words import number
 
 FORMATS: Mapping[str, Callable[[Array], Array]] = {
@@ -154,16 +155,16 @@ class PassComparison:
 
     # Explanations
 
-    def _text(self, step: CallStep) -> str:
+    def _text(self, step: RecordedCall) -> str:
         """A step's expression with the names of values."""
-        return joined(step, lambda mark: self.call.worded(mark, SHORT))
+        return written(step, lambda mark: self.call.worded(mark, SHORT))[0]
 
-    def _beside(self, step: CallStep) -> str:
+    def _beside(self, step: RecordedCall) -> str:
         """The corresponding step of one pass, if its expression differs."""
         reads = [self.twins.get(mark) for mark in step.reads]
         for other in self.whole.steps:
             if other.kind == step.kind and (other.reads == reads or (step.labelled and other.name == step.name)):
-                text = joined(other, lambda mark: self.whole.worded(mark, SHORT))
+                text = written(other, lambda mark: self.whole.worded(mark, SHORT))[0]
                 return f"where one pass has `{text}`" if text != self._text(step) else ""
         return ""
 

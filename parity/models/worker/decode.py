@@ -162,7 +162,7 @@ class Listening(Watch):
             words = words_of(original, (args, kwargs), self.port.is_tensor)
             for i, tensor in enumerate(self.port.tensors_in((args, kwargs))):
                 word = words[i] if i < len(words) else f"x{i}"
-                self.inputs[repr(self.calls.know(tensor, word))] = f"in:{i}"
+                self.inputs[self.calls.know(tensor, word)] = f"in:{i}"
         self.calls.active = own
         result = original(*args, **kwargs)
         self.calls.active = False
@@ -171,13 +171,13 @@ class Listening(Watch):
         result = self._crossed(layer, call, OUT, result)
         for i, tensor in enumerate(self.port.tensors_in(result) if within else ()):
             name = key(layer, call, OUT, i)
-            self.inputs[repr(self.calls.know(tensor, word_of(layer)))] = f"child:{name}"
+            self.inputs[self.calls.know(tensor, word_of(layer))] = f"child:{name}"
         self.calls.active = within
         return result
 
     def _noted(self, tensors: Sequence[Any], layer: str, call: int, role: str) -> None:
         for i, tensor in enumerate(tensors):
-            self.outputs[key(layer, call, role, i)] = repr(self.calls.var(tensor))
+            self.outputs[key(layer, call, role, i)] = self.calls.mark_of(tensor)
 
     def heard(self) -> Message:
         """The reply for the host."""

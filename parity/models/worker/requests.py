@@ -18,9 +18,9 @@ from parity.models.worker.crossing import Crossing, perturbed
 from parity.models.worker.ports import port_class
 from parity.models.worker.ports.base import ClosedCall, Port, PortError, same
 from parity.models.worker.ports.layered import LayeredPort
+from parity.models.worker.recording import UntracedError
 from parity.models.worker.returns import batch_of, metrics_of
 from parity.models.worker.tape import Recorded, TensorTape, regrouped
-from parity.models.worker.trace import UntracedError
 from parity.models.worker.traced import calls_of, traced
 from parity.worker.cell import Backend, explain
 
@@ -158,20 +158,16 @@ class ModelRequests:
         return message
 
     def trace(self, request: Message) -> Message:
-        """The code of a layer between its children, as NumPy; its constants and its `value:<name>` go to a tape."""
+        """The recorded code of a layer between its children; its constants and its `value:<mark>` go to a tape."""
         port = self.current()
         port.load(request["state"], request["dtype"], 0)
         given, tape = Recorded(request["given"]), TensorTape(request["record"])
         try:
-            program = traced(port, closed_call(request, given))
+            message = traced(port, closed_call(request, given), tape)
         except UntracedError as error:
             raise PortError(str(error)) from error
-        for name, array in program.constants.items():
-            tape.put(name, array)
-        for name, array in program.values.items():
-            tape.put(f"value:{name}", array)
         tape.close()
-        return {name: getattr(program, name) for name in ("lines", "returned", "inputs", "outputs", "reads")}
+        return message
 
     def metric(self, request: Message) -> Message:
         """The user's metric of the outputs of a run."""

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from typing import Any, Callable, Collection, Dict, List, Mapping
 
 from parity.capture.frameworks.visit import filled, is_placeholder
-from parity.models.worker.calls import WITHOUT, CallRecorder
+from parity.models.worker.calls import CallRecorder
 from parity.models.worker.crossing import IN, OUT, Crossing, key
 from parity.models.worker.ports.base import ClosedCall, Port
 from parity.models.worker.ports.layered import LayeredPort, Watch, named
+from parity.models.worker.recording import UntracedError
 from parity.models.worker.tape import TensorTape
-from parity.models.worker.trace import UntracedError
 from parity.models.worker.tracer import Tracer
-
-
-@dataclass(frozen=True)
-class TracedProgram:
-    """A layer's code as a program.
-
-    `lines` are those of `Tracer.named`. `inputs` maps arguments to locations (`in:0`, `param:weight`,
-    `child:<tensor>`, `constant:`), `outputs` maps outputs to tensors at boundaries, `returned` maps them to values;
-    `constants` are by argument, `values` what each line computed, by its name. `reads` are the places where the code
-    gives tensors' values to Python, as in `model.py:12 (item)`.
-    """
-
-    lines: List[Dict[str, Any]]
-    returned: Mapping[str, str]
-    inputs: Mapping[str, str]
-    outputs: Mapping[str, str]
-    constants: Mapping[str, Any]
-    values: Mapping[str, Any]
-    reads: List[str]
 
 
 class Closed(Watch):
@@ -53,12 +33,12 @@ class Closed(Watch):
         self.tracer.active = False
         result = original(*args, **kwargs)
         if isinstance(self.tracer, CallRecorder) and self.tracer.is_cut(result, (args, kwargs)):
-            self.tracer.backward.append(f"{word}{WITHOUT}")
+            self.tracer.backward.append({"layer": word})
         others = {}
         for i, tensor in enumerate(self.port.tensors_in(result)):
             name, values = key(layer, call, OUT, i), self.port.to_array(tensor)
             others[i] = self.port.to_tensor(self.values.get(name, values), tensor, self.port.flows(tensor))
-            self.inputs[repr(self.tracer.know(others[i], word))] = f"child:{name}"
+            self.inputs[self.tracer.know(others[i], word)] = f"child:{name}"
         if isinstance(self.tracer, Tracer):
             self.tracer.passed(layer, (args, kwargs), self.port.tensors_in(result), list(others.values()))
         self.tracer.active = True
@@ -70,15 +50,26 @@ class Closed(Watch):
             return
         output = self.tracer.free(f"{wanted}_out" if wanted in self.outputs else wanted)
         self.outputs[output] = name
-        self.named[output] = repr(self.tracer.var(tensor))
+        self.named[output] = self.tracer.mark_of(tensor)
 
 
-def traced(port: Port, given: ClosedCall) -> TracedProgram:
-    """The program of a layer's call. Raises UntracedError if it calls a function without a translation."""
+def traced(port: Port, given: ClosedCall, tape: TensorTape) -> Dict[str, Any]:
+    """The recording of a layer's code (`parity.models.recorded_code.Recording`); its constants go to the tape by mark,
+    and what each call computed as `value:<mark>`. Raises UntracedError if the code cannot be recorded."""
     if not port.traced or not isinstance(port, LayeredPort):
         raise UntracedError(f"the calls of {port.framework.__name__} cannot be traced")
     tracer = Tracer(port.framework)
-    return program_of(port, tracer, closed_run(port, given, tracer))
+    closed = closed_run(port, given, tracer)
+    calls = tracer.named_rows()
+    inputs = dict(closed.inputs)
+    for mark, name in tracer.names.items():
+        if name in tracer.constants:
+            tape.put(mark, port.to_array(tracer.constants[name]))
+            inputs[mark] = f"constant:{name}"
+    for mark, tensor in tracer.values.items():
+        tape.put(f"value:{mark}", port.to_array(tensor))
+    message = {"calls": calls, "names": tracer.names, "inputs": inputs, "outputs": closed.outputs}
+    return {**message, "returned": closed.named, "reads": tracer.reads}
 
 
 def calls_of(
@@ -106,9 +97,9 @@ def closed_run(port: LayeredPort, given: ClosedCall, tracer: Any, *, gradients: 
     leaves = {i: port.to_tensor(a, port.held(a), gradients and a.dtype.kind == "f") for i, a in given.inputs.items()}
     words = words_of(port.entered(module), port.calls[layer, call])
     for i, tensor in leaves.items():
-        closed.inputs[repr(tracer.know(tensor, words[i] if i < len(words) else f"x{i}"))] = f"in:{i}"
+        closed.inputs[tracer.know(tensor, words[i] if i < len(words) else f"x{i}")] = f"in:{i}"
     for name, (tensor, _) in port.parts(module).items():
-        closed.inputs[repr(tracer.know(tensor, name))] = f"param:{name}"
+        closed.inputs[tracer.know(tensor, name)] = f"param:{name}"
     args, kwargs = filled(port.calls[layer, call], leaves)
     port.seeded()
     with port.recorded() if gradients else port.no_gradients(), closed, port.intercepted(tracer.called):
@@ -135,14 +126,3 @@ def words_of(function: Callable[..., Any], given: Any, is_tensor: Callable[[Any]
         else:
             words += [name for _ in named(value, is_tensor)]
     return words
-
-
-def program_of(port: Port, tracer: Tracer, closed: Closed) -> TracedProgram:
-    """The program that was recorded."""
-    lines = tracer.named()
-    constants = {name: port.to_array(tensor) for name, tensor in tracer.constants.items()}
-    inputs = {tracer.put(mark): location for mark, location in closed.inputs.items()}
-    inputs.update({name: f"constant:{name}" for name in constants})
-    returned = {name: tracer.put(mark) for name, mark in closed.named.items()}
-    values = {name: port.to_array(tensor) for name, tensor in tracer.values().items()}
-    return TracedProgram(lines, returned, inputs, closed.outputs, constants, values, tracer.reads)

@@ -1,23 +1,22 @@
-"""Records torch code as lines of NumPy in which no value changes: what it does in place becomes new values."""
+"""Records the calls of torch code as calls in which no value changes: what it does in place becomes new values.
+
+What the functions mean in NumPy, and which have no meaning there, the host knows (`parity.models.torch_functions`).
+"""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from parity.models.worker.trace import (
-    Statement,
+from parity.models.worker.recording import (
     UntracedError,
     ValueTable,
-    Var,
     attribute_of,
-    caller_of,
     is_inplace,
-    is_listed,
-    source_of_call,
+    statement_of_call,
     tensors_in,
-    translated,
 )
 
 CASTS = frozenset(
@@ -37,18 +36,23 @@ class Tracer(ValueTable):
 
     A tensor that a call writes to gets a new value, and so does each known tensor that shares its memory once it is
     read (`_waiting`). PyTorch counts the writes to a tensor in `_version`. `_made` are tensors that depend on no input,
-    with copies of their values: they are constants if they are read. `reads` are the places where Python gets values.
+    with copies of their values: they are constants if they are read. `reads` are the places where Python gets values,
+    `values` what the calls computed, by mark.
     """
 
     def __init__(self, torch: Any) -> None:
-        super().__init__()
+        super().__init__((torch.__name__,))
         self.torch = torch
         self.widest = torch.get_default_dtype().itemsize
-        self.lines: List[Statement] = []
         self.reads: List[str] = []
+        self.values: Dict[str, Any] = {}
         self._versions: Dict[int, int] = {}
         self._made: Dict[int, Tuple[Any, Any, int]] = {}
         self._waiting: Dict[int, List[Tuple[Any, Any]]] = {}
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether a value is a tensor of PyTorch."""
+        return isinstance(value, self.torch.Tensor)
 
     def called(self, function: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """Record a call of a function; returns its result."""
@@ -60,14 +64,14 @@ class Tracer(ValueTable):
                 self.active = True
         return result
 
-    def know(self, tensor: Any, wanted: str = "") -> Var:
-        """The value of a tensor, a new one if it has none yet; an input gets the name `wanted`."""
+    def know(self, tensor: Any, wanted: str = "") -> str:
+        """The mark of a tensor's value, a new one if it has none yet; an input gets the name `wanted`."""
         if id(tensor) not in self._known:
             self._versions[id(tensor)] = version_of(tensor)
         return super().know(tensor, wanted)
 
-    def var(self, tensor: Any) -> Var:
-        """The current value of a tensor; a constant if no call has returned it.
+    def mark_of(self, tensor: Any) -> str:
+        """The mark of a tensor's current value; a constant's if no call has returned it.
 
         Raises UntracedError if a write to it was not recorded.
         """
@@ -115,54 +119,39 @@ class Tracer(ValueTable):
         self._add(named, function, (args, kwargs), result, target)
 
     def _add(self, named: str, function: Any, operands: Any, result: Any, target: Any) -> None:
-        """Add the statements of a call that writes to `target`, or returns new tensors."""
-        try:
-            text, given = translated(named, function, *map(self._vars, operands))
-        except UntracedError as error:
-            raise self._refused(str(error)) from error
+        """Add the rows of a call that writes to `target`, or returns new tensors."""
+        row = {**self.row(named.strip("_"), *operands), "parameters": parameters_of(function)}
         if target is not None:
-            self._write(target, self._held(named, target, operands, text, given), named.strip("_"))
+            self._write(target, self._rounded(named, target, operands, row))
         elif isinstance(result, self.torch.Tensor):
-            self._emit(result, *self._held(named, result, operands, text, given), named.strip("_"))
-        elif given is not None:
-            raise self._refused(f"{named} has no translation to NumPy")
+            self._emit(result, self._rounded(named, result, operands, row))
         else:
-            whole = self._part(text, "parts")
             for i, output in enumerate(result):
-                self._emit(output, *self._held(named, output, operands, f"{whole}[{i}]", None), named.strip("_"))
+                self._emit(output, self._rounded(named, output, operands, {**row, "part": i}))
 
-    def _emit(self, tensor: Any, text: str, given: Optional[Dict[str, str]], function: str) -> None:
-        """Add a statement whose result is this tensor, which has it as its new value."""
-        wanted, location = source_of_call((self.torch.__name__,))
+    def _emit(self, tensor: Any, row: Dict[str, Any]) -> None:
+        """Add a row whose result is this tensor, which has it as its new value."""
         self._known.pop(id(tensor), None)
-        var = self.know(tensor)
-        self.lines.append(
-            Statement(repr(var), text, function, wanted, location, given, self._source_line(), tensor.detach().clone())
-        )
+        mark = self.know(tensor)
+        self.add(mark, row)
+        self.values[mark] = tensor.detach().clone()
 
-    def _part(self, text: str, function: str, given: Optional[Dict[str, str]] = None) -> str:
-        """Add a statement whose result is no tensor of the code, and return its mark."""
-        mark = f"_w{len(self.lines)}_"
-        self.lines.append(Statement(mark, text, function, given=given, source_line=self._source_line()))
-        return mark
-
-    def _held(
-        self, named: str, result: Any, operands: Any, text: str, given: Optional[Dict[str, str]]
-    ) -> Tuple[str, Optional[Dict[str, str]]]:
-        """A call's expression, with the rounding of a dtype that is narrower than the model's."""
+    def _rounded(self, named: str, result: Any, operands: Any, row: Dict[str, Any]) -> Dict[str, Any]:
+        """A call; one with a dtype that is narrower than the model's is added, and its rounding returned."""
         dtype = str(result.dtype).rpartition(".")[2]
         floats = [t for t in tensors_in(operands, self.torch.Tensor) if t.is_floating_point()]
         is_cast = named in CASTS or is_inplace(named)
         if result.is_floating_point():
             is_rounded = result.dtype.itemsize < self.widest
             if not is_rounded and not (named in CASTS and not floats):
-                return text, given
+                return row
         elif not is_cast or (not floats and dtype != "bool"):
-            return text, given
+            return row
         if dtype not in ("float16", "float32", "float64", "bool") and not dtype.startswith(("int", "uint")):
             raise self._refused(f"it computes in {dtype}, which cannot be a step")
-        operand = text if given is None else self._part(text, named.strip("_"), given)
-        return f"cast({operand}, {dtype!r})", None
+        mark = self.new_mark()
+        self.add(mark, row)
+        return {"function": "cast", "args": [{"value": mark}, dtype], "kwargs": {}}
 
     # Writes
 
@@ -187,44 +176,44 @@ class Tracer(ValueTable):
         before = self._versions[id(tensor)] if id(tensor) in self._known else self._made_at(tensor)
         return before != version_of(tensor)
 
-    def _write(self, target: Any, held: Tuple[str, Optional[Dict[str, str]]], function: str) -> None:
-        """A statement that gives a new value to a tensor, and to those that share its memory."""
+    def _write(self, target: Any, row: Dict[str, Any]) -> None:
+        """Add a row that gives a new value to a tensor, and to those that share its memory."""
         for tensor, _, _ in list(self._made.values()):
             if tensor is not target and id(tensor) not in self._known and shares(tensor, target):
                 self._before(tensor)
-        self._emit(target, *held, function)
+        self._emit(target, row)
         self._waiting.pop(id(target), None)
         self._share(target, self._known[id(target)][1])
 
-    def _share(self, target: Any, var: Var) -> None:
-        """Let the known tensors that share a tensor's memory have its value, `var`."""
+    def _share(self, target: Any, mark: str) -> None:
+        """Let the known tensors that share a tensor's memory have its value."""
         for tensor, _ in list(self._known.values()):
             if shares(tensor, target):
                 self._versions[id(tensor)] = version_of(tensor)
-                if tensor is not target or self._known[id(target)][1] is not var:
-                    self._waiting.setdefault(id(tensor), []).append((var, overlap(tensor, target)))
+                if tensor is not target or self._known[id(target)][1] != mark:
+                    self._waiting.setdefault(id(tensor), []).append((mark, overlap(tensor, target)))
 
-    def _before(self, tensor: Any) -> Var:
-        """The last value of a tensor that was noted; a constant if it depends on no input."""
-        for var, elements in self._waiting.pop(id(tensor), ()):
+    def _before(self, tensor: Any) -> str:
+        """The mark of the last value of a tensor that was noted; a constant's if it depends on no input."""
+        for mark, elements in self._waiting.pop(id(tensor), ()):
             if (elements < 0).all():
                 continue
-            at = super().var(self.torch.as_tensor(elements))
-            text = f"np.reshape({var!r}, -1)[{at!r}]"
+            at = super().mark_of(self.torch.as_tensor(elements))
             old = self._known.pop(id(tensor))[1]
-            text = text if (elements >= 0).all() else f"np.where({at!r} >= 0, {text}, {old!r})"
+            marks = [mark, at] if (elements >= 0).all() else [mark, at, old]
             is_current = self._versions[id(tensor)] == version_of(tensor)
-            value = tensor.detach().clone() if is_current else None
             version = self._versions[id(tensor)]
-            mark = repr(self.know(tensor))
-            self.lines.append(Statement(mark, text, "written", source_line=self._source_line(), value=value))
+            new = self.know(tensor)
+            self.add(new, {"function": "written", "args": [{"value": one} for one in marks], "kwargs": {}})
+            if is_current:
+                self.values[new] = tensor.detach().clone()
             self._versions[id(tensor)] = version
         is_new = id(tensor) not in self._known
-        var = super().var(tensor)
+        mark = super().mark_of(tensor)
         if is_new:
             _, before, _ = self._made.get(id(tensor), (None, tensor.detach().clone(), 0))
-            self.constants[self.names[var.mark]] = before
-        return var
+            self.constants[self.names[mark]] = before
+        return mark
 
     def _make(self, given: Any) -> None:
         """Note the values of tensors that depend on no input."""
@@ -238,8 +227,6 @@ class Tracer(ValueTable):
         """The version of a tensor whose value was noted; the current one if it was not."""
         return self._made[id(tensor)][2] if id(tensor) in self._made else version_of(tensor)
 
-    # Words
-
     def _refused(self, text: str) -> UntracedError:
         """The error that the code cannot be recorded, with its place."""
         source_line = self._source_line()
@@ -247,43 +234,28 @@ class Tracer(ValueTable):
 
     def _source_line(self) -> str:
         """`model.py:12`, the user's current statement."""
-        frame = caller_of((self.torch.__name__,))
-        return "" if frame is None else f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
-
-    def named(self) -> List[Dict[str, Any]]:
-        """The lines with names: the last call of a statement has the name that the source assigns to."""
-        for line, following in zip(self.lines, [*self.lines[1:], None]):
-            last = following is None or following.location != line.location
-            self.names[line.mark] = self.free((last and line.wanted) or line.function)
-        return [
-            {
-                "name": self.names[line.mark],
-                "text": self.put(line.text),
-                "op": line.function if line.given is not None else "",
-                "given": {name: self.put(value) for name, value in (line.given or {}).items()},
-                "source_line": line.source_line,
-            }
-            for line in self.lines
-        ]
-
-    def values(self) -> Dict[str, Any]:
-        """What the code computed, by the names of lines."""
-        return {self.names[line.mark]: line.value for line in self.lines if line.value is not None}
+        return str(statement_of_call(self.roots)["source_line"])
 
     def _leads(self, given: Any) -> bool:
         """Whether a known tensor is among the arguments."""
         return any(id(tensor) in self._known for tensor in tensors_in(given, self.torch.Tensor))
 
-    def _vars(self, value: Any) -> Any:
-        if isinstance(value, self.torch.Tensor):
-            return self._before(value)
-        if isinstance(value, dict):
-            return {name: self._vars(item) for name, item in value.items()}
-        if isinstance(value, (tuple, list)):
-            return (
-                type(value)(map(self._vars, value)) if not hasattr(value, "_fields") else tuple(map(self._vars, value))
-            )
-        return value
+    def encoded(self, value: Any) -> Any:
+        """An argument in JSON; a tensor as the mark of its value before the call."""
+        return {"value": self._before(value)} if self.is_tensor(value) else super().encoded(value)
+
+
+def parameters_of(function: Any) -> Optional[List[str]]:
+    """The names of a function's parameters; None if it does not tell."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except (ValueError, TypeError):
+        return None
+
+
+def is_listed(value: Any, torch: Any) -> bool:
+    """Whether a value is several tensors."""
+    return isinstance(value, (tuple, list)) and bool(value) and all(isinstance(item, torch.Tensor) for item in value)
 
 
 def version_of(tensor: Any) -> int:

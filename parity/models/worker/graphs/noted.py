@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Set
 
 import numpy as np
 
-from parity.models.worker.calls import INFIX, PART, PREFIX, SIGN, WHOLE, number
 from parity.models.worker.crossing import IN
 from parity.models.worker.graphs.onnx_graph import GraphNode, attribute
 from parity.models.worker.graphs.pieces import Pieces, Route
+from parity.models.worker.recording import UntracedError, ValueTable
 from parity.models.worker.tape import TensorTape
-from parity.models.worker.trace import UntracedError, ValueTable
 from parity.models.worker.traced import word_of
 
-OPERATORS: Mapping[str, str] = {
-    "LessOrEqual": "less_equal", "GreaterOrEqual": "greater_equal", "Not": "logical_not", "BitwiseAnd": "and",
-    "BitwiseOr": "or", "BitwiseNot": "invert",
-}  # fmt: skip
-"""The names of operators in `calls.py`, where they differ."""
+UNARY: Mapping[str, str] = {"Neg": "neg", "Not": "logical_not", "BitwiseNot": "invert"}
+BINARY: Mapping[str, str] = {
+    **{name: name.lower() for name in ("Add", "Sub", "Mul", "Div", "MatMul", "Pow", "Equal", "Less", "Greater")},
+    "LessOrEqual": "less_equal",
+    "GreaterOrEqual": "greater_equal",
+    "And": "and",
+    "Or": "or",
+    "BitwiseAnd": "and",
+    "BitwiseOr": "or",
+}
+"""The names of operators of one and of two operands in Python."""
 SHAPES = ("Shape", "Size")
 LISTED = 8
 """A list of at most so many integers is shown; a longer one by its name."""
@@ -33,8 +38,8 @@ WORD = re.compile(r"[A-Za-z]\w{0,31}")
 class NodeCalls(ValueTable):
     """Runs the nodes of a layer's code, each as a model of its own.
 
-    `steps` are expressions with marks for values, which go to the tape; `others` replace the results of steps, by
-    number. The outputs of children are given: `returned`, by boundary.
+    The values go to the tape; `others` replace the results of calls, by number. The outputs of children are given:
+    `returned`, by boundary.
     """
 
     def __init__(
@@ -49,7 +54,6 @@ class NodeCalls(ValueTable):
         super().__init__()
         self.pieces, self.graph, self.route, self.layer, self.tape = pieces, pieces.graph, route, layer, tape
         self.others, self.returned = others, returned
-        self.steps: List[Dict[str, Any]] = []
         self.inputs: Dict[str, str] = {}
         self.seen: Dict[str, Any] = {}
         self.fixed: Dict[str, Any] = dict(self.graph.values)
@@ -74,11 +78,11 @@ class NodeCalls(ValueTable):
         entered = [(c.name, c.value) for c in self.route.crossings.values() if c.name.split("|")[2] == IN]
         wanted = {key: self.seen[value] for key, value in [*entered, *outputs.items()] if value in self.seen}
         marks = {key: self._mark(array) for key, array in wanted.items() if is_float(array)}
-        return {"steps": self.steps, "names": self.names, "inputs": self.inputs, "outputs": marks, "backward": []}
+        return {"calls": self.rows, "names": self.names, "inputs": self.inputs, "outputs": marks, "backward": []}
 
     def _known_as(self, array: Any, wanted: str) -> str:
         """The mark of a new value, which goes to the tape."""
-        mark = repr(self.know(array, wanted))
+        mark = self.know(array, wanted)
         values = array.astype(np.float32) if array.dtype.kind == "V" else array
         self.tape.put(mark, values)
         return mark
@@ -145,17 +149,14 @@ class NodeCalls(ValueTable):
             self.fixed.update(zip(values, arrays))
             self.seen.update(zip(values, arrays))
             return
-        text, level = self.expression(node)
+        row = self.call(node)
         for i, (value, array) in enumerate(zip(values, arrays)):
-            other = self.others.get(len(self.steps))
+            other = self.others.get(len(self.rows))
             array = array if other is None else np.asarray(other).reshape(array.shape).astype(array.dtype)
             self.seen[value] = array
-            name = value if WORD.fullmatch(value) else node.op.lower()
-            whole = (text, level) if len(values) == 1 else (f"{text}[{i}]", PART)
-            self.steps.append(
-                {"mark": self._known_as(array, name), "text": whole[0], "level": whole[1], "labelled": False}
-            )
-            self.steps[-1]["name"] = self.names[self.steps[-1]["mark"]]
+            mark = self._known_as(array, value if WORD.fullmatch(value) else node.op.lower())
+            part = None if len(values) == 1 else i
+            self.rows.append({**row, "mark": mark, "name": self.names[mark], "part": part, "labelled": False})
 
     def _is_fixed(self, node: GraphNode) -> bool:
         """Whether a node's result depends only on the model and on shapes."""
@@ -164,63 +165,63 @@ class NodeCalls(ValueTable):
     def _mark(self, array: Any, wanted: str = "constant") -> str:
         """The mark of a value; an unknown one becomes a constant."""
         known = id(array) in self._known
-        mark = repr(self.var(array)) if known else self._known_as(array, wanted)
+        mark = self.mark_of(array) if known else self._known_as(array, wanted)
         if not known:
             self.inputs[mark] = f"constant:{self.names[mark]}"
         return mark
 
-    # Words
+    # Arguments
 
-    def expression(self, node: GraphNode) -> Tuple[str, int]:
-        """A node as an expression, and its precedence."""
+    def call(self, node: GraphNode) -> Dict[str, Any]:
+        """A node as a part of a row."""
         inputs = list(node.inputs)
         while inputs and not inputs[-1]:
             inputs.pop()
-        texts = [self._text(name) for name in inputs]
-        plain, options = OPERATORS.get(node.op, node.op.lower()), unusual(self.graph.onnx, node, self.graph.model)
-        if plain in INFIX and len(texts) == 2 and not options:
-            sign, level = INFIX[plain]
-            return f"{texts[0]} {sign} {texts[1]}", level
-        if plain in PREFIX and len(texts) == 1:
-            return f"{PREFIX[plain]}{texts[0]}", SIGN
+        args = [self._argument(name) for name in inputs]
+        options = unusual(self.graph.onnx, node, self.graph.model)
+        word = {1: UNARY, 2: {} if options else BINARY}.get(len(args), {}).get(node.op)
+        if word:
+            return {"function": word, "args": args, "kwargs": {}}
         index = self._index(node, inputs)
         if index:
-            return f"{texts[0]}[{index}]", PART
+            return {"function": "getitem", "args": [args[0], {"tuple": index}], "kwargs": {}}
         if node.op == "Cast":
             kind = self.graph.onnx.helper.tensor_dtype_to_np_dtype(options.pop("to"))
-            texts.append(str(kind))
-        texts += [f"{name}={worded(value)}" for name, value in options.items()]
-        texts += [self._text(name) for name in node.captured]
-        return f"{node.op}({', '.join(texts)})", WHOLE
+            args.append({"word": str(kind)})
+        args += [self._argument(name) for name in node.captured]
+        return {"function": node.op, "args": args, "kwargs": {name: shortened(v) for name, v in options.items()}}
 
-    def _text(self, name: str) -> str:
-        """An input."""
+    def _argument(self, name: str) -> Any:
+        """An input in JSON."""
         if not name:
-            return "None"
+            return None
         array = self.fixed.get(name)
         if array is None:
-            return self._mark(self.seen[name])
+            return {"value": self._mark(self.seen[name])}
         if is_short(array):
-            return worded(array.astype(np.float64).item() if is_float(array) and array.size == 1 else listed(array))
+            return shortened(array.astype(np.float64).item() if is_float(array) and array.size == 1 else listed(array))
         own = name[len(self.layer) + 1 :] if self.layer and name.startswith(f"{self.layer}.") else name
         self.seen[name] = array
-        return self._mark(array, own if re.fullmatch(r"[A-Za-z][\w.]*", own) else "constant")
+        return {"value": self._mark(array, own if re.fullmatch(r"[A-Za-z][\w.]*", own) else "constant")}
 
-    def _index(self, node: GraphNode, inputs: Sequence[str]) -> str:
-        """The index of a Gather or Slice node, if it is known."""
+    def _index(self, node: GraphNode, inputs: Sequence[str]) -> List[Any]:
+        """The index of a Gather or Slice node in JSON, if it is known."""
         x, given = self.seen.get(inputs[0]), self.fixed
         if node.op not in ("Gather", "Slice") or x is None or not all(name in given for name in inputs[1:]):
-            return ""
+            return []
         first, *more = (given[name] for name in inputs[1:])
         if node.op == "Gather":
             axis = node.options.get("axis", 0) % x.ndim
-            return ":, " * axis + worded(first.tolist()) if first.ndim < 2 and first.size <= LISTED else ""
+            return [EVERYTHING] * axis + [first.tolist()] if first.ndim < 2 and first.size <= LISTED else []
         if not more:
-            return ""
+            return []
         ends, axes, by = [*(array.tolist() for array in more), *[None] * 2][:3]
         axes, by = axes or list(range(first.size)), by or [1] * first.size
         parts = {n % x.ndim: part(a, b, step, x.shape[n]) for n, a, b, step in zip(axes, first.tolist(), ends, by)}
-        return ", ".join(parts.get(axis, ":") for axis in range(max(parts) + 1))
+        return [parts.get(axis, EVERYTHING) for axis in range(max(parts) + 1)]
+
+
+EVERYTHING: Mapping[str, Any] = {"slice": [None, None, None]}
 
 
 def made_by(node: GraphNode) -> List[str]:
@@ -241,11 +242,11 @@ def is_short(array: Any) -> bool:
     return bool(whole and array.ndim == 1 and array.size <= LISTED)
 
 
-def part(start: int, end: int, step: int, length: int) -> str:
-    """A slice: `1:3`; the ends of the axis are left out."""
-    first = "" if start == 0 and step > 0 else str(start)
-    last = "" if end >= length or end < -length else str(end)
-    return f"{first}:{last}" if step == 1 else f"{first}:{last}:{step}"
+def part(start: int, end: int, step: int, length: int) -> Dict[str, Any]:
+    """A slice in JSON, without the ends of the axis."""
+    first = None if start == 0 and step > 0 else start
+    last = None if end >= length or end < -length else end
+    return {"slice": [first, last, None if step == 1 else step]}
 
 
 def unusual(onnx: Any, node: GraphNode, model: Any) -> Dict[str, Any]:
@@ -270,11 +271,11 @@ def listed(array: Any) -> Any:
     return (array if array.dtype.kind == "b" else array.astype(np.int64)).tolist()
 
 
-def worded(value: Any) -> str:
-    """A number, a word or a list of them; a float has the digits of float32."""
+def shortened(value: Any) -> Any:
+    """A value with the digits of float32 for its floats."""
     if isinstance(value, list):
-        return f"[{', '.join(map(worded, value))}]"
+        return [shortened(item) for item in value]
     if isinstance(value, float):
         short = np.float32(value)
-        return number(float(str(short)) if float(short) == value else value)
-    return repr(value)
+        return float(str(short)) if float(short) == value else value
+    return value
