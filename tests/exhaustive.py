@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 ROOT = Path(__file__).parent.parent
 RECORD = "tests/exhaustive.txt"
@@ -26,7 +28,28 @@ PACKAGES = ("parity", "tests", "benchmarks")
 COMMANDS = ("parity/cli/__init__.py", "parity/run.py", "parity/engine/__init__.py")
 """Who imports one of these starts workers, which load adapters by name: no import leads there."""
 INSTALLED = ("pyproject.toml", "parity/environments/pins.py")
+FOLDERS = {"CONFIGS": "configs", '"reports"': "reports"}
+"""Where the files are whose folder a file of tests names so."""
 IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n]*)|import\s+([^\n]*))", re.MULTILINE)
+
+
+def one_of_each(family: Callable[..., Hashable], rows: Iterable[Any]) -> list[ParameterSet]:
+    """The rows of a table of tests: the first of each family for any run, the others for exhaustive ones."""
+    seen: set[Hashable] = set()
+    found = []
+    for row in rows:
+        param = row if isinstance(row, ParameterSet) else pytest.param(*row)
+        name = family(*param.values)
+        further = [pytest.mark.exhaustive] if name in seen else []
+        seen.add(name)
+        found.append(pytest.param(*param.values, id=param.id, marks=[*param.marks, *further]))
+    return found
+
+
+def selected(request: pytest.FixtureRequest) -> bool:
+    """Whether exhaustive tests of a fixture's file are to run, so that it makes for all what these need."""
+    mine = [item for item in request.session.items if item.path == request.path]
+    return any(item.get_closest_marker("exhaustive") for item in mine)
 
 
 def digest(test: Path, root: Path = ROOT) -> str:
@@ -42,10 +65,11 @@ def sources(test: Path, root: Path = ROOT) -> set[Path]:
     found = reached(test, root) | {root / name for name in INSTALLED}
     if found & {root / name for name in COMMANDS}:
         found |= _files(root / "parity") | _helpers(root)
-    if any(
-        "CONFIGS" in path.read_text() for path in found if (root / "tests") in path.parents and path.suffix == ".py"
-    ):
-        found |= _files(root / "configs")
+    tests = [path for path in found if (root / "tests") in path.parents and path.suffix == ".py"]
+    texts = [path.read_text() for path in tests]
+    for word, folder in FOLDERS.items():
+        if any(word in text for text in texts):
+            found |= _files(root / folder)
     return {path for path in found if path.is_file()}
 
 

@@ -149,8 +149,17 @@ def test_every_op_has_a_case_that_its_definition_accepts(name, tmp_path):
     assert trial.plan(base_case(trial, source_with(name), name, "torch")) is not None
 
 
+LONG = {"scaled_dot_product_attention", "lstm", "interpolate", "cross_entropy", "ctc_loss", "conv1d", "pad", "l1_loss"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [family.OPS[0].name for family in FAMILIES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] if name in LONG else [])
+        for name in (family.OPS[0].name for family in FAMILIES)
+    ],
+)
 def test_an_op_of_every_family_has_a_few_cases_that_its_definition_accepts(name, tmp_path):
     trial = CaseEvaluator(tmp_path, ("float32", "float64"))
     cases = [designed.case for designed in designed_for(name)]
@@ -180,10 +189,10 @@ def test_the_sweep_shows_what_the_plain_case_does_not(tmp_path):
 @pytest.mark.parametrize(
     ("name", "mistake"),
     [
-        pytest.param("scaled_dot_product_attention", "softmax-unshifted", marks=pytest.mark.slow),
+        pytest.param("scaled_dot_product_attention", "softmax-unshifted", marks=pytest.mark.exhaustive),
         ("cross_entropy", "logits-clipped"),
         ("clip_grad_norm", "clip-unclamped"),
-        ("conv2d", "padding-mode"),
+        pytest.param("conv2d", "padding-mode", marks=pytest.mark.slow),
     ],
 )
 def test_what_only_other_inputs_show_is_swept(name, mistake, tmp_path):
