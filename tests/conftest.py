@@ -51,13 +51,36 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what a test needs, and puts the files that take longest first and the tests of SPREAD first, so that no worker starts one at the end."""
+    """Marks what a test needs, and puts the files that take longest first and the tests of SPREAD first, so that no worker
+    starts one at the end; MANAGED, whose frameworks may still be installed in the background, come after other long ones."""
     for item in items:
         markers.mark(item)
     effort: dict[Path, int] = {}
     for item in items:
         effort[item.path] = effort.get(item.path, 0) + markers.effort(item)
-    items.sort(key=lambda item: (not item.nodeid.startswith(SPREAD), -effort[item.path]))
+    items.sort(key=lambda item: (_turn(item, effort[item.path]), -effort[item.path]))
+
+
+def _turn(item: pytest.Item, effort: int) -> int:
+    if item.nodeid.startswith(SPREAD):
+        return 0
+    if item.nodeid.startswith(MANAGED):
+        return 2
+    return 1 if effort > LONG else 3
+
+
+LONG = 200
+"""The effort of a file that takes long, of ten processes or so."""
+MANAGED = (
+    "tests/adapters/test_census_bugs.py",
+    "tests/adapters/test_managed_frameworks.py",
+    "tests/capture/test_scripts.py",
+    "tests/library/test_frameworks.py",
+    "tests/models/test_exports.py",
+    "tests/models/test_keras.py",
+    "tests/test_shipped_configs.py",
+)
+"""Files that use frameworks in environments of their own, besides OneFlow."""
 
 
 SPREAD = ("tests/judge/test_inquiry.py", "tests/judge/test_kinds.py", "tests/starter/test_starter.py")

@@ -4,7 +4,7 @@ The *sources* of a file of tests are what its tests can reach: the modules that 
 where the command line is among them, all of parity and what else `tests/` has for it; the configs, where it names them; and
 the releases of what is installed. When all exhaustive tests of a file have passed, a digest of its sources is recorded in
 `tests/exhaustive.txt`. A run of everything leaves out the exhaustive tests of a file while this digest still holds, and
-says how many; to name a file, `-k` or `-m` runs them whatever is recorded.
+says how many; to name a file, `-k` or `-m exhaustive` runs them whatever is recorded.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class Exhaustive:
     def __init__(self, config: pytest.Config, root: Path = ROOT) -> None:
         self.config, self.root = config, root
         self.everything = config.args == config.getini("testpaths") and not config.getoption("keyword")
-        everything = self.everything and not config.getoption("markexpr")
-        self.recorded = recorded(root) if everything else {}
+        asked = "exhaustive" in config.getoption("markexpr")
+        self.recorded = recorded(root) if self.everything and not asked else {}
         self.left_out = 0
         self.passed: dict[str, bool] = {}
 

@@ -179,6 +179,7 @@ def mistakes_shown(name, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_sweep_shows_what_the_plain_case_does_not(tmp_path):
     base, told, designed = mistakes_shown("layer_norm", tmp_path)
     assert "variance-naive" not in base
@@ -216,6 +217,7 @@ def test_a_default_that_the_op_refuses_is_not_used(tmp_path, default):
     assert config_of(tmp_path, text)["cases"][0]["params"] == {"normalized_shape": [33]}
 
 
+@pytest.mark.slow
 def test_groups_of_the_signature_make_the_channels(tmp_path):
     text = "import numpy\ndef group_norm(x, weight, bias, num_groups=8, eps=1e-5): ...\n"
     config = config_of(tmp_path, text)
@@ -228,6 +230,7 @@ def test_groups_that_do_not_divide_the_channels_come_with_others(tmp_path):
     assert any(case["params"].get("groups", 1) > 1 for case in cases)
 
 
+@pytest.mark.slow
 def test_a_param_that_the_function_lacks_is_not_varied(tmp_path):
     with_stride = config_of(tmp_path, "import numpy\ndef conv2d(x, weight, bias, stride, **rest): ...\n")
     without = config_of(tmp_path, "import numpy\ndef conv2d(x, weight, bias): ...\n")
@@ -235,6 +238,7 @@ def test_a_param_that_the_function_lacks_is_not_varied(tmp_path):
     assert not any({"stride", "padding", "dilation"} & case.get("params", {}).keys() for case in without["cases"])
 
 
+@pytest.mark.slow
 def test_dtypes_and_gradients_are_what_the_file_says(tmp_path):
     text = f"import numpy\nDTYPES = ['float32']\nDIFFERENTIABLE = False\n{LAYER_NORM}def layer_norm_backward(grad_y): ...\n"
     config = config_of(tmp_path, text)
@@ -246,6 +250,7 @@ def test_dtypes_and_gradients_are_what_the_file_says(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_without_the_framework_the_baseline_is_the_oracle(tmp_path, monkeypatch):
     config = config_of(tmp_path, f"import numpy\n{LAYER_NORM}")
     mine = {"name": "mine", "adapter": "numpy", "ops": "./my_kernel.py"}
