@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 FRAMEWORKS = frozenset({"torch", "paddle", "oneflow"})
 STARTERS = frozenset({"subprocess", "pytester", "Workers", "parity.run.run"})
 """Names by which tests start processes; `Workers` are those of trainings."""
-ON_REQUEST = frozenset({"frameworks", "process", "slow", "browser"})
+ON_REQUEST = frozenset({"frameworks", "process", "slow", "browser", "exhaustive"})
 
 ONEFLOW_GRAPH = pytest.mark.flaky(reruns=2)
 """OneFlow 0.9.0 corrupts its memory in one of about a thousand runs of small graphs on a busy machine: the graph may end,

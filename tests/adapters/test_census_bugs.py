@@ -13,7 +13,7 @@ from parity.environments.managed import create
 from parity.environments.pins import pin_of
 from parity.environments.store import python_of
 
-pytestmark = pytest.mark.frameworks
+pytestmark = [pytest.mark.frameworks, pytest.mark.exhaustive]
 
 SCRIPTS = {
     path.stem.removesuffix("_bugs"): path

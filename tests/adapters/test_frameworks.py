@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from parity.cases import OPS
 from parity.config import load_plan
-from tests.conftest import CONFIGS, Finished, call
+from tests.conftest import CONFIGS, Finished, call, without_causes
+from tests.exhaustive import selected
 
 pytestmark = pytest.mark.frameworks
 
@@ -20,14 +23,16 @@ FEW = 8
 
 @pytest.fixture(scope="module")
 def finished(request, tmp_path_factory):
-    """A run of all cases; if only the tests of a few ops are selected (`-k hardshrink`), of theirs."""
+    """A run of all cases; if only the tests of a few ops are selected (`-k hardshrink`), of theirs. Causes are looked for
+    where exhaustive tests ask for them."""
     configs = sorted((CONFIGS / "ops").glob("*.yaml"))
     tests = [item for item in request.session.items if item.path == request.path]
     ops = {item.callspec.params.get("op") if hasattr(item, "callspec") else None for item in tests}
     ids = [] if None in ops or len(ops) > FEW else [case.id for case in load_plan(configs).cases if case.op in ops]
     run_dir = tmp_path_factory.mktemp("frameworks") / "run"
     backends = [part for name in BACKENDS for part in ("-b", name)]
-    done = call("run", *configs, *backends, *(["-k", " or ".join(ids)] if ids else []), "--out", run_dir)
+    with nullcontext() if selected(request) else without_causes():
+        done = call("run", *configs, *backends, *(["-k", " or ".join(ids)] if ids else []), "--out", run_dir)
     return Finished(done.returncode, done.stdout, done.stderr, run_dir)
 
 
@@ -44,6 +49,11 @@ def test_an_op_runs_and_agrees_with_the_oracle(finished, op):
 def test_every_convention_and_gap_is_listed(finished):
     assert finished.code == 0, finished.stdout
     assert {row["state"] for row in finished.results["known"] if row["backend"] in BACKENDS} == {"matched"}
+
+
+@pytest.mark.exhaustive
+def test_every_convention_has_the_cause_that_its_entry_names(finished):
+    test_every_convention_and_gap_is_listed(finished)
 
 
 def test_what_paddle_lacks_is_unsupported_with_its_reason(finished):
@@ -76,7 +86,7 @@ def test_every_tensor_was_compared_with_baseline_and_oracle(finished):
             } == tensors
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_releases_of_one_framework_side_by_side(parity_run):
     case = "{op: layer_norm, params: {normalized_shape: [9]}, inputs: {x: {shape: [7, 9]}}}"
     finished = parity_run(f"version: 1\nbackends: [paddle==2.6.2, paddle==3.3.1]\ncases: [{case}]\n")

@@ -4,6 +4,7 @@ oracle, in float32; in float64 their modes, users' ops, findings, and scripts of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from parity.adapters import adapter_class
 from parity.config import load_plan
 from parity.environments.pins import PINS
-from tests.conftest import CONFIGS, Finished, call, run_in
+from tests.conftest import CONFIGS, Finished, call, run_in, without_causes
+from tests.exhaustive import selected
 from tests.repro.scripts import run_together
 
 pytestmark = pytest.mark.frameworks
@@ -46,7 +48,8 @@ def first_cases(paths: Sequence[Path]) -> str:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(request, tmp_path_factory):
+    """All cases of `configs/ops` that are for a framework; causes are looked for where exhaustive tests ask for them."""
     folder = tmp_path_factory.mktemp("frameworks")
     few = [path for name, path in FILES.items() if name not in SLOW_TO_COMPILE]
     made = {}
@@ -56,7 +59,8 @@ def runs(tmp_path_factory):
     ):
         chosen = [part for name in ("numpy", *backends) for part in ("-b", name)]
         run_dir = folder / backends[0]
-        done = call("run", *configs, *chosen, *options, "--dtype", "float32", "--out", run_dir)
+        with nullcontext() if selected(request) else without_causes():
+            done = call("run", *configs, *chosen, *options, "--dtype", "float32", "--out", run_dir)
         made |= dict.fromkeys(backends, Finished(done.returncode, done.stdout, done.stderr, run_dir))
     return made
 
@@ -66,6 +70,12 @@ def test_every_convention_and_gap_is_listed(runs, backend):
     assert runs[backend].code == 0, runs[backend].stdout
     of_float32 = [r for r in runs[backend].results["known"] if r["backend"] == backend and r["dtype"] is None]
     assert not [row["message"] for row in of_float32 if row["state"] not in ("matched", "not-checked")]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_convention_has_the_cause_that_its_entry_names(runs, backend):
+    test_every_convention_and_gap_is_listed(runs, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -139,8 +149,13 @@ FOUND = {
 
 
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory):
+def findings(request, tmp_path_factory):
+    """All frameworks, modes and kernels; where no exhaustive test asks for findings, modes and what they are compared with."""
     folder = tmp_path_factory.mktemp("findings")
+    if not selected(request):
+        backends = [f'"{name}"' for name in (*MODES.values(), *MODES)]
+        with without_causes():
+            return run_in(folder, FINDINGS.format(backends=", ".join(backends)))
     backends = [f'"{name}"' for name in (*BACKENDS, *MODES)]
     for name, adapter in USERS.items():
         (folder / f"{name}.py").write_text(OPS[name])
@@ -157,6 +172,7 @@ def test_a_mode_computes_what_its_framework_computes_eagerly(findings):
         assert not findings.failing(actual=mode, case="linear")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", FOUND)
 def test_what_is_off_is_named_and_gradients_are_those_of_the_transform(findings, backend):
     cause, case = FOUND[backend]
@@ -167,6 +183,7 @@ def test_what_is_off_is_named_and_gradients_are_those_of_the_transform(findings,
         assert "computes 0.25, where the reference has 0" in findings.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_script_shows_its_finding_without_parity(findings):
     folder = findings.run_dir / "repro"
     assert call("repro", findings.run_dir, "--all").returncode == 0

@@ -21,6 +21,7 @@ from parity.engine.process import COOKIE
 from parity.repro.source import calls, has_mode
 from parity.training.spec import Clip, Group, Schedule, Training, message
 from tests.conftest import CONFIGS, Finished, call, processes_with, waited_for
+from tests.exhaustive import one_of_each
 from tests.markers import ONEFLOW_GRAPH
 from tests.training.examples import preset, training
 from tests.training.requests import ClientOf, TrainingClient, client, clients, drawn
@@ -81,7 +82,8 @@ LACKING = {
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize(
-    "eager", [pytest.param("torch", marks=pytest.mark.slow), "paddle", pytest.param("oneflow", marks=ONEFLOW_GRAPH)]
+    "eager",
+    [pytest.param("torch", marks=pytest.mark.exhaustive), "paddle", pytest.param("oneflow", marks=ONEFLOW_GRAPH)],
 )
 def test_ops_in_modes_are_eager_ops_or_say_why_not(parity_run: Run, eager: str) -> None:
     modes = [name for name in MODES if name.startswith(eager)]
@@ -102,7 +104,7 @@ def test_ops_in_modes_are_eager_ops_or_say_why_not(parity_run: Run, eager: str) 
 
 @ONEFLOW_GRAPH
 @pytest.mark.frameworks
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_shipped_config_shows_where_modes_differ(parity_run: Run) -> None:
     finished = parity_run(CONFIGS / "modes.yaml")
     assert finished.code == 0, finished.stdout + finished.stderr
@@ -123,7 +125,7 @@ GRAPH = {
 }
 MODEL = {name: GRAPH[name] for name in ("accumulated", "cnn", "bert")}
 TRAINED = [
-    *(pytest.param("oneflow", "graph", name, marks=ONEFLOW_GRAPH) for name in GRAPH),
+    *(pytest.param("oneflow", "graph", name, marks=ONEFLOW_GRAPH) for name in sorted(GRAPH)),
     *(("paddle", "static", name) for name in MODEL),
     *(pytest.param("torch", "compile", name, marks=pytest.mark.slow) for name in ("accumulated", "cnn")),
     ("torch", "channels_last", "cnn"),
@@ -156,7 +158,7 @@ def both(
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize(("adapter", "mode", "name"), TRAINED)
+@pytest.mark.parametrize(("adapter", "mode", "name"), one_of_each(lambda adapter, mode, _: (adapter, mode), TRAINED))
 def test_a_training_in_a_mode_is_the_eager_one(client_of: ClientOf, adapter: str, mode: str, name: str) -> None:
     eager, other = both(client_of, adapter, mode, GRAPH[name])
     for mine, theirs in ((eager[0], other[0]), (eager[2], other[2])):

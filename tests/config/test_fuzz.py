@@ -70,12 +70,14 @@ def test_any_text(text: str) -> None:
     load(text.encode("utf-8", "surrogatepass"))
 
 
+@pytest.mark.exhaustive
 @given(st.binary(max_size=200))
 @fuzz(200)
 def test_any_bytes(data: bytes) -> None:
     load(data)
 
 
+@pytest.mark.exhaustive
 @given(
     yaml_text,
     st.sampled_from(["version: 1\nbackends: [torch]\ncases:\n  - ", "version: 1\ncases: [{op: linear, inputs: "]),
@@ -220,18 +222,21 @@ def to_yaml(value: Any) -> str:
     )
 
 
+@pytest.mark.exhaustive
 @given(configs)
 @fuzz(500)
 def test_any_structure(config: Any) -> None:
     load(to_yaml(config).encode())
 
 
+@pytest.mark.exhaustive
 @given(st.lists(cases, min_size=1, max_size=2))
 @fuzz(500)
 def test_any_cases(entries: Any) -> None:
     load(f"version: 1\nbackends: [torch]\ncases: {to_yaml(entries)}\n".encode())
 
 
+@pytest.mark.exhaustive
 @given(inputs, params, st.sampled_from(sorted(OPS)))
 @fuzz(500)
 def test_any_inputs_and_params(tensors_of_case: Any, params_of_case: Any, op: str) -> None:
@@ -336,6 +341,7 @@ def plain(path: Path) -> Any:
 GOOD = [plain(CONFIGS / "valid" / "contract.yaml"), plain(CONFIGS / "valid" / "sweeps.yaml")]
 
 
+@pytest.mark.exhaustive
 @given(st.data())
 @fuzz(600)
 def test_good_configs_with_one_value_changed(data: st.DataObject) -> None:

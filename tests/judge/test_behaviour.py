@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.cases import OPS
+from parity.cases import FAMILIES, OPS
 from parity.cases.oracle import IN_SEQUENCE, evaluate
 from parity.config.plan import CasePlan
 from parity.diagnoses import DIAGNOSES
@@ -18,6 +18,7 @@ from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.diagnose.behaviour import BEHAVIOURS, Evidence, behaviours
 from parity.judge.diagnose.kernel import Kernel
+from tests.exhaustive import one_of_each
 from tests.judge.judging import Tensors, drawn, planned
 from tests.judge.test_reduction import CASES
 
@@ -62,8 +63,11 @@ def test_every_behaviour_is_in_the_catalogue():
     assert BEHAVIOURS.keys() <= set(DIAGNOSES)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("op", sorted(OPS))
+FAMILY = {op.name: family.__name__ for family in FAMILIES for op in family.OPS}
+CELLS = [pytest.param(op, dtype, id=f"{op}-{dtype}") for op in sorted(OPS) for dtype in ("float32", "float64")]
+
+
+@pytest.mark.parametrize(("op", "dtype"), one_of_each(lambda op, _: FAMILY[op], CELLS))
 def test_a_healthy_kernel_does_nothing_of_it(op, dtype):
     kernel = Counted(computed)
     assert shown(kernel, CASES[op], dtype) == {}

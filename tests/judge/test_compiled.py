@@ -122,6 +122,7 @@ def of_lengths(*lengths: int) -> Callable[[Callable[..., None]], Callable[..., N
     return lambda test: settings(max_examples=600, deadline=None)(tested(test))
 
 
+@pytest.mark.exhaustive
 @of_lengths(0, 1, 2, 7, 100, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK + 3)
 def test_both_passes_agree(tensors: tuple[Array, Array], rtol: float, atol: float) -> None:
     check(*tensors, rtol, atol)
@@ -133,6 +134,7 @@ def pair(n: int, dtype: Any = np.float32, seed: int = 0) -> tuple[Array, Array]:
     return (expected * (1 + 1e-7 * rng.standard_normal(n))).astype(dtype), expected.astype(dtype)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_layout_and_shape_change_nothing(dtype: Any) -> None:
     actual, expected = pair(6000, dtype)
@@ -156,6 +158,7 @@ def test_other_dtypes_are_left_to_numpy(dtype: Any, monkeypatch: pytest.MonkeyPa
     assert compare(expected.astype(np.float64), expected.astype(np.float32), 0, 0).n_mismatched == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("planted", [0.0, 5.0, math.nan])
 def test_the_number_of_threads_changes_nothing(dtype: Any, planted: float) -> None:
@@ -218,6 +221,7 @@ def interpreted(*arguments: Any) -> tuple[Any, ...]:
     return tuple(part.item() if isinstance(part, np.generic) else part for part in compiled._block(*arguments))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SLOPPY)
 def test_the_check_rejects_a_kernel_with_a_wrong_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     part, function = SLOPPY[name]
@@ -268,6 +272,7 @@ def test_numpy_does_it_where_numba_may_not_compile(monkeypatch: Any, caplog: Any
     assert "NUMBA_DISABLE_JIT" in caplog.text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("reloaded")
 def test_the_kernel_is_compiled_anew_where_there_is_no_place_for_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     def njit(real: Any, *arguments: Any, cache: bool = False, **options: Any) -> Any:

@@ -11,7 +11,7 @@ from benchmarks.judge.command import quick_report
 from benchmarks.judge.report import Report
 from benchmarks.judge.score import Cell
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 CLEAR = 2.0
 """A fault with an effect of 8 times the yardstick may be missed, one of 16 may not."""

@@ -134,6 +134,7 @@ def in_float32_at_first(given: Tensors, _params: Any, _right: Tensors) -> Tensor
     return {"grad.weight": np.sum(products.astype(given["x"].dtype), axis=0)}
 
 
+@pytest.mark.slow
 def test_a_mistake_is_named_in_float64_too_where_one_step_is_computed_in_float32():
     found = judged(NORM, Kernel(in_float32_at_first))
     for dtype in NORM.dtypes:
@@ -147,7 +148,7 @@ def test_float32_digits_alone_are_no_mistake_in_a_formula():
     assert set(names(judged(NORM, Float32Kernel(lambda *_: {})), "float64")) == {"reduced-precision"}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_kernel_that_does_not_repeat_itself_is_said_to():
     rng = np.random.default_rng(0)
     kernel = Kernel(lambda _given, _params, right: {"y": right["y"] + rng.normal(size=right["y"].shape)})
@@ -350,13 +351,13 @@ def naive_clamped(given: Tensors, params: Any, _right: Tensors) -> Tensors:
     }
 
 
-@pytest.mark.parametrize("n", [4, 8])
+@pytest.mark.parametrize("n", [pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.exhaustive)])
 def test_a_variance_that_lost_all_its_digits_is_named_by_milder_inputs(n):
     case = planned("layer_norm", offset=2000.0, x=(5, n), normalized_shape=(n,))
     assert names(judged(case, Kernel(naive_clamped)), "float32") == ["variance-naive"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_noise_at_an_offset_is_not_named_by_milder_inputs():
     def noisy(given, _params, right):
         noise = np.random.default_rng(0).normal(size=right["y"].shape).astype(right["y"].dtype)

@@ -63,6 +63,7 @@ def test_a_threshold_is_fitted_by_which_elements_follow_which_branch():
     assert "greater(x * beta, threshold * 0.3)" in said(other, softplus_from(0.0, 0.3))
 
 
+@pytest.mark.slow
 def test_a_blend_of_two_branches_is_no_threshold():
     def forward(given: Mapping[str, Any], _params: Any) -> Any:
         x = given["x"]
@@ -109,12 +110,12 @@ def test_a_state_that_is_detached_between_steps_is_said():
     assert text == "reference-edit: no gradient through c in f * c (in c) in any turn"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_half_a_gradient_is_none_that_does_not_flow():
     assert "no gradient" not in said(LSTM, lstm_with(lambda c, t: c if t == 0 else (c + getval(c)) / 2))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_gate_that_is_detached_is_said():
     assert said(LSTM, lstm_with(lambda c, _: c, gates=getval)) == "reference-edit: no gradient through f in any turn"
 
@@ -207,7 +208,7 @@ def lamb(norm: Callable[[np.ndarray], Any]) -> Fault:
 LAMB = planned("lamb", param=(8, 6), lr=0.01, weight_decay=0.1, step=4)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_norm_has_another_order():
     told = said(LAMB, lamb(lambda values: np.abs(values).sum()))
     assert "param_norm = sum(absolute(concatenate([ravel(param)])), axis=(0,))" in told
@@ -216,6 +217,7 @@ def test_a_norm_has_another_order():
     assert "absolute" not in said(LAMB, lamb(lambda values: np.cbrt((np.abs(values) ** 3).sum())))
 
 
+@pytest.mark.slow
 def test_two_mistakes_in_one_formula_of_which_neither_alone_helps():
     def fault(given: Tensors, params: Any, right: Tensors) -> dict[str, Any]:
         rate = params.lr / (1 - params.betas[0] ** params.step)

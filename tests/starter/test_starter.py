@@ -149,8 +149,17 @@ def test_every_op_has_a_case_that_its_definition_accepts(name, tmp_path):
     assert trial.plan(base_case(trial, source_with(name), name, "torch")) is not None
 
 
+LONG = {"scaled_dot_product_attention", "lstm", "interpolate", "cross_entropy", "ctc_loss", "conv1d", "pad", "l1_loss"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [family.OPS[0].name for family in FAMILIES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] if name in LONG else [])
+        for name in (family.OPS[0].name for family in FAMILIES)
+    ],
+)
 def test_an_op_of_every_family_has_a_few_cases_that_its_definition_accepts(name, tmp_path):
     trial = CaseEvaluator(tmp_path, ("float32", "float64"))
     cases = [designed.case for designed in designed_for(name)]
@@ -170,6 +179,7 @@ def mistakes_shown(name, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_sweep_shows_what_the_plain_case_does_not(tmp_path):
     base, told, designed = mistakes_shown("layer_norm", tmp_path)
     assert "variance-naive" not in base
@@ -180,10 +190,10 @@ def test_the_sweep_shows_what_the_plain_case_does_not(tmp_path):
 @pytest.mark.parametrize(
     ("name", "mistake"),
     [
-        pytest.param("scaled_dot_product_attention", "softmax-unshifted", marks=pytest.mark.slow),
+        pytest.param("scaled_dot_product_attention", "softmax-unshifted", marks=pytest.mark.exhaustive),
         ("cross_entropy", "logits-clipped"),
         ("clip_grad_norm", "clip-unclamped"),
-        ("conv2d", "padding-mode"),
+        pytest.param("conv2d", "padding-mode", marks=pytest.mark.slow),
     ],
 )
 def test_what_only_other_inputs_show_is_swept(name, mistake, tmp_path):
@@ -207,6 +217,7 @@ def test_a_default_that_the_op_refuses_is_not_used(tmp_path, default):
     assert config_of(tmp_path, text)["cases"][0]["params"] == {"normalized_shape": [33]}
 
 
+@pytest.mark.slow
 def test_groups_of_the_signature_make_the_channels(tmp_path):
     text = "import numpy\ndef group_norm(x, weight, bias, num_groups=8, eps=1e-5): ...\n"
     config = config_of(tmp_path, text)
@@ -219,6 +230,7 @@ def test_groups_that_do_not_divide_the_channels_come_with_others(tmp_path):
     assert any(case["params"].get("groups", 1) > 1 for case in cases)
 
 
+@pytest.mark.slow
 def test_a_param_that_the_function_lacks_is_not_varied(tmp_path):
     with_stride = config_of(tmp_path, "import numpy\ndef conv2d(x, weight, bias, stride, **rest): ...\n")
     without = config_of(tmp_path, "import numpy\ndef conv2d(x, weight, bias): ...\n")
@@ -226,6 +238,7 @@ def test_a_param_that_the_function_lacks_is_not_varied(tmp_path):
     assert not any({"stride", "padding", "dilation"} & case.get("params", {}).keys() for case in without["cases"])
 
 
+@pytest.mark.slow
 def test_dtypes_and_gradients_are_what_the_file_says(tmp_path):
     text = f"import numpy\nDTYPES = ['float32']\nDIFFERENTIABLE = False\n{LAYER_NORM}def layer_norm_backward(grad_y): ...\n"
     config = config_of(tmp_path, text)
@@ -237,6 +250,7 @@ def test_dtypes_and_gradients_are_what_the_file_says(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_without_the_framework_the_baseline_is_the_oracle(tmp_path, monkeypatch):
     config = config_of(tmp_path, f"import numpy\n{LAYER_NORM}")
     mine = {"name": "mine", "adapter": "numpy", "ops": "./my_kernel.py"}

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from parity.training.judge.judge import JudgedTraining
 from parity.training.judge.measured import MeasuredStage
 from parity.training.spec import Clip
 from parity.training.steps import Clipping, Update
+from tests.exhaustive import one_of_each
 from tests.training.runs import HONEST, Lie, Run, judged, lies, planned, setting_of
 from tests.training.whole_steps import StepChanges
 
@@ -211,8 +213,10 @@ def divergence(judged: JudgedTraining, backend: str) -> tuple[str, int, str | No
 
 @pytest.mark.parametrize(
     ("case", "lie", "diagnosis", "step", "stage"),
-    FAULTS,
-    ids=[f"{row[0]}-{row[2]}-{i}" for i, row in enumerate(FAULTS)],
+    one_of_each(
+        lambda _case, _lie, diagnosis, *_: diagnosis,
+        (pytest.param(*row, id=f"{row[0]}-{row[2]}-{i}") for i, row in enumerate(FAULTS)),
+    ),
 )
 def test_a_liar_is_named_with_step_and_stage(
     case: str, lie: Lie, diagnosis: str, step: int, stage: str, cases: dict[str, CasePlan]
@@ -333,9 +337,10 @@ def test_errors_of_the_size_of_a_format_that_go_another_way_have_no_cause(cases:
     assert (named[0], named[2]) == ("unexplained", "forward")
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("case", "dtype", "seed"),
+    one_of_each(lambda case, *_: case, product(CASES, ("float32", "float64"), (0, 1))),
+)
 def test_who_sums_in_another_order_raises_no_alarm(
     case: str, dtype: str, seed: int, cases: dict[str, CasePlan]
 ) -> None:
