@@ -32,16 +32,18 @@ from parity.engine import (
     execute,
 )
 from parity.engine.inputs import save_array, slug
+from parity.engine.inputs import stored as stored_inputs
 from parity.engine.logs import RunLog
 from parity.engine.shards import shards
 from parity.judge import known as deviations
 from parity.judge.bound.envelope import dtype_of
-from parity.judge.case import Judged
+from parity.judge.case import Judged, OtherCall
 from parity.judge.compare.verdict import Comparison
 from parity.judge.contained import ContainedJudge
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory, Revision
 from parity.judge.failures import LOG, logged
+from parity.judge.other_inputs import FIRST_OTHER
 from parity.judge.subject import marked
 from parity.outcome import CellOutcome
 from parity.reporting.results import record
@@ -59,7 +61,7 @@ from parity.reporting.results.results import (
 from parity.reporting.results.resume import Finished, ResumeError, comparison, finished, going_on, stored
 from parity.reporting.results.rows import BackendRow, Results, TrainingRow
 from parity.reporting.results.store import BACKENDS, CASES, LARGE, RUN, STORE, TRAININGS, Store, placed, remove
-from parity.reporting.results.stored_tensors import backend_folders, file_name
+from parity.reporting.results.stored_tensors import backend_folders, file_name, folder_of_call, folder_of_results
 from parity.reporting.results.summary import settle
 
 CHECKPOINT_S = 4.0
@@ -460,6 +462,7 @@ def take_in(state: RunState, event: Event) -> Sequence[Comparison]:
                 memory,
                 ask=event.ask,
                 others=[other.arrays for other in prepared.others],
+                ask_new=event.ask.in_new_process,
             )
         if prepared.lost is None:
             state.folders[prepared.case.id] = prepared.folder.relative_to(state.run_dir)
@@ -499,7 +502,22 @@ def keep(state: RunState, case: ContainedJudge, judged: Judged) -> Sequence[Comp
     for dtype, cell in case.cells.items():
         wanted = {c.tensor for c in judged.comparisons if c.dtype == dtype and (c.verdict.fails or c.culprit)}
         keep_tensors(state.run_dir / folder / dtype, case.oracle, cell.outcomes, wanted, state)
+    for key, call in case.other_calls.items():
+        wanted = {c.tensor for c in judged.comparisons if (c.dtype, c.actual) == key and c.call == call.ordinal}
+        keep_call(state.run_dir / folder, key[0], call, case, wanted, state)
     return compared
+
+
+def keep_call(
+    folder: Path, dtype: str, call: OtherCall, case: ContainedJudge, tensors: Collection[str], state: RunState
+) -> None:
+    """Store `tensors` of a call on other inputs, with the inputs of all calls from the second one on up to it."""
+    for number in range(FIRST_OTHER, call.ordinal + 1) if tensors else ():
+        own = folder / folder_of_call(number)
+        with state.losses.at(own):
+            stored_inputs(case.inputs_of_call(number), own)
+    results = folder / folder_of_results(dtype, call.ordinal)
+    keep_tensors(results, call.cell.oracle, call.cell.outcomes, tensors, state)
 
 
 def judge_rest(state: RunState) -> None:

@@ -32,10 +32,12 @@ class CellRequest:
 class CellQuestion(CellRequest):
     """An extra cell for one backend; its outcome, with copied arrays, goes to `answers`.
 
-    Only `runner` answers it, since state that a worker keeps between calls shows only in the same worker.
+    Only `runner` answers it, since state that a worker keeps between calls shows only in the same worker. In a
+    `new_process` it is the first call of a worker that ends after it; the runner's own worker gets no call.
     """
 
     runner: Any
+    new_process: bool = False
     answers: queue.SimpleQueue[CellOutcome] = field(default_factory=queue.SimpleQueue)
 
 

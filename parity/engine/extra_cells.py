@@ -29,6 +29,8 @@ MAX_SECONDS = 20.0
 """Limit per case and backend on the op's own time, so that the questions do not depend on the machine's load."""
 MAX_LOST = 3
 """After so many questions at which its worker crashed or hung, a backend gets no more questions in the shard."""
+MAX_NEW_PROCESSES = 6
+"""Per backend and shard: each of them imports the framework again."""
 POLL_S = 0.2
 
 
@@ -39,10 +41,14 @@ class Asking:
     folder: Path
     runners: Sequence[BackendRunner]
     lost: Counter[str] = field(default_factory=Counter)
+    new_processes: Counter[str] = field(default_factory=Counter)
     numbers: count[int] = field(default_factory=lambda: count(-1, -1))
 
-    def outcome(self, backend: str, case: CasePlan, dtype: str, inputs: Arrays) -> CellOutcome | None:
-        """The outcome of the cell; None if the backend has no runner left, or the inputs cannot be stored.
+    def outcome(
+        self, backend: str, case: CasePlan, dtype: str, inputs: Arrays, *, new_process: bool = False
+    ) -> CellOutcome | None:
+        """The outcome of the cell, in a warm worker or a `new_process`; None if the backend has no runner left, or the
+        inputs cannot be stored.
 
         Raises ValueError or TypeError for a cell that cannot be sent to a worker.
         """
@@ -51,7 +57,8 @@ class Asking:
             return None
         try:
             with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-                question = CellQuestion(next(self.numbers), stored(case, inputs, Path(folder)), dtype, runner)
+                given = stored(case, inputs, Path(folder))
+                question = CellQuestion(next(self.numbers), given, dtype, runner, new_process)
                 json.dumps(run_request(question, "", runner.spec))
                 runner.ask(question)
                 return answered(question)
@@ -73,6 +80,7 @@ class CaseQuestions:
         self._count: Counter[str] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._lost: set[str] = set()
+        self._in_new_process: set[str] = set()
 
     def __call__(self, backend: str, case: CasePlan, dtype: str, inputs: Arrays) -> Arrays | None:
         """The outputs."""
@@ -89,6 +97,22 @@ class CaseQuestions:
             self._lost.add(backend)
             self._asking.lost[backend] += 1
         return outputs_of(outcome, case, inputs) if outcome.outcome is Outcome.OK else None
+
+    def in_new_process(self, backend: str, case: CasePlan, dtype: str, inputs: Arrays) -> Arrays | None:
+        """The outputs of the first call in a new process, which ends after it.
+
+        None where that fails, for a second question about the case, and after MAX_NEW_PROCESSES in the shard; a backend
+        that fails there gets none any more.
+        """
+        started = self._asking.new_processes
+        if backend in self._in_new_process or started[backend] >= MAX_NEW_PROCESSES:
+            return None
+        self._in_new_process.add(backend)
+        started[backend] += 1
+        outcome = self._asking.outcome(backend, case, dtype, inputs, new_process=True)
+        if outcome is None or outcome.outcome in (Outcome.CRASH, Outcome.TIMEOUT, Outcome.UNAVAILABLE):
+            started[backend] = MAX_NEW_PROCESSES
+        return outputs_of(outcome, case, inputs) if outcome is not None and outcome.outcome is Outcome.OK else None
 
 
 def stored(case: CasePlan, inputs: Arrays, folder: Path) -> Prepared:

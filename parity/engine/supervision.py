@@ -100,6 +100,7 @@ class BackendRunner:
         self._buffers = buffers
         self._log = log
         self._worker: WorkerProcess | None = None
+        self._new_worker: WorkerProcess | None = None
         self._info = BackendInfo(spec)
         self._cell: CellRequest | None = None
         self._stopped = threading.Event()
@@ -110,12 +111,13 @@ class BackendRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop at once by killing the worker; remaining cells are not computed."""
+        """Stop at once by killing the workers; remaining cells are not computed."""
         with self._cells.changed:
             self._stopped.set()
             self._cells.changed.notify_all()
-        if self._worker is not None:
-            self._worker.kill()
+        for worker in (self._worker, self._new_worker):
+            if worker is not None:
+                worker.kill()
 
     def ask(self, question: CellQuestion) -> None:
         """Answer a question before the next cell."""
@@ -163,6 +165,9 @@ class BackendRunner:
         self._start(interpreter)
         failed_starts = 0
         while (cell := self._next()) is not None:
+            if isinstance(cell, CellQuestion) and cell.new_process:
+                self._run_in_new_process(cell, interpreter)
+                continue
             try:
                 if self._worker is not None and not self._worker.alive:
                     self._log.line(f"{self.spec.name}: the worker died after its last cell")
@@ -177,15 +182,35 @@ class BackendRunner:
                 self._fail(cell, error)
                 continue
             failed_starts = 0
-            self._run(cell)
+            self._run(cell, self._worker)
+
+    def _run_in_new_process(self, cell: CellQuestion, interpreter: environments.Interpreter) -> None:
+        """Answer a question in a worker of its own, which ends after it."""
+        try:
+            with self._gate:
+                worker = self._new_worker = self._spawned(interpreter)
+                info = greet(worker, self.spec, interpreter, self._options.threads)
+                load_ops(worker, info, self._ops, self._options.timeout_s)
+            self._run(cell, worker)
+        except BackendError as error:
+            self._fail(cell, error)
+        finally:
+            if self._new_worker is not None:
+                self._new_worker.close()
+                self._new_worker = None
+
+    def _spawned(self, interpreter: environments.Interpreter) -> WorkerProcess:
+        """A new worker, which the end of the run ends; once the run is stopped, it has ended already."""
+        worker = spawn(interpreter, self._options.threads, self._log)
+        self.cookies.append(worker.cookie)
+        if self._stopped.is_set():
+            worker.kill()
+        return worker
 
     def _start(self, interpreter: environments.Interpreter) -> None:
         try:
             with self._gate:
-                worker = self._worker = spawn(interpreter, self._options.threads, self._log)
-                self.cookies.append(worker.cookie)
-                if self._stopped.is_set():
-                    worker.kill()
+                worker = self._worker = self._spawned(interpreter)
                 self._info = greet(worker, self.spec, interpreter, self._options.threads)
             try:
                 with self._gate:
@@ -201,13 +226,12 @@ class BackendRunner:
         self._cell = self._cells.take(self, lambda: self._buffers.left > 1, self._stopped)
         return self._cell
 
-    def _run(self, cell: CellRequest) -> None:
+    def _run(self, cell: CellRequest, worker: WorkerProcess | None) -> None:
         dtypes = self._info.dtypes
         if dtypes is not None and cell.dtype not in dtypes:
             reason = f"supports only {', '.join(dtypes)}, not {cell.dtype}"
             self._fail(cell, BackendError(reason, Outcome.UNSUPPORTED))
             return
-        worker = self._worker
         if worker is None:
             raise BackendError("its worker has ended", Outcome.ERROR)
         with self._cells.changed:
@@ -216,9 +240,9 @@ class BackendRunner:
             with self._gate:
                 request = run_request(cell, str(buffer), self.spec, gradients=self._info.differentiable)
                 reply = worker.request(request, self._options.timeout_s)
-            outcome = self._outcome(cell, reply, buffer)
+            outcome = self._outcome(cell, reply, buffer, worker)
         except WorkerError as error:
-            self._worker = None
+            self._worker = None if worker is self._worker else self._worker
             self._log.line(f"{self.spec.name}: {cell.case.id} {cell.dtype}: {error}")
             outcome = CellOutcome(cell.case.id, cell.dtype, self.spec.name, error.outcome, message=str(error))
         if not self._stopped.is_set():
@@ -229,7 +253,7 @@ class BackendRunner:
             self._buffers.give_back(buffer)
             self._cells.changed.notify_all()
 
-    def _outcome(self, cell: CellRequest, reply: Message, buffer: Path) -> CellOutcome:
+    def _outcome(self, cell: CellRequest, reply: Message, buffer: Path, worker: WorkerProcess) -> CellOutcome:
         try:
             if reply["cell"] != cell.number:
                 raise ValueError(f"answered cell {reply['cell']} where {cell.number} was asked")
@@ -251,8 +275,7 @@ class BackendRunner:
                 others=[marked(returned, f"{OTHER}{number}.") for number in range(len(cell.prepared.others))],
             )
         except (KeyError, TypeError, ValueError, OSError) as error:
-            if self._worker is not None:
-                self._worker.kill()
+            worker.kill()
             raise WorkerError(Outcome.CRASH, f"gave an invalid reply: {error!r}") from error
 
     def _give_up(self, error: BackendError) -> None:

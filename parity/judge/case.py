@@ -62,6 +62,7 @@ from parity.judge.diagnose.findings import (
 from parity.judge.diagnose.inquiry import Inquiry, Measurement
 from parity.judge.diagnose.kernel import Ask, Kernel, kernel_of
 from parity.judge.diagnose.memory import Memory, Revision
+from parity.judge.diagnose.new_process import is_firm, kept_state, state_in, state_of_row, with_state
 from parity.judge.diagnose.search import SearchResult, confirm, improved, portable, recalled, search
 from parity.judge.failures import Failures, unjudged, with_failures
 from parity.judge.other_inputs import FIRST_OTHER, OtherInputs, WrongCall, kept_results, on_others, state_of
@@ -424,6 +425,7 @@ class CaseJudge:
         memory: Memory | None = None,
         ask: Ask | None = None,
         others: Sequence[Mapping[str, Array]] = (),
+        ask_new: Ask | None = None,
     ) -> None:
         self.case = case
         self.oracle = oracle
@@ -432,14 +434,24 @@ class CaseJudge:
         self._memory = memory or Memory()
         self._inputs = inputs
         self._baseline = baseline
-        self._ask = ask
+        self._ask, self._ask_new = ask, ask_new
         self.cells: dict[str, Cell] = {}
         self._measurements: dict[tuple[str, str], Measurement] = {}
         self._calls: dict[tuple[str, str], tuple[CellOutcome, CellOutcome]] = {}
         self._rows: dict[tuple[str, str], DifferingRow] = {}
         self._overwritten: set[tuple[str, str]] = set()
+        self._repeated: set[str] = set()
         self._choices: Choices | None = None
         self._failures: dict[tuple[str, str], Failures] = {}
+
+    @property
+    def other_calls(self) -> Mapping[tuple[str, str], OtherCall]:
+        """The calls on other inputs that are wrong, by dtype and backend."""
+        return self._other_calls
+
+    def inputs_of_call(self, ordinal: int) -> Mapping[str, Array]:
+        """The inputs of a call on other inputs."""
+        return self._others.inputs[ordinal - FIRST_OTHER]
 
     def failures_of(self, dtype: str, backend: str) -> Failures:
         """What has failed so far while a backend was judged."""
@@ -580,7 +592,8 @@ class CaseJudge:
         if call is None or comparison.expected != ORACLE or tensor not in call.cell.wrong[backend]:
             return finished(cell, comparison, kind_of)
         own = next(c for c in call.cell.comparisons if c.tensor == tensor)
-        return replace(finished(call.cell, own, kind_of), message=f"in call {call.ordinal}, {ON_OTHER_INPUTS}")
+        message = f"in call {call.ordinal}, {ON_OTHER_INPUTS}"
+        return replace(finished(call.cell, own, kind_of), message=message, call=call.ordinal)
 
     def _diagnoses(self, dtype: str, comparisons: Sequence[Comparison], results: Results) -> Iterator[Diagnosis]:
         """The diagnoses of a dtype: the causes, then what is no error of a formula; each backend's on its own."""
@@ -633,7 +646,41 @@ class CaseJudge:
                 with self.failures_of(dtype, backend).contained("trying the causes of other dtypes"):
                     others = ((d, r) for (d, name), r in results.items() if name == backend and d != dtype)
                     results[dtype, backend] = improved(result, [(d, portable(r.best)) for d, r in others])
+        return self._with_states(results)
+
+    def _with_states(self, results: Results) -> Results:
+        """The results; one without a firm cause is the state that a new process shows, or that another dtype has."""
+        for key, result in list(results.items()):
+            if key in self._other_calls or not is_firm(result):
+                results[key] = self._in_new_process(key, result)
+        states = {key: state for key, result in results.items() if (state := state_in(result)) is not None}
+        for key, result in list(results.items()):
+            others = [(dtype, state) for (dtype, name), state in states.items() if name == key[1] and dtype != key[0]]
+            sure = result.observed_behaviour or (result.best.explains and result.best.plain)
+            if others and (key in self._rows or not sure):
+                results[key] = self._in_new_process(key, result, others[0])
         return results
+
+    def _in_new_process(
+        self, key: tuple[str, str], result: SearchResult, known: tuple[str, Mapping[str, Any]] | None = None
+    ) -> SearchResult:
+        """The state that a new process shows; where none can be asked, a state that is `known` from another dtype or
+        case; else the result."""
+        if state_in(result) is not None:
+            return result
+        backend, asked = key[1], None
+        with self.failures_of(*key).contained("asking a new process"):
+            new, kernel = kernel_of(self._ask_new, backend), kernel_of(self._ask, backend)
+            asked = kept_state(new, kernel, result.start) if new is not None and kernel is not None else None
+        of_op = self.case.op, backend
+        if asked:
+            self._memory.keep_state(self.case.id, *of_op, asked)
+            return with_state(result, asked)
+        if asked is not None:
+            self._repeated.add(backend)
+        known = known or (None if backend in self._repeated else self._memory.state(*of_op))
+        vague = key in self._rows or not is_firm(result)
+        return with_state(result, known[1], known[0]) if asked is None and known and vague else result
 
     def _searched_on_others(self, call: OtherCall, backend: str) -> SearchResult:
         """The state that the call shows; without one, a search on its inputs."""
@@ -688,8 +735,10 @@ class CaseJudge:
         """The behaviour that the run itself shows: with a row alone, strided tensors, or a second call."""
         kernel, bound = kernel_of(self._ask, backend), bound_of(evaluator.envelopes)
         case, dtype, inputs = evaluator.case, evaluator.dtype, evaluator.inputs
-        if (dtype, backend) in self._rows:
-            return (("batch-variant", self._rows[dtype, backend].evidence),)
+        if (row := self._rows.get((dtype, backend))) is not None:
+            new = kernel_of(self._ask_new, backend)
+            state = state_of_row(new, dtype, row) if new is not None else None
+            return (("batch-variant", row.evidence) if state is None else ("stateful", state),)
         calls = [self._arrays(outcome, dtype) for outcome in self._calls.get((dtype, backend), ())]
         seen = apart(*calls, bound=bound)
         if seen is not None and (dtype, backend) in self._overwritten:

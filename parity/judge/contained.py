@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import Array
-from parity.judge.case import CaseJudge, Cell, Judged
+from parity.judge.case import CaseJudge, Cell, Judged, OtherCall
 from parity.judge.compare.cell import Oracle, consult_oracle
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.kernel import Ask
@@ -27,12 +27,14 @@ class ContainedJudge:
         memory: Memory | None = None,
         ask: Ask | None = None,
         others: Sequence[Mapping[str, Array]] = (),
+        ask_new: Ask | None = None,
     ) -> None:
         self.case, self.failures = case, Failures()
         self._outcomes: dict[str, Sequence[CellOutcome]] = {}
         self._judge: CaseJudge | None = None
         with self.failures.contained("computing the exact answer"):
-            self._judge = CaseJudge(case, inputs, consult_oracle(case, inputs), baseline, memory, ask, others=others)
+            oracle = consult_oracle(case, inputs)
+            self._judge = CaseJudge(case, inputs, oracle, baseline, memory, ask, others, ask_new)
 
     @property
     def oracle(self) -> Oracle:
@@ -43,6 +45,15 @@ class ContainedJudge:
     def cells(self) -> Mapping[str, Cell]:
         """The cells that could be compared, by dtype."""
         return {} if self._judge is None else self._judge.cells
+
+    @property
+    def other_calls(self) -> Mapping[tuple[str, str], OtherCall]:
+        """The calls on other inputs that are wrong, by dtype and backend."""
+        return {} if self._judge is None else self._judge.other_calls
+
+    def inputs_of_call(self, ordinal: int) -> Mapping[str, Array]:
+        """The inputs of a call on other inputs."""
+        return {} if self._judge is None else self._judge.inputs_of_call(ordinal)
 
     @property
     def began(self) -> bool:

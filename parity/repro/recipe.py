@@ -22,10 +22,11 @@ from parity.config.nodes import printable
 from parity.config.plan import ORACLE
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, Envelope, error_ratio
 from parity.judge.compare.verdict import Verdict
+from parity.judge.diagnose.new_process import RIGHT
 from parity.reporting.results.cells import CellResult, ratio_of
 from parity.reporting.results.results import as_number
 from parity.reporting.results.rows import BackendRow, BroughtRow, ComparisonRow, Results
-from parity.reporting.results.stored_tensors import KeptError, backend_folders, kept_path, load
+from parity.reporting.results.stored_tensors import KeptError, backend_folders, input_paths, kept_path, load
 from parity.reporting.text.reasons import CaseRows
 from parity.repro import ReproError
 from parity.repro.part import CarefulRuns, Part
@@ -82,7 +83,8 @@ class Check:
     `live` is the one of `row` that is computed, `actual` or `expected`; `label` is the other one's name in the data.
     `accuracy` is set if the backend exceeds the error bound, on the last comparison of the tensor: a tolerance that
     hides the error, or that no careful implementation meets, cannot show whether it is fixed. `shown` has the shape and
-    dtype of the live tensor, `expected` those of the other; None if there is no such tensor.
+    dtype of the live tensor, `expected` those of the other; None if there is no such tensor. `first` is the value of
+    the first call at the worst element of a later one.
     """
 
     row: ComparisonRow
@@ -91,6 +93,7 @@ class Check:
     shown: ArrayLayout | None
     expected: ArrayLayout | None
     accuracy: Accuracy | None = None
+    first: float | None = None
 
     @property
     def structural(self) -> bool:
@@ -109,7 +112,8 @@ class ScriptRecipe:
 
     `params` are those that are passed, `droppable` those that a user's op may omit. `data` has arrays as `inputs/x`,
     `exact/y`, `torch/y`; `label` is the backend's own name there. `ops` is the user's file, if any, and `own` whether
-    it must define the op. `patience_s` is how long the run waited for an answer.
+    it must define the op. `patience_s` is how long the run waited for an answer. `n_calls` is the number of the call
+    that differs; the inputs of call 2 are `inputs/2/x`.
     """
 
     cell: CellResult
@@ -125,11 +129,13 @@ class ScriptRecipe:
     label: str
     ops: Path | None
     own: bool
+    n_calls: int = 1
 
     @property
     def inputs(self) -> list[str]:
         """The tensors that the op takes."""
-        return [name for key in self.data if (name := after("inputs/", key)) and self.op.input(name)]
+        names = [name for key in self.data if (name := after("inputs/", key)) and "/" not in name]
+        return [name for name in names if self.op.input(name)]
 
     @property
     def placements(self) -> dict[str, Placement]:
@@ -214,8 +220,14 @@ def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) ->
         )
     labels = backend_labels(results)
     try:
+        n_calls = max((row.call or 1 for row in wanted_rows(cell)), default=1)
+        if n_calls == 1 and any(row.evidence.get("seen") == RIGHT for row in cell.diagnoses):
+            raise ReproError(f"{name_of(cell)}: {RIGHT}, and a script makes a first call")
         data = dict(inputs(cell, op, run_dir))
-        given = {after("inputs/", name): values for name, values in data.items()}
+        for number in range(2, n_calls + 1):
+            data |= dict(inputs(cell, op, run_dir, number))
+        prefix = inputs_of(n_calls)
+        given = {name: values for key, values in data.items() if "/" not in (name := after(prefix, key)) and name}
         careful = CarefulRuns(cell.id, op, params, cell.dtype, given) if brought is None else None
         checks = tuple(checks_of(cell, run_dir, labels, data, careful)) if cell.finding else ()
     except KeptError as error:
@@ -236,6 +248,7 @@ def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) ->
         label=labels[cell.backend],
         ops=ops,
         own=own,
+        n_calls=n_calls,
     )
 
 
@@ -329,15 +342,22 @@ def backend_labels(results: Results) -> dict[str, str]:
     return labels | {ORACLE: EXACT}
 
 
-def inputs(cell: CellResult, op: Op, run_dir: Path) -> Iterator[tuple[str, Array]]:
-    """The inputs and grad_outputs in the cell's dtype; integers stay integers."""
+def inputs_of(call: int) -> str:
+    """What the names of a call's inputs begin with in the data."""
+    return "inputs/" if call == 1 else f"inputs/{call}/"
+
+
+def inputs(cell: CellResult, op: Op, run_dir: Path, call: int = 1) -> Iterator[tuple[str, Array]]:
+    """The inputs and grad_outputs of a call in the cell's dtype; integers stay integers."""
+    paths = {} if call == 1 else input_paths(cell.case, call)
     for name, item in cell.case.inputs.items():
         if op.input(name) is None and name not in {f"grad.{output}" for output in op.grad_outputs}:
             raise ReproError(f"{name_of(cell)}: {op.name} has no input {printable(name)}")
         if not item.file:
             raise ReproError(f"{name_of(cell)}: its inputs were not stored, because the run ended before it")
-        values = real(load(run_dir, item.file), item.file)
-        yield f"inputs/{name}", as_dtype(values, cell.dtype) if values.dtype.kind == "f" else values
+        path = paths.get(name, item.file)
+        values = real(load(run_dir, path), path)
+        yield f"{inputs_of(call)}{name}", as_dtype(values, cell.dtype) if values.dtype.kind == "f" else values
 
 
 def real(values: Array, name: str) -> Array:
@@ -359,7 +379,7 @@ def checks_of(
         other = row.expected if live == "actual" else row.actual
         tensor, structural = row.tensor, row.verdict == Verdict.STRUCTURE.value
         stored = {
-            name: kept(run_dir, kept_path(cell.case, cell.dtype, name, tensor, folders), optional)
+            name: kept(run_dir, kept_path(cell.case, cell.dtype, name, tensor, folders, row.call), optional)
             for name, optional in ((cell.backend, True), (ORACLE, structural), (other, structural))
         }
         if stored[other] is None and not lacks(row, other):
@@ -375,7 +395,18 @@ def checks_of(
             layout(stored[cell.backend], cell.dtype),
             layout(stored[other], cell.dtype, exact=other == ORACLE),
             accuracy(cell, row, stored[cell.backend], stored[ORACLE], careful) if decides(cell, row) else None,
+            first_value(cell, row, run_dir, folders),
         )
+
+
+def first_value(cell: CellResult, row: ComparisonRow, run_dir: Path, folders: dict[str, str]) -> float | None:
+    """The backend's value in the first call at the worst element of a later one; None if that is not known."""
+    if row.call is None or row.worst_index is None:
+        return None
+    values = kept(run_dir, kept_path(cell.case, cell.dtype, cell.backend, row.tensor, folders), optional=True)
+    index = tuple(row.worst_index)
+    known = values is not None and len(index) == values.ndim and all(map(int.__lt__, index, values.shape))
+    return float(values[index]) if known and values is not None else None
 
 
 def decides(cell: CellResult, row: ComparisonRow) -> bool:
@@ -392,13 +423,14 @@ def lacks(row: ComparisonRow, backend: str) -> bool:
 
 
 def wanted_rows(cell: CellResult) -> list[ComparisonRow]:
-    """For each tensor the comparisons that fail, or the one in which the tolerance hides that the backend is wrong."""
+    """For each tensor the comparisons that fail, or the one in which the tolerance hides that the backend is wrong;
+    only those of a later call, if there are any."""
     rows: list[ComparisonRow] = []
     for tensor in cell.tensors:
         failing = [row for row in cell.failing if row.tensor == tensor]
         hidden = [row for row in cell.hidden if row.tensor == tensor]
         rows += failing or sorted(hidden, key=lambda row: row.expected != ORACLE)[:1]
-    return rows
+    return [row for row in rows if row.call is not None] or rows
 
 
 def kept(run_dir: Path, name: str, optional: bool) -> Array | None:

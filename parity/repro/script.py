@@ -106,6 +106,9 @@ def imports(recipe: ScriptRecipe, taken: Calls) -> list[Code]:
     names |= {"importlib.util", "inspect"} if recipe.ops else set()
     lines = {*taken.imports, *(f"import {name}" for name in names)} - {"import os", "import sys"}
     lines |= {"from collections.abc import Mapping"} if recipe.ops else set()
+    lines |= {"import copy"} if recipe.n_calls > 1 else set()
+    lines |= {"import contextlib"} if recipe.n_calls > 2 else set()
+    lines |= {"import functools"} if recipe.n_calls > 1 and recipe.ops else set()
     return [Code(line) for line in sorted(lines, key=lambda line: (line.startswith("from "), line))]
 
 

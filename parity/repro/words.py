@@ -22,6 +22,7 @@ MAX_TENSORS = 6
 """How many tensors are listed with their reasons; the script compares all."""
 
 ABSENT = "no such tensor"
+FIRST_CALL = "in call 1"
 SUSPECT = "suspect"
 ANOTHER = "follows a different convention"
 TITLES: Mapping[str, str] = {
@@ -124,7 +125,8 @@ def recorded_names(recipe: ScriptRecipe, results: Results) -> Iterator[tuple[str
         formula = (
             "the textbook formula" if recipe.cell.case.brought is None else "the reference at the end of this file"
         )
-        yield "exact", f"{formula} in extended precision on the same inputs, rounded to float64"
+        same = "the same inputs" if recipe.n_calls == 1 else f"the inputs of call {recipe.n_calls}"
+        yield "exact", f"{formula} in extended precision on {same}, rounded to float64"
     for label, backend in named.items():
         yield label, f"the result of {versions.get(backend, backend)} in the same run"
 
@@ -160,6 +162,8 @@ def header(recipe: ScriptRecipe, results: Results, name: str, files: list[str]) 
         ("case", f"{recipe.cell.id} ({location(source)})"),
         ("seen with", versions(recipe, results)),
     ]
+    if recipe.n_calls > 1:
+        parts.append(("calls", f"{recipe.n_calls}, each later one on other inputs in the memory of the first ones"))
     parts += [*reasons(recipe), *(("cause", text) for text in causes(recipe.cell)), *recorded_names(recipe, results)]
     parts += [("run", f"python {name} (needs {recipe.framework} and numpy{beside})"), ("exit code", exits)]
     width = 2 + max(len(printable(label)) for label, _ in parts)
@@ -195,6 +199,7 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
         label: getattr(row, f"{check.live}_value"),
         check.label: getattr(row, f"{check.other}_value"),
         "exact": row.oracle_value,
+        **({} if check.first is None else {FIRST_CALL: check.first}),
     }
     yield f"    worst at {row.worst_index}: {', '.join(f'{name} {value}' for name, value in values.items())}"
     if check.accuracy:

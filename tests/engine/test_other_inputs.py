@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -124,12 +126,26 @@ def test_a_formula_that_only_other_inputs_show_is_a_finding_of_these(parity_run,
     assert finished.code == 1
     assert {row["message"].partition(",")[2] for row in finished.failing()} == {" on other inputs"}
     assert "stateful" not in found(finished)
+    shown = call("inspect", finished.run_dir, "one", "y")
+    assert ", on other inputs" in shown.stdout
+    assert "No picture" not in (finished.run_dir / "report.html").read_text()
+
+
+def test_a_run_of_an_earlier_release_says_that_the_call_is_not_stored(parity_run, tmp_path):
+    given, _ = inputs_of(tmp_path, UNIFORM)
+    (tmp_path / "ops.py").write_text(WRONG_BEYOND.format(low=given["x"].min(), high=given["x"].max()))
+    run_dir = parity_run(user_config(tmp_path / "ops.py", cases=[UNIFORM])).run_dir
+    path = run_dir / "results.json"
+    results = json.loads(path.read_text())
+    for row in results["comparisons"]:
+        del row["call"]
+    path.write_text(json.dumps(results))
+    (run_dir / "results.sqlite").unlink()
     reason = "and the tensors of the first call are stored"
-    for command in (["repro", finished.run_dir, "one"], ["inspect", finished.run_dir, "one", "y"]):
+    for command in (["repro", run_dir, "one"], ["inspect", run_dir, "one", "y"]):
         refused = call(*command)
         assert refused.returncode == 2
         assert reason in " ".join(refused.stderr.split())
-    assert reason in (finished.run_dir / "report.html").read_text()
 
 
 def inputs_of(folder, case: str):

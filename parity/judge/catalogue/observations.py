@@ -337,7 +337,9 @@ OBSERVATIONS = (
             "backend is called with A, A, B, A, A, B, A. Either every call adds the same amount to the result, or "
             "a call after B differs from one after A in the same way both times. Or, with sizes that it has not seen, "
             "the first call is right and the second is not, whichever inputs come first: something is kept by size. "
-            "Or results for the same inputs repeat bit for bit in turn, or move in one direction: calls are counted."
+            "Or results for the same inputs repeat bit for bit in turn, or move in one direction: calls are counted. "
+            "Or a wrong result that no formula without fitted numbers explains is asked for in a new process, as its "
+            "first call: there it is right, or another one, while the process of the run repeats its own."
         ),
         known_in=("No framework is wrong here: PyTorch and PaddlePaddle accumulate into .grad until it is cleared."),
         source="The documentation of torch.optim.Optimizer.zero_grad.",

@@ -34,7 +34,7 @@ class Verdict(Judgement):
 
 
 ON_OTHER_INPUTS = "on other inputs"
-"""The end of the message of a comparison of a later call, whose inputs are not those that are stored."""
+"""The end of the message of a comparison of a later call."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Comparison:
     there is a culprit), zeros would have passed too, or no element is finite. `hidden` is the verdict that the former
     would have under a tight tolerance. `known` is the reason why it is accepted. `counted` are the backends against
     which it counts in a run that judges some of its backends only (`judge/subject.py`), None where it judges all.
+    `call` is the number of the call on other inputs that it is about, None for the case's own inputs.
     """
 
     case: str
@@ -69,6 +70,7 @@ class Comparison:
     known: str | None = None
     hidden: Verdict | None = None
     counted: tuple[str, ...] | None = None
+    call: int | None = None
 
     @property
     def counts(self) -> bool:

@@ -189,14 +189,17 @@ def for_size(bound: Bound, given: Mapping[str, Array], exact: Mapping[str, Array
 
 @dataclass(frozen=True)
 class DifferingRow:
-    """A row whose results differ in the tensors `wrong`: its inputs, its part of each tensor, its results alone."""
+    """A row whose results differ in the tensors `wrong`: its case and inputs, its part of each tensor, its results
+    alone, and the bound of each."""
 
+    case: CasePlan
     dim: Dim
     start: int
     inputs: Inputs
     parts: Mapping[str, Part]
     alone: Mapping[str, Array]
     wrong: Sequence[str]
+    bound: Bound
 
     @property
     def evidence(self) -> Evidence:
@@ -222,7 +225,8 @@ def rows_apart(
         alone = (kernel(small, dtype, row) if parts else None) or {}
         wrong = unlike(together, alone, parts, bound)
         if wrong:
-            yield DifferingRow(dim, start, row, parts, alone, wrong)
+            limits = {n: np.broadcast_to(np.asarray(bound[n]), exact[n].shape)[parts[n]] for n in wrong}
+            yield DifferingRow(small, dim, start, row, parts, alone, wrong, limits)
 
 
 def is_part(row: tuple[int, ...], whole: tuple[int, ...]) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, product
+from typing import Any
 
 from parity.judge.diagnose.causes import Cause
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -64,6 +65,7 @@ class Memory:
 
     _recipes: dict[tuple[str, str], list[Recipe]] = field(default_factory=dict)
     _unexplained: list[Unexplained] = field(default_factory=list)
+    _states: dict[tuple[str, str], tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     def keep(self, evaluator: Evaluator, backend: str, causes: Sequence[Cause]) -> None:
         """Remember causes that explained everything, as far as they are alterations of the reference."""
@@ -73,6 +75,16 @@ class Memory:
             known = self._recipes.setdefault((evaluator.op.name, backend), [])
             if all(recipe.key != other.key for other in known):
                 known.append(recipe)
+
+    def keep_state(self, case: str, op: str, backend: str, state: Mapping[str, Any]) -> None:
+        """Remember the first state that an op keeps between calls, and drop the causes that the case had first."""
+        self._states.setdefault((op, backend), (case, state))
+        known = self._recipes.get((op, backend), [])
+        known[:] = [recipe for recipe in known if recipe.case != case]
+
+    def state(self, op: str, backend: str) -> tuple[str, Mapping[str, Any]] | None:
+        """The case that first showed a state of an op, with the evidence."""
+        return self._states.get((op, backend))
 
     def recall(
         self, evaluator: Evaluator, backend: str, observed: Observed, first: int = 0

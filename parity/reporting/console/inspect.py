@@ -149,9 +149,10 @@ def output(
             f"{printable(case.id)} is a training: it has curves, not stored tensors; `parity explain` shows them"
         )
     for candidate in dict.fromkeys(row.dtype for row in rows if dtype in (None, row.dtype)):
-        values = dict(kept(results, case, candidate, tensor, run_dir, backends))
+        own = [row for row in rows if row.dtype == candidate]
+        own = [row for row in own if {row.actual, row.expected} & {*backends}] or own
+        values = dict(kept(results, case, candidate, own[0], run_dir, backends))
         if values.keys() - {ORACLE}:
-            own = [row for row in rows if row.dtype == candidate]
             if reason := own[0].not_stored:
                 raise InspectError(f"{printable(tensor)} of {printable(case.id)}: {reason}")
             units = [row.envelope.max for row in own if row.envelope is not None and row.envelope.max > 0]
@@ -163,12 +164,13 @@ def output(
 
 
 def kept(
-    results: Results, case: CaseRow, dtype: str, tensor: str, run_dir: Path, backends: Sequence[str]
+    results: Results, case: CaseRow, dtype: str, row: ComparisonRow, run_dir: Path, backends: Sequence[str]
 ) -> Iterator[tuple[str, Array]]:
-    """The stored values of a tensor, exact ones first; an unreadable file is an error, a missing one is not."""
+    """The stored values of a comparison's tensor, in its call, exact ones first; an unreadable file is an error, a
+    missing one is not."""
     folders = backend_folders(results.backend_names)
     for backend in (ORACLE, *(backends or results.backend_names)):
-        path = kept_path(case, dtype, backend, tensor, folders)
+        path = kept_path(case, dtype, backend, row.tensor, folders, row.call)
         if (run_dir / path).exists():
             yield backend, load(run_dir, path)
 
@@ -183,6 +185,7 @@ def heading(tensor: StoredTensor) -> Text:
         worst = tensor.rows[0]
         text.append(f"\n{worst.verdict}; rtol {number(worst.rtol)} atol {number(worst.atol)}")
         text.append("" if tensor.unit is None else f"; envelope {number(tensor.unit)}")
+        text.append("" if worst.call is None else printable(f"; {worst.message}"))
     return text.append("\n")
 
 

@@ -47,18 +47,19 @@ class Gallery:
         self.run_dir = run_dir
         self.backends = results.backend_names
         self.folders = backend_folders(self.backends)
-        self._cache: dict[tuple[str, str, str, str], Errors | str] = {}
+        self._cache: dict[tuple[str, str, str, str, int | None], Errors | str] = {}
 
     def picture(self, cell: CellResult, tensor: str, ratios: Mapping[str, float], unit: float | None) -> Picture:
         """What is shown of a tensor of a cell; `unit` is the envelope, None where it is not known."""
         if reason := next((row.not_stored for row in cell.rows if row.tensor == tensor and row.not_stored), ""):
             return Picture(tensor, note=f"No picture: {reason}.")
-        own = self.errors(cell.case, cell.dtype, cell.backend, tensor)
+        call = next((row.call for row in cell.rows if row.tensor == tensor and row.call is not None), None)
+        own = self.errors(cell.case, cell.dtype, cell.backend, tensor, call)
         if isinstance(own, str):
             return Picture(tensor, note=f"No picture: {own}.")
         others = [name for name in self.backends if name != cell.backend][: MAX_BACKENDS - 1]
         names = [name for name in self.backends if name == cell.backend or name in others]
-        by_backend = {name: self.errors(cell.case, cell.dtype, name, tensor) for name in names}
+        by_backend = {name: self.errors(cell.case, cell.dtype, name, tensor, call) for name in names}
         many = {name: one for name, one in by_backend.items() if isinstance(one, Errors)}
         size, measured = unit or 1.0, unit is not None
         axis = axis_for(list(many.values()), size)
@@ -73,17 +74,17 @@ class Gallery:
             note=notes(own, measured=measured),
         )
 
-    def errors(self, case: CaseRow, dtype: str, backend: str, tensor: str) -> Errors | str:
-        """|actual − oracle| of a tensor of one backend, or why it cannot be computed."""
-        key = (case.id, dtype, backend, tensor)
+    def errors(self, case: CaseRow, dtype: str, backend: str, tensor: str, call: int | None = None) -> Errors | str:
+        """|actual − oracle| of a tensor of one backend in a call, or why it cannot be computed."""
+        key = (case.id, dtype, backend, tensor, call)
         if key not in self._cache:
-            self._cache[key] = self.read(case, dtype, backend, tensor)
+            self._cache[key] = self.read(case, dtype, backend, tensor, call)
         return self._cache[key]
 
-    def read(self, case: CaseRow, dtype: str, backend: str, tensor: str) -> Errors | str:
+    def read(self, case: CaseRow, dtype: str, backend: str, tensor: str, call: int | None) -> Errors | str:
         """The same, from the files."""
         try:
-            paths = (kept_path(case, dtype, name, tensor, self.folders) for name in (backend, ORACLE))
+            paths = (kept_path(case, dtype, name, tensor, self.folders, call) for name in (backend, ORACLE))
             return errors(*(load(self.run_dir, path) for path in paths))
         except (KeptError, PictureError) as error:
             return str(error)

@@ -192,6 +192,7 @@ def comparison_row(comparison: Comparison) -> ComparisonRow:
         frontier=None if metrics is None or metrics.frontier is None else list(metrics.frontier),
         hidden=None if comparison.hidden is None else comparison.hidden.value,
         counted=None if comparison.counted is None else list(comparison.counted),
+        call=comparison.call,
     )
 
 

@@ -191,4 +191,5 @@ def comparison(row: ComparisonRow) -> Comparison:
         suspect=row.suspect,
         message=row.message,
         counted=None if row.counted is None else tuple(row.counted),
+        call=row.call,
     )

@@ -179,6 +179,7 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
 
     `frontier`: the points (|expected|, |difference|) that decide for every tolerance, for `parity judge`. `counted`:
     the backends of the subject against which it counts, empty if it is only a warning; None if the run judges all.
+    `call`: the number of the call on other inputs that it is about, whose tensors are stored; None for the first call.
     """
 
     case: str
@@ -210,6 +211,7 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
     frontier: list[tuple[float, float]] | None = None
     hidden: str | None = None
     counted: list[str] | None = None
+    call: int | None = None
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -244,8 +246,8 @@ class ComparisonRow(Struct, frozen=True, kw_only=True):
 
     @property
     def not_stored(self) -> str:
-        """Why its tensors are not those that are stored; empty if they are."""
-        later = self.message.endswith(ON_OTHER_INPUTS)
+        """Why its tensors are not those that are stored, in older files; empty if they are."""
+        later = self.call is None and self.message.endswith(ON_OTHER_INPUTS)
         return f"the difference is {self.message}, and the tensors of the first call are stored" if later else ""
 
     @property

@@ -49,7 +49,7 @@ from parity.reporting.results.rows import (
 )
 
 STORE = "results.sqlite"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 LARGE = 20_000
 """From this many outcomes on, there is no results.json, and reports show only cases worth showing."""
 COMMIT_S = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,27 @@ def file_name(tensor: str) -> str:
     return f"{slug(tensor)}.npy"
 
 
-def kept_path(case: CaseRow, dtype: str, backend: str, tensor: str, folders: dict[str, str]) -> str:
-    """The path of a case's tensor of a backend or the oracle, relative to the run directory.
+def folder_of_call(call: int) -> str:
+    """The folder of the inputs of a call on other inputs, in that of its case."""
+    return f"call-{call}"
+
+
+def folder_of_results(dtype: str, call: int | None) -> str:
+    """The folder of a cell's results in that of its case; those of the first call have no `call`."""
+    return dtype if call is None else f"{dtype}-{folder_of_call(call)}"
+
+
+def input_paths(case: CaseRow, call: int) -> dict[str, str]:
+    """The paths of the inputs of a call on other inputs, relative to the run directory."""
+    paths = {name: PurePosixPath(item.file) for name, item in case.inputs.items() if item.file}
+    return {name: str(path.parent / folder_of_call(call) / path.name) for name, path in paths.items()}
+
+
+def kept_path(
+    case: CaseRow, dtype: str, backend: str, tensor: str, folders: dict[str, str], call: int | None = None
+) -> str:
+    """The path of a case's tensor of a backend or the oracle, relative to the run directory; `call` is that of the
+    comparison.
 
     Raises KeptError if the run stored nothing of the case, or has no such backend.
     """
@@ -46,7 +65,8 @@ def kept_path(case: CaseRow, dtype: str, backend: str, tensor: str, folders: dic
         raise KeptError(f"the run has no {backend}")
     if not case.files:
         raise KeptError(f"no tensors of {case.id} were stored")
-    return f"{Path(case.files[0]).parent}/{dtype}/{folders[backend]}/{file_name(tensor)}"
+    folder = folder_of_results(dtype, call)
+    return f"{Path(case.files[0]).parent}/{folder}/{folders[backend]}/{file_name(tensor)}"
 
 
 def load(run_dir: Path, name: str) -> Array:

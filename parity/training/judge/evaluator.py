@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from parity.cases import OPS
-from parity.cases.edit_words import described
+from parity.cases.edit_words import described, described_beside
 from parity.cases.op import IncompatibleError, Op, TensorShapes
 from parity.cases.program import Program
 from parity.config.plan import CasePlan, WrittenAt
@@ -171,22 +171,41 @@ class StageEvaluator(Evaluator):
         x, target = (values[probe.rows] for values in (oracle.setting.x, oracle.setting.target))
         return {"x": x.astype(np.float64) if x.dtype.kind == "f" else x, "target": counted(target), **own}
 
-    def expression(self, alteration: Alteration, _before: Alteration) -> str:
-        """What an alteration computes instead, if that is a formula, else an empty string."""
+    @cached_property
+    def reference(self) -> StageEvaluator:
+        """The evaluator of the same stage without known causes."""
+        return StageEvaluator(self.oracle, self.stage, self.measured, {}) if self.known else self
+
+    def expression(self, alteration: Alteration, before: Alteration) -> str:
+        """What an alteration computes instead, if that is a formula, else an empty string.
+
+        What "the reference has" is an expression of the reference without `known` causes and alterations `before`.
+        """
+        is_alone = not self.known and before.key == Alteration().key
+        part = part_of(self.reference)
         if alteration.edits:
-            return described(self.program(replace(alteration, edits=())), alteration.edits[0])
-        for value in alteration.arguments.values():
+            program = self.program(before.with_(replace(alteration, edits=())))
+            own, edit = self.reference.program(Alteration(arguments=self._form(alteration))), alteration.edits[0]
+            return described(program, edit) if is_alone else described_beside(own, program, edit)
+        for name, value in alteration.arguments.items():
             if isinstance(value, ProgramEdits):
-                return described(value.program, value.edits[0])
-        part = part_of(self)
+                form = {
+                    n.rpartition(".")[2]: v for n, v in alteration.arguments.items() if n not in (name, "update.of")
+                }
+                own = value.program if is_alone or part is None else part.program(Alteration(form))
+                return described_beside(own, value.program, value.edits[0])
         prefix = f"{self.stage}."
         if part is None or not all(name.startswith(prefix) for name in alteration.arguments):
             return ""
-        own = {name.removeprefix(prefix): value for name, value in alteration.arguments.items() if name != "update.of"}
+        options = {n.removeprefix(prefix): value for n, value in alteration.arguments.items() if n != "update.of"}
         try:
-            return part.expression(Alteration(own), Alteration())
+            return part.expression(Alteration(options), Alteration())
         except (TypeError, ValueError):
             return ""
+
+    def _form(self, alteration: Alteration) -> dict[str, Any]:
+        """The form among an alteration's arguments, which computes what the reference does."""
+        return next((dict(form) for form in self.op.forms if form and form.items() <= alteration.arguments.items()), {})
 
 
 class PartEvaluator(Evaluator):

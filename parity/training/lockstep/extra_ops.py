@@ -20,10 +20,13 @@ class ParticipantAsking(Asking):
 
     participants: Mapping[str, Participant] = field(default_factory=dict)
 
-    def outcome(self, backend: str, case: CasePlan, dtype: str, inputs: Arrays) -> CellOutcome | None:
-        """The outcome of the cell; None if the backend has no worker left or the inputs cannot be stored."""
+    def outcome(
+        self, backend: str, case: CasePlan, dtype: str, inputs: Arrays, *, new_process: bool = False
+    ) -> CellOutcome | None:
+        """The outcome of the cell; None if the backend has no worker left, if the inputs cannot be stored, and of a
+        `new_process`, since a participant is in the middle of its steps."""
         participant = self.participants.get(backend)
-        if participant is None:
+        if participant is None or new_process:
             return None
         try:
             with tempfile.TemporaryDirectory(dir=self.folder) as folder:
