@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from parity.reporting.kinds import leads_of, reports_of
+from parity.reporting.blocks.markdown import answer_text
+from parity.reporting.kinds import chapters_of, leads_of
 from parity.reporting.results.cells import CellResult, Status, cells, tally_text
 from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import answer, warnings
@@ -103,7 +104,7 @@ def head(results: Results) -> Iterator[str]:
     yield ""
     yield line(rest)
     yield ""
-    yield from (f"{line(sentence)}\n" for sentence, _ in leads_of(results))
+    yield from (f"{line(lead.text)}\n" for lead in leads_of(results))
     listed = [*causes(results), *remarks(results)]
     yield from [*listed, ""] if listed else []
     yield line(tally_text(results))
@@ -141,10 +142,14 @@ def table(_: Results, all_cells: Sequence[CellResult]) -> Section:
     return Section(TABLE_HEAD, [row(cell) for cell in urgent(all_cells)[:MAX_ROWS]], "", "row", 0.5)
 
 
-def trainings(results: Results, _: Sequence[CellResult]) -> Section:
-    """The summaries of kinds of cases: trainings, each in a piece."""
-    pieces = [piece for report in reports_of(results) for piece in report.markdown_pieces(results)]
-    return Section("\n**Trainings**\n" if pieces else "", pieces, "", "training", 0.5)
+def answers(results: Results, _: Sequence[CellResult]) -> Section:
+    """The answers about cases of other kinds than ops, each in a piece."""
+    pieces = [
+        f"\n**{chapter.title}**\n{text}" if i == 0 else text
+        for chapter in chapters_of(results)
+        for i, text in enumerate(map(answer_text, chapter.answers))
+    ]
+    return Section("", pieces, "", "answer", 0.5)
 
 
 def rest(_: Results, all_cells: Sequence[CellResult]) -> Section:
@@ -236,7 +241,7 @@ def fold(summary: str, lines: Sequence[str]) -> str:
 SECTIONS: tuple[Callable[[Results, Sequence[CellResult]], Section], ...] = (
     outdated,
     table,
-    trainings,
+    answers,
     by_case,
     rest,
     known,

@@ -16,7 +16,7 @@ from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.html.figures import residuals
 from parity.reporting.html.pictures import Gallery
-from parity.reporting.kinds import CaseReport, anchors_of, report_of
+from parity.reporting.kinds import Anchors, CaseReport, report_of
 from parity.reporting.results.cells import CellResult
 from parity.reporting.results.rows import FINDINGS, CaseRow, ComparisonRow, Results
 from parity.reporting.text.cell_text import scripts
@@ -33,11 +33,11 @@ MAX_ENTRIES = 6
 class FindingRenderer:
     """Renders the findings of one run; what several cells of a case share is looked up once."""
 
-    def __init__(self, results: Results, run_dir: Path) -> None:
+    def __init__(self, results: Results, run_dir: Path, links: Anchors) -> None:
         self.results = results
         self.run_dir = run_dir
         self.gallery = Gallery(results, run_dir)
-        self.links = anchors_of(results)
+        self.links = links
         self._cases = case_rows(results)
         self._tensors: dict[tuple[str, str], CaseRows] = {}
 

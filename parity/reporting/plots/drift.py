@@ -65,17 +65,30 @@ class DriftFrame:
         return "M" + " L".join(f"{self.x.at(x):.1f} {self.y.at(y):.1f}" for x, y in points)
 
 
+@dataclass(frozen=True)
+class DriftPlot:
+    """Lines of backends over those of the theory, with the names of both axes."""
+
+    title: str
+    axes: tuple[str, str]
+    lines: Sequence[Line]
+    theory: Sequence[Line] = ()
+
+    def drawn(self, style: str = "") -> Markup:
+        """The plot as an SVG element that begins with `style`."""
+        return drawing(self, style)
+
+
 def drift_file(title: str, axes: tuple[str, str], lines: Sequence[Line], theory: Sequence[Line]) -> str:
     """The plot as a standalone SVG file."""
-    drawn = drawing(title, axes, lines, theory, style=f"<style>{STYLE}</style>\n")
+    drawn = DriftPlot(title, axes, lines, theory).drawn(f"<style>{STYLE}</style>\n")
     return str(drawn).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n"
 
 
-def drawing(
-    title: str, axes: tuple[str, str], lines: Sequence[Line], theory: Sequence[Line], *, style: str = ""
-) -> Markup:
+def drawing(plot: DriftPlot, style: str) -> Markup:
     """The plot as an element that begins with `style`."""
-    shown = [Line(line.name, line.dtype, usable(line.points)) for line in lines]
+    title, axes, theory = plot.title, plot.axes, plot.theory
+    shown = [Line(line.name, line.dtype, usable(line.points)) for line in plot.lines]
     shown = [line for line in shown if line.points]
     frame = frame_of(shown or theory)
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(dict.fromkeys(line.name for line in shown))}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from parity.config.nodes import printable
 
-HARMLESS = re.compile(r"[A-Za-z]+(?:-[a-z]+)*|[0-9]{1,6}(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|[∞…-]")
+HARMLESS = re.compile(r"[A-Za-z]+(?:[-'][a-z]+)*|[0-9]{1,6}(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|[∞…–→×%-]")
 """A word or a number that is no markup and refers to nothing in any dialect."""
 
 WORD = re.compile(r"(\(?)(.*?)([),;:.]*)")
@@ -34,8 +34,13 @@ def code(text: str) -> str:
 
 def prose(text: str) -> str:
     """A sentence in which each word that is not plainly a word or a number stands in a code span."""
-    words = (WORD.fullmatch(word) for word in printable(text).split())
+    words = (WORD.fullmatch(word) for word in arrowed(printable(text)).split())
     return " ".join(f"{w[1]}{w[2] if HARMLESS.fullmatch(w[2]) else code(w[2])}{w[3]}" for w in words if w)
+
+
+def arrowed(text: str) -> str:
+    """A text with arrows as a page has them."""
+    return text.replace(" -> ", " → ")
 
 
 def fenced(lines: Iterable[str]) -> str:

@@ -105,6 +105,10 @@ class Panel:
     ratio: bool = False
     may_log: bool = True
 
+    def drawn(self) -> Markup:
+        """The plot as an SVG element, with a description for screen readers."""
+        return plot(self)
+
 
 @dataclass(frozen=True)
 class CurveFrame:
