@@ -127,7 +127,7 @@ def backend_row(run: TrainingRun, row: TrainingRow, looks: Mapping[str, Look], b
     cell = by_key.get((run.id, run.dtype, row.backend))
     name, *texts = table_row(run, row)
     diverges = row is not run.oracle and row.parting is not None
-    styles = ("off" if diverges and i >= N_ALWAYS else "" for i in range(1, len(texts) + 1))
+    styles = ("bad" if diverges and i >= N_ALWAYS else "" for i in range(1, len(texts) + 1))
     head = GridCell(name, link="" if cell is None else cell.anchor, key=key(looks.get(row.backend)))
     return [head, *map(GridCell, texts, styles), GridCell(sparkline(row.curves.loss))]
 
