@@ -14,9 +14,9 @@ from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.reporting.html.figures import residuals
 from parity.reporting.html.pictures import Gallery
 from parity.reporting.kinds import Anchors, CaseReport, report_of
+from parity.reporting.plots.figures import residuals
 from parity.reporting.results.cells import CellResult
 from parity.reporting.results.rows import FINDINGS, CaseRow, ComparisonRow, Results
 from parity.reporting.text.cell_text import scripts

@@ -18,12 +18,12 @@ from parity.reporting.fingerprints import fingerprints as read_fingerprints
 from parity.reporting.html import summary
 from parity.reporting.html.detail import Detail, Space
 from parity.reporting.html.every_cell import every_cell
-from parity.reporting.html.figures import status_bar
 from parity.reporting.html.findings import FindingRenderer, case_anchors, glossary
 from parity.reporting.html.table import filters, table_rows
 from parity.reporting.html.templates import n_bytes, rendered, source
 from parity.reporting.html.tolerances import tolerances
 from parity.reporting.kinds import anchors_of, chapters_of, leads_of, reports_of
+from parity.reporting.plots.figures import status_bar
 from parity.reporting.results.cells import LABELS, TENSOR_LABELS, CellResult, Status, cells, counts, tally
 from parity.reporting.results.resume import stored
 from parity.reporting.results.rows import Results
