@@ -83,7 +83,7 @@ class Grid:
     note: str = ""
     kind: str = ""
     most: int | None = None
-    elsewhere: str = "parity explain -v shows them"
+    elsewhere: str = "parity explain -v has all"
     n_names: int = 1
 
 
@@ -104,6 +104,13 @@ class Bullets:
 
 
 @dataclass(frozen=True)
+class CodeLines:
+    """Lines as they are, for copying."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Commands:
     """The commands that show more of cases: an anchor, a name, and lines; only pages have them."""
 
@@ -115,7 +122,8 @@ class Commands:
 class Folded:
     """Blocks below a title and a note on what they are; a page folds them unless `is_open`, and so does Markdown.
 
-    `asked`: only who asks for more reads them, with -v on the console, and not in Markdown.
+    `what` is each of them, where there are many. `asked`: only who asks for more reads them, with -v on the console,
+    and not in Markdown.
     """
 
     title: str
@@ -124,10 +132,8 @@ class Folded:
     is_open: bool = False
     kind: str = ""
     style: str = "strong"
+    what: str = "part"
     asked: bool = False
-
-
-Block = Sentence | Listed | Bullets | Grid | Figures | Commands | Folded
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,9 @@ class CaseAnswer:
     badge: str = ""
     status: str = ""
     facts: Sequence[tuple[str, str]] = ()
+
+
+Block = Sentence | Listed | Bullets | CodeLines | Grid | Figures | Commands | Folded | CaseAnswer
 
 
 @dataclass(frozen=True)

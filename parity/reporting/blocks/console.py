@@ -17,6 +17,7 @@ from parity.reporting.blocks import (
     Bullets,
     CaseAnswer,
     Chapter,
+    CodeLines,
     Folded,
     Grid,
     GridCell,
@@ -78,6 +79,8 @@ def block_parts(
             case Bullets():
                 yield from (line(text, STYLES[block.style]) for text in block.lines[:limit])
                 yield from more(len(block.lines), limit)
+            case CodeLines():
+                yield from map(line, block.lines)
             case Grid():
                 yield from grid_parts(block, width, verbose=verbose, most=limit)
             case Folded() if verbose or not block.asked:

@@ -11,6 +11,7 @@ from parity.reporting.blocks import (
     BlockReport,
     Bullets,
     CaseAnswer,
+    CodeLines,
     Folded,
     Grid,
     GridColumn,
@@ -19,26 +20,26 @@ from parity.reporting.blocks import (
     cell_of,
     in_every_format,
 )
-from parity.reporting.text.safe import code, line, prose, table_row
-from parity.reporting.text.words import cut
+from parity.reporting.text.safe import arrowed, code, fenced, html_code, line, prose, table_row
+from parity.reporting.text.words import cut, plural
 
 MAX_BYTES = 56_000
 """A comment on GitHub is limited to 65,536 characters; this leaves room for other text."""
 MAX_CELL = 160
 """Characters of a text in a table."""
-MAX_LINES = 20
+ROOM_FOR_NOTE = 200
 
 
 def comment(report: BlockReport) -> str:
     """A whole report, below 60,000 bytes."""
-    head = [f"### {report.heading}: {report.word}", line(report.sentence)]
+    head = [f"### {report.heading}: {report.word}", sentence(report.sentence)]
     return "\n\n".join([*head, *block_texts(report.blocks, MAX_BYTES - size(head))]) + "\n"
 
 
 def answer_text(answer: CaseAnswer) -> str:
     """An answer; of one that passes, only its sentences."""
     texts = block_texts(answer.blocks, math.inf) if answer.fails else ()
-    return "\n" + "\n\n".join([f"{code(answer.title)}: {line('; '.join(answer.sentences))}", *texts]) + "\n"
+    return "\n\n".join([f"{code(answer.title)}: {sentence('; '.join(answer.sentences))}", *texts])
 
 
 def block_texts(blocks: Iterable[Block], room: float) -> Iterator[str]:
@@ -50,37 +51,67 @@ def block_texts(blocks: Iterable[Block], room: float) -> Iterator[str]:
 
 
 def block_text(block: Block, room: float) -> str:
-    """A block; nothing for what only pages and consoles have."""
+    """A block in at most `room` bytes; nothing for what only pages and consoles have."""
     match block:
         case Sentence(style="quiet"):
-            return f"<sub>{line(block.whole)}</sub>"
+            return f"<sub>{sentence(block.whole)}</sub>"
         case Sentence():
-            return line(block.whole)
+            return sentence(block.whole)
         case Listed():
-            return line(block.text)
+            return sentence(block.text)
+        case CodeLines():
+            return fenced(block.lines)
         case Bullets(lines=[_, *_]):
-            return listing([f"- {line(text)}" for text in block.lines], MAX_LINES, room)
+            return listing([f"- {sentence(text)}" for text in block.lines], room, "line")
         case Grid() if len(block.columns) == 1:
-            return listing([f"- {line(cell_of(row[0]).text)}" for row in block.rows], None, room, block.elsewhere)
+            return listing([f"- {sentence(cell_of(row[0]).text)}" for row in block.rows], room, "line", block.elsewhere)
         case Grid() if block.rows:
-            return "\n".join(head(block)) + "\n" + listing(rows(block), None, room - size(head(block)), block.elsewhere)
+            return listing(rows(block), room, "row", block.elsewhere, head(block))
         case Folded(asked=False):
             return folded(block, room)
+        case CaseAnswer():
+            return answer_text(block)
     return ""
 
 
 def folded(block: Folded, room: float) -> str:
-    """Blocks below a title."""
-    title = f"<b>{line(block.title)}</b>: {line(block.note)}"
-    inner = "\n\n".join(block_texts(block.blocks, room - size([title])))
-    return f"{title}\n\n{inner}" if block.is_open else f"<details><summary>{title}</summary>\n\n{inner}\n\n</details>"
+    """Blocks below a title, as many as fit."""
+    begin, end = opened(block) if block.is_open else closed(block)
+    room -= size([begin, end])
+    texts = list(block_texts(block.blocks, room if len(block.blocks) == 1 else math.inf))
+    inner = texts[0] if len(texts) == 1 else listing(texts, room, block.what, between="\n\n")
+    return f"{begin}{inner}{end}" if inner else ""
 
 
-def listing(lines: Sequence[str], most: int | None, room: float, elsewhere: str = "") -> str:
-    """The first lines that fit, and how many do not."""
-    shown = list(fitting(lines[:most], room))
-    n = len(lines) - len(shown)
-    return "\n".join(shown) + (f"\n\n... and {n} more{elsewhere and f': {line(elsewhere)}'}" if n else "")
+def opened(block: Folded) -> tuple[str, str]:
+    """What stands before and after blocks that are not folded."""
+    return f"**{prose(block.title)}**{block.note and f': {prose(block.note)}'}\n\n", ""
+
+
+def closed(block: Folded) -> tuple[str, str]:
+    """What stands before and after folded blocks; Markdown does not apply in a summary."""
+    title = f"{prose(block.title, html_code)}{block.note and f': {prose(block.note, html_code)}'}"
+    return f"<details><summary>{title}</summary>\n\n", "\n\n</details>"
+
+
+def listing(
+    texts: Sequence[str],
+    room: float,
+    what: str,
+    elsewhere: str = "the report has all",
+    above: Sequence[str] = (),
+    between: str = "\n",
+) -> str:
+    """The first texts that fit, below what is `above` them, and how many do not."""
+    shown = list(fitting(texts, room - size(above) - ROOM_FOR_NOTE))
+    n = len(texts) - len(shown) if room >= ROOM_FOR_NOTE else 0
+    note = [f"... and {plural(n, f'more {what}')} left out to keep this short; {sentence(elsewhere)}"] if n else []
+    return "\n\n".join([*([between.join([*above, *shown])] if shown else []), *note])
+
+
+def sentence(text: str) -> str:
+    """A sentence of others, with arrows."""
+    return line(arrowed(text))
 
 
 def fitting(lines: Iterable[str], room: float) -> Iterator[str]:
@@ -107,7 +138,7 @@ def rows(grid: Grid) -> list[str]:
 
 def entry(column: GridColumn, text: str) -> str:
     """A text in a table."""
-    shown = cut(printable(text), MAX_CELL)
+    shown = cut(printable(arrowed(text)), MAX_CELL)
     return prose(shown) if column.prose or column.number else code(shown)
 
 
