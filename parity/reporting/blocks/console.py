@@ -80,7 +80,7 @@ def block_parts(
                 yield from (line(text, STYLES[block.style]) for text in block.lines[:limit])
                 yield from more(len(block.lines), limit)
             case CodeLines():
-                yield from map(line, block.lines)
+                yield from (line(f"  {text}") for text in block.lines)
             case Grid():
                 yield from grid_parts(block, width, verbose=verbose, most=limit)
             case Folded() if verbose or not block.asked:

@@ -20,7 +20,7 @@ from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.compare.verdict import Verdict
 from parity.reporting.blocks import Grid, GridColumn
-from parity.reporting.blocks.console import answer_parts, grid_parts, print_parts
+from parity.reporting.blocks.console import answer_parts, block_parts, grid_parts, print_parts
 from parity.reporting.console.run import OpTable, finding_lines, lineup, tensor_lines
 from parity.reporting.kinds import report_of
 from parity.reporting.results.results import read_results
@@ -32,7 +32,7 @@ from parity.reporting.text.reasons import (
     aligned,
     case_rows,
     failing,
-    known_entries,
+    steps,
     tolerance_entry,
     worst_first,
 )
@@ -223,7 +223,7 @@ def screen(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Itera
         lines = diagnosis_lines(diagnosis, brief=diagnosis.id in explained)
         yield from (Padding(line, (0, 0, 0, 4 if i else 2), expand=False) for i, line in enumerate(lines))
         explained.add(diagnosis.id)
-    yield from next_steps(rows, run_dir)
+    yield from next_steps(rows, run_dir, width)
 
 
 def answers(rows: CaseRows, results: Results, dtypes: Collection[str], width: int) -> Iterator[RenderableType]:
@@ -316,24 +316,12 @@ def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
         yield Text.assemble((printable(f"{dtype}: "), "bold"), ("aligned", "green"), f", {printable(text)}")
 
 
-def next_steps(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
+def next_steps(rows: CaseRows, run_dir: Path, width: int) -> Iterator[RenderableType]:
     """The next steps, ready to paste."""
-    failures = [row for row in failing(rows.comparisons) if row.known is None and row.counts]
-    if not failures:
-        return
-    yield Text("\nwhat to do", style="bold")
-    rounding = [row for row in failures if row.verdict == Verdict.ROUNDING.value]
-    if rounding:
-        yield Text("  rounding: set the tolerance that this case needs, or run with --fail-on degraded:")
-        yield Text(f"    {printable(tolerance_entry(rounding))}")
-    for said in rows.report.advice([row for row in failures if row.verdict in FINDINGS]):
-        yield Padding(Text(said), (0, 0, 0, 2), expand=False)
-    entries = list(known_entries(rows))
-    if entries:
-        yield Text("  to accept it, add this to `known:` in the config, with your reason:")
-    for entry in entries:
-        yield Text(f"    {printable(entry)}")
-    yield from stored(rows, run_dir)
+    if [row for row in failing(rows.comparisons) if row.known is None and row.counts]:
+        yield Text("\nwhat to do", style="bold")
+        yield from block_parts(steps(rows), width, verbose=True)
+        yield from stored(rows, run_dir)
 
 
 def stored(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
