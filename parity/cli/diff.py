@@ -92,23 +92,25 @@ def diff(
 
 def write_files(differences: Diff, markdown: Path | None, html: Path | None) -> None:
     """Write the requested files; raises OSError."""
-    from parity.reporting.diff import html as diff_html
-    from parity.reporting.diff import markdown as diff_markdown
+    from parity.reporting.blocks.html import page
+    from parity.reporting.blocks.markdown import comment
+    from parity.reporting.diff.report import diff_report
     from parity.reporting.results.results import write_atomically
 
     if markdown is not None:
-        write_atomically(markdown, diff_markdown.markdown(differences))
+        write_atomically(markdown, comment(diff_report(differences)))
     if html is not None:
-        write_atomically(html, diff_html.html(differences))
+        write_atomically(html, page(diff_report(differences)))
 
 
 def show(differences: Diff, *, as_json: bool, verbosity: int) -> None:
     """Print a diff on stdout, as tables or as JSON."""
+    from parity.reporting.blocks.console import show as show_report
     from parity.reporting.console.run import stdout_console
-    from parity.reporting.diff.console import render
     from parity.reporting.diff.document import as_json as document_text
+    from parity.reporting.diff.report import diff_report
 
     if as_json:
         click.echo(document_text(differences))
     else:
-        render(differences, stdout_console(), verbosity=verbosity)
+        show_report(diff_report(differences), stdout_console(), verbosity=verbosity)

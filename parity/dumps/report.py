@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from parity.config.nodes import printable
 from parity.judge.bound.envelope import ERROR_BOUND
+from parity.reporting.blocks import Listed
 from parity.reporting.kinds import CaseReport
 from parity.reporting.results.rows import FINDINGS, NOT_COMPARED, CaseRow, ComparisonRow, Results
 from parity.reporting.text.evidence import called
@@ -67,10 +68,10 @@ class DumpReport(CaseReport):
         if any(row.verdict in ("unstable", "semantic", "degraded") and not row.culprit for row in findings):
             yield ADVICE
 
-    def lead(self, results: Results) -> list[tuple[str, list[str]]]:
+    def lead(self, results: Results) -> list[Listed]:
         """The first tensor that differs beyond rounding, and how tensors were paired, with those not paired by name."""
         mine = [case for case in results.cases if case.op == "dump"]
-        said = [(first_text(results, mine), list[str]())] if results.comparisons else []
+        said = [Listed(first_text(results, mine))] if results.comparisons else []
         pairs = [(name, pairing) for case in mine for name, pairing in pairs_of(case)]
         n_paired = len(
             {r.tensor_key for r in results.comparisons if r.worst_index is not None or r.verdict != "structure"}
@@ -82,16 +83,16 @@ class DumpReport(CaseReport):
             lines = [
                 pair_text(name, pairing) for name, pairing in sorted(pairs, key=lambda pair: not pair[1].get("doubt"))
             ]
-            said.append((f"{plural(n_paired, 'pair')} of tensors: {', '.join(ways)}", lines))
+            said.append(Listed(f"{plural(n_paired, 'pair')} of tensors: {', '.join(ways)}", lines))
         culprits = Counter(name for row in results.comparisons if not row.with_oracle for name in row.culprit)
         if any(row.with_oracle for row in results.comparisons):
             texts = [f"{name} in {plural(n, 'tensor')}" for name, n in culprits.most_common()] or ["neither"]
-            said.append((f"further from the truth than the dtype explains: {listed(texts)}", []))
+            said.append(Listed(f"further from the truth than the dtype explains: {listed(texts)}"))
         options = [text for row in results.backends for text in row.flags.get("options", ())]
         if options:
-            said.append((f"{plural(len(options), 'layer has', 'layers have')} other options", options))
+            said.append(Listed(f"{plural(len(options), 'layer has', 'layers have')} other options", options))
         notes = [note for row in results.backends for note in row.flags.get("notes", ())]
-        return [*said, *((f"no tensors, not compared: {note}", list[str]()) for note in notes)]
+        return [*said, *(Listed(f"no tensors, not compared: {note}") for note in notes)]
 
 
 WORDS = {

@@ -106,7 +106,8 @@ def fingerprint_and_show(request: FingerprintRequest, *, as_json: bool = False) 
     """Fingerprint with progress on stderr and the answer on stdout; the exit code. Raises OSError."""
     from rich.console import Console
 
-    from parity.fingerprint.table import render
+    from parity.fingerprint.table import study_report
+    from parity.reporting.blocks.console import show
     from parity.reporting.console.progress import reporter_for
     from parity.reporting.console.run import stdout_console
 
@@ -115,7 +116,7 @@ def fingerprint_and_show(request: FingerprintRequest, *, as_json: bool = False) 
     if as_json:
         print(json.dumps(study.document, indent=2))  # noqa: T201 - the document is the output
     else:
-        render(study, stdout_console())
+        show(study_report(study), stdout_console(), verbosity=1)
     note = f"written to {request.run_dir}"
     Console(stderr=True).print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
     return study.exit_code

@@ -1,99 +1,37 @@
-"""The console output: one table, aspect by aspect, with one line for backends that share an answer."""
+"""What `parity fingerprint` prints: the verdict, the backends, and the answers aspect by aspect."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from msgspec import convert
 
 from parity import exit_codes
-from parity.fingerprint.claims import KernelClaim
-from parity.fingerprint.study import KernelFingerprint, Study
+from parity.fingerprint.study import Study
+from parity.reporting.blocks import Block, BlockReport, Sentence
+from parity.reporting.fingerprints import FingerprintFile, claims_grid
+from parity.reporting.text.words import plural
+
+LABELS = {exit_codes.PASSED: ("FINGERPRINT", "well"), exit_codes.INTERRUPTED: ("INTERRUPTED", "doubtful")}
 
 
-def render(study: Study, console: Console) -> None:
-    """Print the result."""
-    console.print(headline(study), soft_wrap=True)
-    console.print(Text(lineup(study), style="dim"), soft_wrap=True)
-    for line in remarks(study):
-        console.print(line, soft_wrap=True)
-    console.print()
-    console.print(table(study))
-    console.print(
-        Text("cannot tell: the data do not decide; fingerprint.json has the numbers", style="dim"), soft_wrap=True
-    )
-
-
-def headline(study: Study) -> Text:
-    """How many answers there are."""
+def study_report(study: Study) -> BlockReport:
+    """How many answers there are, and the answers."""
     counts = study.document["summary"]
-    label, style = {
-        exit_codes.PASSED: ("FINGERPRINT", "bold green"),
-        exit_codes.INTERRUPTED: ("INTERRUPTED", "bold yellow"),
-    }.get(study.exit_code, ("INCOMPLETE", "bold yellow"))
+    label, style = LABELS.get(study.exit_code, ("INCOMPLETE", "doubtful"))
     missing = f", {counts['not measured']} not measured" if counts["not measured"] else ""
-    text = f"  {study.request.op}: {counts['decided']} answers, {counts['cannot tell']} cannot tell{missing}"
-    return Text.assemble((label, style), text)
+    text = f"{study.request.op}: {counts['decided']} answers, {counts['cannot tell']} cannot tell{missing}"
+    return BlockReport("parity fingerprint", label, style, text, list(blocks(study)))
 
 
-def lineup(study: Study) -> str:
-    """The backends and their versions."""
-    return " · ".join(f"{row['name']} {row['version']}".strip() for row in study.document["backends"])
-
-
-def remarks(study: Study) -> Iterator[Text]:
-    """One line for each reason why probes have no result."""
+def blocks(study: Study) -> Iterator[Block]:
+    """The backends and their versions, why probes have no result, the answers."""
+    lineup = (f"{row['name']} {row['version']}".strip() for row in study.document["backends"])
+    yield Sentence(" · ".join(lineup), "quiet")
     reasons = Counter((p["backend"], p["outcome"], p["message"]) for p in study.document["problems"])
     for (backend, outcome, message), n in reasons.most_common():
-        where = f"{backend}: {outcome} in {n} probe{'' if n == 1 else 's'}"
-        yield Text.assemble((where, "yellow"), ": ", message.replace("\n", " | "))
-
-
-def table(study: Study) -> Table:
-    """Aspects, backends, answers and reasons."""
-    answers = Table(box=None, pad_edge=False, header_style="bold")
-    answers.add_column("aspect", no_wrap=True)
-    for name, ratio in (("backend", 3), ("answer", 4), ("because", 5)):
-        answers.add_column(name, overflow="fold", ratio=ratio)
-    for aspect in dict.fromkeys(c.aspect for f in study.fingerprints for c in f.claims):
-        for i, (who, claim) in enumerate(shared(study, aspect)):
-            style = "" if claim.decided else "dim"
-            answers.add_row(
-                Text("" if i else aspect), Text(who), Text(claim.answer, style=style), Text(claim.reason, style="dim")
-            )
-    return answers
-
-
-def shared(study: Study, aspect: str) -> Iterator[tuple[str, KernelClaim]]:
-    """The different answers for one aspect, each with its backends."""
-    groups: dict[str, list[tuple[KernelFingerprint, KernelClaim]]] = {}
-    for fingerprint in study.fingerprints:
-        for claim in displayed(fingerprint):
-            if claim.aspect == aspect:
-                # Two reasons for `cannot tell` are two answers.
-                groups.setdefault(claim.answer if claim.decided else f"- {claim.reason}", []).append(
-                    (fingerprint, claim)
-                )
-    for members in groups.values():
-        yield named([fingerprint for fingerprint, _ in members], len(study.request.dtypes)), members[0][1]
-
-
-def displayed(fingerprint: KernelFingerprint) -> Sequence[KernelClaim]:
-    """The claims; if a backend returned nothing, without the reason, which is printed above the table."""
-    if any(claim.measured for claim in fingerprint.claims):
-        return fingerprint.claims
-    return [replace(claim, answer="not measured", reason="") for claim in fingerprint.claims]
-
-
-def named(members: Sequence[KernelFingerprint], n_dtypes: int) -> str:
-    """`torch, paddle float32`: a backend without a dtype stands for all of them."""
-    dtypes: dict[str, list[str]] = {}
-    for fingerprint in members:
-        dtypes.setdefault(fingerprint.backend, []).append(fingerprint.dtype)
-    return ", ".join(
-        name if len(listed) == n_dtypes else f"{name} {' '.join(listed)}" for name, listed in dtypes.items()
-    )
+        yield Sentence(message.replace("\n", " | "), "warning", f"{backend}: {outcome} in {plural(n, 'probe')}")
+    yield Sentence("")
+    yield claims_grid(convert(study.document, FingerprintFile, strict=False).fingerprints)
+    yield Sentence("cannot tell: the data do not decide; fingerprint.json has the numbers", "quiet")

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
-
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.models.view import HEAD, CaseView, views
-from parity.reporting.kinds import Anchors, CaseReport
-from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Results
+from parity.models.view import COLUMNS, CaseView, views
+from parity.reporting.blocks import CaseAnswer, Chapter, Grid, GridColumn
+from parity.reporting.kinds import CaseReport
+from parity.reporting.results.rows import ComparisonRow, InputRow, Results
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from parity.reporting.results.cells import CellResult
     from parity.reporting.text.reasons import CaseRows
 
 UNMEASURED = ("not-compared", "nonfinite", "structure")
@@ -37,8 +33,13 @@ class ModelReport(CaseReport):
     )
     pictured = False
     resumes_by_dtype = True
-    template = "models"
-    head: Sequence[str] = HEAD
+    heading = "Models"
+    lead_text = (
+        "Every layer, and the code between layers, got what its partner in the baseline got. What each part explains "
+        "is measured: it is replaced by its partner's result, after all before it, and the rest of the difference at "
+        "the output is what remains."
+    )
+    columns = COLUMNS
     legend = f"In a model, {ERROR_BOUND:g} envelopes are the tolerance. "
 
     def recorded(self, case: CasePlan, folder: Path | None) -> tuple[dict[str, Any], dict[str, InputRow]]:  # noqa: ARG002 - drawn by the baseline
@@ -78,61 +79,14 @@ class ModelReport(CaseReport):
         """A view of each port, those that fail first."""
         return views(results)
 
-    def screen(self, case: CaseRow, dtypes: Iterable[str], results: Results) -> Iterator[RenderableType]:
-        """The answer and the parts."""
-        for one in self.views(results):
-            if one.case.id == case.id and one.dtype in dtypes:
-                yield from parts(one, self.head)
-
-    def anchors(self, results: Results) -> Anchors:
-        """The anchor of each case and dtype: that of its first port."""
-        return {(one.case.id, one.dtype): one.anchor for one in reversed(self.views(results))}
-
-    def html_section(self, results: Results, cells: Sequence[CellResult]) -> Markup:  # noqa: ARG002 - the rows say all
-        """A table for each port, or each backend."""
-        from parity.reporting.html.templates import rendered
-
-        shown = [
-            {"anchor": one.anchor, "title": one.title, "lines": one.answer(), "rows": one.table()}
-            for one in self.views(results)
-        ]
-        return rendered(self.template, models=shown, head=self.head) if shown else Markup()
-
-    def markdown_pieces(self, results: Results) -> Sequence[str]:
-        """The same in Markdown, a piece for each port."""
-        return [markdown(one, self.head) for one in self.views(results)]
-
-    def console_parts(self, results: Results, width: int, *, verbose: bool) -> Iterator[RenderableType]:  # noqa: ARG002 - as it fits
-        """The same on the console."""
-        for one in self.views(results):
-            yield from parts(one, self.head)
+    def chapter(self, results: Results) -> Chapter:
+        """An answer for each port, or each backend."""
+        answers = [answer(one, self.columns) for one in self.views(results)]
+        return Chapter(self.heading, "model", self.lead_text, answers)
 
 
-def markdown(one: CaseView, head: Sequence[str]) -> str:
-    """An answer and its table in Markdown."""
-    from parity.reporting.text.safe import code, line, table_row
-
-    rows = [table_row([code(text) for text in row]) for row in one.table()]
-    table = f"\n{table_row(head)}{table_row(['---'] * len(head))}{''.join(rows)}" if rows else ""
-    return f"\n{code(one.title)}: {line('; '.join(one.answer()))}\n{table}"
-
-
-def parts(one: CaseView, head: Sequence[str]) -> Iterator[RenderableType]:
-    """An answer and its table on the console."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from parity.config.nodes import printable
-
-    yield Text()
-    yield Text(printable(one.title), style="bold red" if one.fails else "bold")
-    for sentence in one.answer():
-        yield Text(f"  {printable(sentence)}")
+def answer(one: CaseView, columns: Sequence[GridColumn]) -> CaseAnswer:
+    """What reports say about a view."""
     rows = one.table()
-    if rows:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in head:
-            table.add_column(name, justify="left" if name in head[:2] else "right", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(printable(text)) for text in row))
-        yield table
+    blocks = [Grid(columns, rows)] if rows else []
+    return CaseAnswer(one.case.id, one.dtype, one.title, one.anchor, one.answer(), blocks, one.fails)

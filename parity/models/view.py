@@ -11,10 +11,16 @@ from typing import Any
 from parity.engine.inputs import slug
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.spec import MODEL
+from parity.reporting.blocks import GridColumn
 from parity.reporting.results.rows import CaseRow, ComparisonRow, Results
 from parity.reporting.text.words import cut, listed, number
 
-HEAD = ("where", "cause", "explains", "error ratio")
+COLUMNS: Sequence[GridColumn] = (
+    GridColumn("where", prose=True),
+    GridColumn("cause"),
+    GridColumn("explains", number=True),
+    GridColumn("error ratio", number=True),
+)
 PLACE = "place"
 """The key of a diagnosis's evidence that names the part of the model."""
 LONGEST = 200
@@ -109,7 +115,7 @@ class ModelView(CaseView):
         return [*lines, *([f"run on its own, the port first exceeds the error bound at {first}"] if first else [])]
 
     def table(self) -> list[tuple[str, ...]]:
-        """A row for each part, in the texts of `HEAD`."""
+        """A row for each part, in the order of `COLUMNS`."""
         return [
             (
                 str(part.evidence.get(PLACE, "")),

@@ -5,22 +5,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
-
 from parity.config.plan import CasePlan
 from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Results
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from parity.judge.diagnose.diagnosis import Diagnosis
+    from parity.reporting.blocks import Chapter, Listed
     from parity.reporting.diff.compared_run import ComparedRun
     from parity.reporting.results.cells import CellResult
     from parity.reporting.text.reasons import CaseRows
@@ -34,7 +31,7 @@ REPORTS: Mapping[str, str] = {
 """The reports of the cases that are not those of an op, by what their rows have as `op`."""
 
 Anchors = Mapping[tuple[str, str], str]
-"""Links by case and dtype."""
+"""Anchors of answers by case and dtype."""
 
 
 class CaseReport:
@@ -116,8 +113,8 @@ class CaseReport:
         """Whether a suspect pass is a curve that leaves its ensemble."""
         return False
 
-    def lead(self, results: Results) -> list[tuple[str, list[str]]]:
-        """The sentences right after the verdict, each with lines that may be folded away."""
+    def lead(self, results: Results) -> list[Listed]:
+        """The sentences right after the verdict."""
         return []
 
     def headline(self, cell: CellResult) -> str:
@@ -128,25 +125,9 @@ class CaseReport:
         """The lines about a cell before its tensors."""
         yield from ()
 
-    def screen(self, case: CaseRow, dtypes: Iterable[str], results: Results) -> Iterator[RenderableType]:
-        """The lines of `parity explain` about a case before its tensors."""
-        yield from ()
-
-    def anchors(self, results: Results) -> Anchors:
-        """The links into `html_section`."""
-        return {}
-
-    def html_section(self, results: Results, cells: Sequence[CellResult]) -> Markup:
-        """The section of the HTML report about all cases of this kind, or nothing."""
-        return Markup()
-
-    def markdown_pieces(self, results: Results) -> Sequence[str]:
-        """The same in Markdown, piece by piece."""
-        return ()
-
-    def console_parts(self, results: Results, width: int, *, verbose: bool) -> Iterator[RenderableType]:
-        """The same on the console."""
-        yield from ()
+    def chapter(self, results: Results) -> Chapter | None:
+        """What the reports say about the cases of this kind beside their tensors, if anything."""
+        return None
 
     def diff_notes(self, a: ComparedRun, b: ComparedRun) -> Iterator[str]:
         """How the cases of this kind changed between two runs."""
@@ -170,11 +151,18 @@ def reports_of(results: Results) -> list[CaseReport]:
     return list(dict.fromkeys(report_of(case.op) for case in results.cases))
 
 
-def leads_of(results: Results) -> list[tuple[str, list[str]]]:
+def leads_of(results: Results) -> list[Listed]:
     """The sentences right after the verdict."""
     return [said for report in reports_of(results) for said in report.lead(results)]
 
 
-def anchors_of(results: Results) -> Anchors:
-    """The links into the sections of all kinds."""
-    return {key: anchor for report in reports_of(results) for key, anchor in report.anchors(results).items()}
+def chapters_of(results: Results) -> list[Chapter]:
+    """The chapters of a run that say anything."""
+    chapters = (report.chapter(results) for report in reports_of(results))
+    return [chapter for chapter in chapters if chapter is not None and chapter.answers]
+
+
+def anchors_of(chapters: Sequence[Chapter]) -> Anchors:
+    """The first answer about each case and dtype."""
+    answers = [answer for chapter in reversed(chapters) for answer in reversed(chapter.answers)]
+    return {(answer.case, answer.dtype): answer.anchor for answer in answers}

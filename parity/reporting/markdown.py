@@ -7,9 +7,10 @@ document stays below a number of bytes by leaving out whole rows and whole folds
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
-from parity.reporting.kinds import leads_of, reports_of
+from parity.reporting.blocks import Block, Bullets, CodeLines, Folded, Grid, GridColumn
+from parity.reporting.blocks.markdown import block_text, size
+from parity.reporting.kinds import chapters_of, leads_of
 from parity.reporting.results.cells import CellResult, Status, cells, tally_text
 from parity.reporting.results.rows import Results
 from parity.reporting.text.answer import answer, warnings
@@ -26,7 +27,7 @@ from parity.reporting.text.cell_text import (
 )
 from parity.reporting.text.findings import findings
 from parity.reporting.text.reasons import case_rows
-from parity.reporting.text.safe import bounded, code, fenced, html_code, line, table_row
+from parity.reporting.text.safe import bounded, code, line
 from parity.reporting.text.words import factor, few, grouped, plural
 
 MARKER = "<!-- parity -->"
@@ -36,7 +37,6 @@ LIMIT = 60_000
 """GitHub's comments hold 65,536 characters."""
 LEAST = 8_000
 FOLD_LIMIT = 3_000
-ROOM_FOR_NOTE = 200
 
 URGENT = (Status.FAILED, Status.ERROR, Status.NOT_RUN)
 QUIET = (Status.BELOW, Status.SUSPECT)
@@ -44,42 +44,13 @@ MAX_CAUSES = 8
 CODE_LIMIT = 600
 MAX_ROWS = 15
 """Rows of the table that is in view; the others are in a fold."""
-TABLE_HEAD = """
-| op | case | dtype | backend | verdict | × tol | error ratio | cause |
-| --- | --- | --- | --- | --- | ---: | ---: | --- |
-"""
-
-
-@dataclass(frozen=True)
-class Section:
-    """Pieces between a beginning and an end, of which as many are shown as fit; `what` names those that do not.
-
-    `share` is how much of the room that the sections before it have left it may take.
-    """
-
-    begin: str
-    pieces: Sequence[str]
-    end: str
-    what: str
-    share: float
-
-    def within(self, room: int) -> str:
-        """The section in at most `room` bytes."""
-        left, n = room - size(self.begin) - size(self.end) - ROOM_FOR_NOTE, 0
-        for piece in self.pieces:
-            left -= size(piece)
-            if left < 0:
-                break
-            n += 1
-        hidden = len(self.pieces) - n
-        note = f"\n{plural(hidden, f'more {self.what}')} left out to keep this short; the report has all.\n"
-        shown = f"{self.begin}{''.join(self.pieces[:n])}{self.end}" if n else ""
-        return shown + (note if hidden and room >= ROOM_FOR_NOTE else "")
-
-
-def size(text: str) -> int:
-    """Bytes in UTF-8."""
-    return len(text.encode())
+COLUMNS = (
+    *(GridColumn(title) for title in ("op", "case", "dtype", "backend")),
+    GridColumn("verdict", prose=True),
+    *(GridColumn(title, number=True) for title in ("× tol", "error ratio")),
+    GridColumn("cause", prose=True),
+)
+ELSEWHERE = "the report has all"
 
 
 def markdown(results: Results, *, limit: int = LIMIT) -> str:
@@ -87,13 +58,14 @@ def markdown(results: Results, *, limit: int = LIMIT) -> str:
     if limit < LEAST:
         raise ValueError(f"a comment needs at least {LEAST} bytes, not {limit}")
     all_cells = cells(results)
-    text = "\n".join([MARKER, *head(results), ""])
-    left = limit - size(text)
-    for make in SECTIONS:
-        section = make(results, all_cells)
-        part = section.within(int(left * section.share))
-        text, left = text + part, left - size(part)
-    return text
+    texts = ["\n".join([MARKER, *head(results)])]
+    left = limit - size(texts)
+    for make, share in SECTIONS:
+        for block in make(results, all_cells):
+            if text := block_text(block, left * share):
+                left -= size([text])
+                texts.append(text)
+    return "\n\n".join(texts) + "\n"
 
 
 def head(results: Results) -> Iterator[str]:
@@ -103,7 +75,7 @@ def head(results: Results) -> Iterator[str]:
     yield ""
     yield line(rest)
     yield ""
-    yield from (f"{line(sentence)}\n" for sentence, _ in leads_of(results))
+    yield from (f"{line(lead.text)}\n" for lead in leads_of(results))
     listed = [*causes(results), *remarks(results)]
     yield from [*listed, ""] if listed else []
     yield line(tally_text(results))
@@ -130,28 +102,21 @@ def remarks(results: Results) -> Iterator[str]:
         yield f"{indent}- {line(text.plain.strip())}"
 
 
-def outdated(results: Results, _: Sequence[CellResult]) -> Section:
+def outdated(results: Results, _: Sequence[CellResult]) -> Iterator[Block]:
     """The entries of `known` that fail the run."""
-    pieces = [f"- {line(entry.message)}\n" for entry in failing_entries(results)]
-    return Section("\n**Known deviations that are out of date**\n\n", pieces, "", "entry", 0.3)
+    lines = [entry.message for entry in failing_entries(results)]
+    yield Folded("Known deviations that are out of date", "", [Bullets(lines)], is_open=True)
 
 
-def table(_: Results, all_cells: Sequence[CellResult]) -> Section:
+def table(_: Results, all_cells: Sequence[CellResult]) -> Iterator[Block]:
     """The cells that fail the run, the worst first."""
-    return Section(TABLE_HEAD, [row(cell) for cell in urgent(all_cells)[:MAX_ROWS]], "", "row", 0.5)
+    yield Grid(COLUMNS, [row(cell) for cell in urgent(all_cells)[:MAX_ROWS]], elsewhere=ELSEWHERE)
 
 
-def trainings(results: Results, _: Sequence[CellResult]) -> Section:
-    """The summaries of kinds of cases: trainings, each in a piece."""
-    pieces = [piece for report in reports_of(results) for piece in report.markdown_pieces(results)]
-    return Section("\n**Trainings**\n" if pieces else "", pieces, "", "training", 0.5)
-
-
-def rest(_: Results, all_cells: Sequence[CellResult]) -> Section:
+def rest(_: Results, all_cells: Sequence[CellResult]) -> Iterator[Block]:
     """The other cells that fail the run, in one fold."""
     rows = [row(cell) for cell in urgent(all_cells)[MAX_ROWS:]]
-    begin = f"\n<details><summary>{plural(len(rows), 'more row')}</summary>\n{TABLE_HEAD}"
-    return Section(begin, rows, "\n</details>\n", "row", 0.5)
+    yield Folded(plural(len(rows), "more row"), "", [Grid(COLUMNS, rows, elsewhere=ELSEWHERE)])
 
 
 def urgent(all_cells: Sequence[CellResult]) -> list[CellResult]:
@@ -159,19 +124,24 @@ def urgent(all_cells: Sequence[CellResult]) -> list[CellResult]:
     return [cell for cell in all_cells if cell.status in URGENT]
 
 
-def row(cell: CellResult) -> str:
+def row(cell: CellResult) -> list[str]:
     """A cell as a row of the table."""
-    verdict = code(cell.outcome or "not run") if cell.status in NO_RESULT else cell.verdict
-    ratio = "" if cell.ratio is None else factor(cell.ratio)
-    why = ", ".join(map(code, cell.causes)) or line(cell.message.partition("\n")[0])
-    names = (code(cell.op), code(cell.id), code(cell.dtype), code(cell.backend))
-    return table_row((*names, verdict, factor(cell.excess) if cell.excess else "", ratio, why))
+    verdict = (cell.outcome or "not run") if cell.status in NO_RESULT else cell.verdict
+    sizes = factor(cell.excess) if cell.excess else "", "" if cell.ratio is None else factor(cell.ratio)
+    why = ", ".join(cell.causes) or cell.message.partition("\n")[0]
+    return [cell.op, cell.id, cell.dtype, cell.backend, verdict, *sizes, why]
 
 
-def by_case(results: Results, all_cells: Sequence[CellResult]) -> Section:
+def chapters(results: Results, _: Sequence[CellResult]) -> Iterator[Block]:
+    """The answers about cases of other kinds than ops."""
+    for chapter in chapters_of(results):
+        yield Folded(chapter.title, "", chapter.answers, is_open=True, what="answer")
+
+
+def by_case(results: Results, all_cells: Sequence[CellResult]) -> Iterator[Block]:
     """A fold for each case that fails the run, in the order of its worst cell."""
     rows, run_dir, by_cell = case_rows(results), run_dir_of(results), cell_findings(results)
-    pieces = []
+    folds = []
     for case_id, group in grouped((cell.id, cell) for cell in urgent(all_cells)).items():
         texts = (
             text
@@ -183,65 +153,52 @@ def by_case(results: Results, all_cells: Sequence[CellResult]) -> Section:
             )
         )
         lines = [bounded(texts, FOLD_LIMIT), *commands(group[0].case, run_dir)]
-        names = few(map(html_code, dict.fromkeys(cell.backend for cell in group)))
-        pieces.append(fold(f"{html_code(case_id)}: {names}", "\n".join(lines).split("\n")))
-    return Section("\n**Case by case**\n\n", pieces, "", "case", 0.7)
+        names = few(dict.fromkeys(cell.backend for cell in group))
+        folds.append(Folded(f"{case_id}: {names}", "", [CodeLines("\n".join(lines).split("\n"))]))
+    yield Folded("Case by case", "", folds, is_open=True, what="case")
 
 
-def unsupported(_: Results, all_cells: Sequence[CellResult]) -> Section:
+def unsupported(_: Results, all_cells: Sequence[CellResult]) -> Iterator[Block]:
     """What a framework cannot do, each reason in a line of one fold."""
     cells_ = [cell for cell in all_cells if cell.status is Status.UNSUPPORTED]
     groups = grouped(((cell.backend, cell.message), cell.id) for cell in cells_)
-    lines = [
-        f"{code(backend)}: {line(message)} ({few(map(code, dict.fromkeys(ids)))})"
-        for (backend, message), ids in groups.items()
-    ]
-    return listing("Unsupported", lines)
+    lines = [f"{backend}: {message} ({few(dict.fromkeys(ids))})" for (backend, message), ids in groups.items()]
+    yield Folded("Unsupported", "", [Bullets(lines)])
 
 
-def known(results: Results, all_cells: Sequence[CellResult]) -> Section:
+def known(results: Results, all_cells: Sequence[CellResult]) -> Iterator[Block]:
     """What `known` accepts, in one fold."""
     cells_ = [cell for cell in all_cells if cell.status is Status.KNOWN]
-    lines = [f"{cell_line(cell)}; {line(accepted_text(cell, results))}" for cell in cells_]
-    return listing("Known and accepted", lines)
+    lines = [f"{cell_line(cell)}; {accepted_text(cell, results)}" for cell in cells_]
+    yield Folded("Known and accepted", "", [Bullets(lines)])
 
 
-def quiet(_: Results, all_cells: Sequence[CellResult]) -> Section:
+def quiet(_: Results, all_cells: Sequence[CellResult]) -> Iterator[Block]:
     """Suspect passes and warnings, in one fold."""
     lines = [cell_line(cell) for cell in all_cells if cell.status in QUIET]
-    return listing("Warnings and suspect passes", lines)
+    yield Folded("Warnings and suspect passes", "", [Bullets(lines)])
 
 
-def machine(results: Results, _: Sequence[CellResult]) -> Section:
+def machine(results: Results, _: Sequence[CellResult]) -> Iterator[Block]:
     """Versions, seed and host, in one fold."""
-    return listing("Environment", [f"{line(key)}: {code(value)}" for key, value in environment(results).items()])
+    lines = [f"{key}: {value}" for key, value in environment(results).items()]
+    yield Folded("Environment", "", [Bullets(lines)])
 
 
 def cell_line(cell: CellResult) -> str:
     """A cell in one line."""
-    return f"{code(cell.id)}: {line(headline(cell))}"
+    return f"{cell.id}: {headline(cell)}"
 
 
-def listing(summary: str, lines: Sequence[str]) -> Section:
-    """One fold with a list of lines, which are Markdown."""
-    pieces = [f"- {text}\n" for text in lines]
-    return Section(f"\n<details><summary>{summary}</summary>\n\n", pieces, "\n</details>\n", "line", 0.5)
-
-
-def fold(summary: str, lines: Sequence[str]) -> str:
-    """A fold with plain lines; `summary` is HTML."""
-    return f"<details><summary>{summary}</summary>\n\n{fenced(lines)}\n\n</details>\n"
-
-
-SECTIONS: tuple[Callable[[Results, Sequence[CellResult]], Section], ...] = (
-    outdated,
-    table,
-    trainings,
-    by_case,
-    rest,
-    known,
-    unsupported,
-    quiet,
-    machine,
+SECTIONS: tuple[tuple[Callable[[Results, Sequence[CellResult]], Iterator[Block]], float], ...] = (
+    (outdated, 0.3),
+    (table, 0.5),
+    (chapters, 0.5),
+    (by_case, 0.7),
+    (rest, 0.5),
+    (known, 0.5),
+    (unsupported, 0.5),
+    (quiet, 0.5),
+    (machine, 0.5),
 )
-"""In the order in which they appear and are given room."""
+"""In the order in which they appear, with the share of the room that those before have left."""

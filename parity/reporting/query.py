@@ -97,13 +97,15 @@ def as_lines(answer: Answer, file: TextIO) -> None:
 def as_table(answer: Answer) -> None:
     """A table on the terminal."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(*map(printable, answer.columns), box=None, header_style="bold")
-    for row in islice(answer.rows, MAX_SHOWN):
-        table.add_row(*("" if value is None else printable(cell_text(value)) for value in row))
+    from parity.reporting.blocks import Grid, GridColumn
+    from parity.reporting.blocks.console import grid_parts, print_parts
+
+    rows = [["" if value is None else cell_text(value) for value in row] for row in islice(answer.rows, MAX_SHOWN)]
     console = Console()
-    console.print(table)
+    print_parts(
+        grid_parts(Grid([GridColumn(printable(name)) for name in answer.columns], rows), console.width), console
+    )
     if next(answer.rows, None) is not None:
         console.print(f"and more rows than these {MAX_SHOWN}; --csv prints all", style="dim")
 

@@ -10,11 +10,12 @@ import lxml.html
 import pytest
 from rich.console import Console
 
-from parity.reporting.diff import console as diff_console
-from parity.reporting.diff import html as diff_html
-from parity.reporting.diff import markdown as diff_markdown
+from parity.reporting.blocks.console import show
+from parity.reporting.blocks.html import page as page_of
+from parity.reporting.blocks.markdown import comment
 from parity.reporting.diff.compare import ChangeKind, compare
 from parity.reporting.diff.document import as_json
+from parity.reporting.diff.report import diff_report
 from parity.reporting.diff.text import GROUPED, groups, headline
 from tests.reporting.stored_runs import CASE, case_row, diagnosis
 from tests.reporting.test_diff import (
@@ -43,7 +44,7 @@ HOSTILE = (
 
 def console_text(diff, verbosity=0, width=200):
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    diff_console.render(diff, console, verbosity=verbosity)
+    show(diff_report(diff), console, verbosity=verbosity)
     return console.file.getvalue()
 
 
@@ -89,8 +90,8 @@ def varied(tmp_path):
 def test_all_formats_agree_in_their_counts(varied):
     assert set(varied.counts.values()) == {1}
     document = json.loads(as_json(varied))
-    page = lxml.html.fromstring(diff_html.html(varied))
-    texts = (console_text(varied), diff_markdown.markdown(varied))
+    page = lxml.html.fromstring(page_of(diff_report(varied)))
+    texts = (console_text(varied), comment(diff_report(varied)))
     word, said = headline(varied)
     assert page.xpath("string(//h1)").split() == f"{word} {said}".split()
     for kind in ChangeKind:
@@ -121,7 +122,7 @@ def test_the_document_has_all_numbers(varied):
 
 def test_the_sections_come_in_the_order_of_urgency(varied):
     texts = [f"1 {noun}" for noun in ("new finding", "worse", "vanished", "fixed", "better", "with another root cause")]
-    for text in (console_text(varied), diff_markdown.markdown(varied), diff_html.html(varied)):
+    for text in (console_text(varied), comment(diff_report(varied)), page_of(diff_report(varied))):
         places = [text.rindex(wanted) for wanted in texts]
         assert places == sorted(places)
 
@@ -168,7 +169,7 @@ def test_hostile_text_is_inert_on_the_console(tmp_path, text):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_inert_in_html(tmp_path, text):
-    page = lxml.html.document_fromstring(diff_html.html(hostile_diff(tmp_path, text)))
+    page = lxml.html.document_fromstring(page_of(diff_report(hostile_diff(tmp_path, text))))
     assert {element.tag for element in page.iter()} <= {
         "html", "head", "meta", "title", "style", "body", "main", "h1", "span", "p", "ul", "li",
         "details", "summary", "b", "div", "table", "thead", "tbody", "tr", "th", "td",
@@ -176,6 +177,7 @@ def test_hostile_text_is_inert_in_html(tmp_path, text):
     }  # fmt: skip
     attributes = {name for element in page.iter() for name in element.attrib}
     known = {"lang", "charset", "http-equiv", "content", "name", "class", "scope", "open", "tabindex", "href", "id"}
+    known |= {"role", "aria-label", "data-title"}
     assert attributes <= known
     assert {link.get("href") for link in page.iter("a")} == {"#case-0"}
     assert [element.tag for element in page.iter() if element.get("id")] == ["dt"]
@@ -184,7 +186,7 @@ def test_hostile_text_is_inert_in_html(tmp_path, text):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_inert_in_markdown(tmp_path, text):
-    shown = diff_markdown.markdown(hostile_diff(tmp_path, text))
+    shown = comment(diff_report(hostile_diff(tmp_path, text)))
     # Code spans are the only place where such text may stand.
     outside = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", shown)
     assert set(re.findall(r"<[^>]*>", outside)) <= {
@@ -212,21 +214,21 @@ def test_hostile_text_comes_back_from_the_document(tmp_path, text):
 
 
 def test_in_markdown_only_what_is_urgent_is_unfolded(varied):
-    text = diff_markdown.markdown(varied)
-    folded = re.findall(r"<details><summary><b>1 ([a-z ]+)</b>", text)
+    text = comment(diff_report(varied))
+    folded = re.findall(r"<details><summary>1 ([a-z ]+):", text)
     assert folded == ["fixed", "better", "with another root cause", "accepted", "tolerated", "newly compared"]
     assert text.count("</details>") == len(folded)
 
 
 def test_the_page_asks_for_nothing_and_works_in_the_dark(varied):
-    page = diff_html.html(varied)
+    page = page_of(diff_report(varied))
     assert "default-src 'none'" in page
     assert "prefers-color-scheme: dark" in page
     assert not re.search(r"src=|href=(?!\"#)|@import|url\(|<script", page)
 
 
 def test_each_case_of_the_page_has_its_commands_once(varied):
-    page = lxml.html.fromstring(diff_html.html(varied))
+    page = lxml.html.fromstring(page_of(diff_report(varied)))
     told = {item.text_content(): [] for item in page.iter("dt")}
     for line in page.iter("dd"):
         told[line.getprevious().xpath("(self::dt|preceding-sibling::dt)[last()]")[0].text_content()].append(
@@ -244,7 +246,7 @@ def test_each_case_of_the_page_has_its_commands_once(varied):
 def test_a_case_that_only_a_has_is_explained_by_a(tmp_path):
     a = run(tmp_path / "a", [passes()])
     b = run(tmp_path / "b", [], [outcome(case="other")], cases=[case_row("other")], comparisons=[passes(case="other")])
-    [command] = [item.text_content() for item in lxml.html.fromstring(diff_html.html(compare(a, b))).iter("dd")]
+    [command] = [item.text_content() for item in lxml.html.fromstring(page_of(diff_report(compare(a, b)))).iter("dd")]
     assert command == f"parity explain {a} {CASE}"
 
 
@@ -264,12 +266,12 @@ def large(tmp_path):
 
 @pytest.mark.slow
 def test_markdown_is_bounded_and_counts_what_it_leaves_out(large):
-    text = diff_markdown.markdown(large)
+    text = comment(diff_report(large))
     assert 50_000 < len(text.encode()) < 60_000
     assert "3000 new findings, 3000 vanished" in text
     shown = len(re.findall(r"^\| `case-", text, re.MULTILINE))
     assert f"... and {3000 - shown} more" in text
-    assert text.count("<b>") == text.count("</b>") == 2
+    assert text.count("**") == 4
 
 
 @pytest.mark.slow
@@ -281,7 +283,7 @@ def test_the_console_is_bounded_unless_asked(large):
 
 @pytest.mark.slow
 def test_a_page_of_thousands_says_what_it_leaves_out(large):
-    assert "... and 1000 more: parity diff --json has them all" in diff_html.html(large)
+    assert "... and 1000 more: parity diff --json has them all" in page_of(diff_report(large))
 
 
 def test_vanished_cells_are_told_by_their_reason(tmp_path):

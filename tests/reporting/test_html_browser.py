@@ -14,8 +14,9 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from parity.reporting.diff import html as diff_html
+from parity.reporting.blocks.html import page as page_of
 from parity.reporting.diff.compare import compare
+from parity.reporting.diff.report import diff_report
 from parity.reporting.html.page import html_report
 from parity.reporting.results.cells import Status, cells, counts
 from parity.reporting.results.results import read_results, write_atomically
@@ -486,18 +487,18 @@ def test_rounding_is_calmer_than_other_verdicts(browser, crowded, scheme):
 def test_a_diff_can_be_read_in_a_narrow_window(browser, tmp_path, width):
     runs = [run_of(tmp_path / name, 4, lambda i, name=name: name == "b" and i == 2) for name in "ab"]
     path = tmp_path / "diff.html"
-    path.write_text(diff_html.html(compare(*runs)))
+    path.write_text(page_of(diff_report(compare(*runs))))
     with opened(browser, path) as seen:
         page = seen.page
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        for cell in page.locator("td.verdict").all():
+        for cell in page.locator("td[data-title=verdict]").all():
             box = cell.bounding_box()
             assert box is not None
             assert box["x"] + box["width"] <= width
-        assert page.locator("td.verdict").count() == 4
+        assert page.locator("td[data-title=verdict]").count() == 4
         assert page.locator("dd").count() == 2
-        page.locator("td.case a").first.click()
+        page.locator("tbody th a").first.click()
         assert page.locator("dt:target").count() == 1
 
 

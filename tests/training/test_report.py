@@ -31,12 +31,12 @@ from parity.reporting.html.page import html_report
 from parity.reporting.junit import junit_xml
 from parity.reporting.kinds import report_of
 from parity.reporting.markdown import markdown
+from parity.reporting.plots.curves import Band, DrawnCurve, Look, Mark, Panel, plot
 from parity.reporting.results.cells import cells, counts
 from parity.reporting.results.record import case_row
 from parity.reporting.results.results import FILE_NAME, ResultsError, read_results
 from parity.reporting.results.rows import MAX_STEPS, ComparisonRow, Results, Stage
 from parity.training.judge.findings import attributed
-from parity.training.report.plot import Band, DrawnCurve, Look, Mark, Panel, plot
 from parity.training.report.view import clauses, sparkline, table_row, training_runs
 from parity.training.spec import STAGES
 from tests.conftest import ROOT
@@ -113,7 +113,7 @@ def test_a_run_without_trainings_is_one_of_before(tmp_path):
     (tmp_path / FILE_NAME).write_text(json.dumps(document))
     results = read_results(tmp_path)
     assert list(results.trainings) == []
-    assert "training perceptron float32: torch and paddle gave no result (ok)" in printed(results)
+    assert "training perceptron float32: no result\n  torch and paddle gave no result (ok)" in printed(results)
 
 
 WRONG: dict[str, Callable[[Row], Any]] = {

@@ -12,13 +12,19 @@ from parity.models.decode.spec import DECODE
 from parity.models.decode.ways import WORDS
 from parity.models.report import UNMEASURED, ModelReport
 from parity.models.view import CaseView
+from parity.reporting.blocks import GridColumn
 from parity.reporting.results.rows import ComparisonRow, OutcomeRow, Results
 from parity.reporting.text.words import grouped, listed, number
 
 if TYPE_CHECKING:
     from parity.reporting.text.reasons import CaseRows
 
-HEAD = ("way", "first token", "cause", "wrong tokens", "greedy choices changed", "KL at most", "error ratio")
+COLUMNS: Sequence[GridColumn] = (
+    GridColumn("way", prose=True),
+    GridColumn("first token", number=True),
+    GridColumn("cause"),
+    *(GridColumn(title, number=True) for title in ("wrong tokens", "changed choices", "KL at most", "error ratio")),
+)
 NOTHING = "-"
 
 
@@ -60,16 +66,16 @@ class DecodeView(CaseView):
         return [*lines, *notes]
 
     def table(self) -> list[tuple[str, ...]]:
-        """A row for each way, in the texts of `HEAD`."""
+        """A row for each way, in the order of `COLUMNS`."""
         causes = {cause.evidence.get("way"): cause for cause in self.causes}
         return [row_of(way, rows, causes.get(way)) for way, rows in self.by_way.items()]
 
 
 def row_of(way: str, rows: Sequence[ComparisonRow], cause: Diagnosis | None) -> tuple[str, ...]:
-    """A way in the texts of `HEAD`."""
+    """A way in the order of `COLUMNS`."""
     worst = max((row.largest_ratio for row in rows), default=0.0)
     if rows[0].message:
-        return WORDS[way], *[NOTHING] * (len(HEAD) - 1)
+        return WORDS[way], *[NOTHING] * (len(COLUMNS) - 1)
     if cause is None:
         return WORDS[way], NOTHING, NOTHING, "0", NOTHING, NOTHING, number(worst)
     e = cause.evidence
@@ -124,8 +130,13 @@ class DecodeReport(ModelReport):
     """Ways to decode: judged token by token by the envelope of the full pass."""
 
     no_script = "there are scripts for single ops, not for models that decode"
-    template = "decodings"
-    head = HEAD
+    heading = "Decoding"
+    lead_text = (
+        "Each way is compared with one pass over the prompt alone, without a cache, token by token, by "
+        "log-probabilities. What begins a difference is looked for with the full pass's values in the place of the "
+        "way's, layer by layer."
+    )
+    columns = COLUMNS
     legend = f"Of a model that decodes, {ERROR_BOUND:g} envelopes of a token are the tolerance. "
 
     def reason(self, row: ComparisonRow, rows: CaseRows) -> str:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
-from rich.text import Text
 
 from parity.cases.dtypes import coarsest
 from parity.config.plan import CasePlan, Plan
 from parity.engine.inputs import overflows
 from parity.judge.audit import CaseAudit, Mistake, audit_case
+from parity.reporting.blocks import Block, Grid, GridCell, GridColumn, Sentence
+from parity.reporting.blocks.console import block_parts, print_parts
 from parity.reporting.console.run import stdout_console
 from parity.reporting.text.evidence import plain
 from parity.reporting.text.words import few, grouped, plural
@@ -47,11 +47,11 @@ def audit_and_show(plan: Plan, of_client: Callable[[CasePlan, Plan], CaseAudit])
     quiet = not progress.is_terminal
     cases = track(plan.cases, "audit", console=progress, transient=True, disable=quiet)
     audits = [audited(case, plan.seed) if case.is_op else of_client(case, plan) for case in cases]
+    by_op = grouped((audit.op, audit) for audit in audits)
+    blocks = [block for op, of_op in by_op.items() for block in (Sentence(""), *audit_blocks(op, of_op))]
     console = stdout_console()
-    for op, of_op in grouped((audit.op, audit) for audit in audits).items():
-        show(op, of_op, console)
-    console.print()
-    console.print(LEGEND, style="dim", soft_wrap=True)
+    parts = block_parts([*blocks, Sentence(""), Sentence(LEGEND, "quiet")], console.width, verbose=True)
+    print_parts(parts, console)
 
 
 LEGEND = (
@@ -104,76 +104,66 @@ def variant(mistake: Mistake) -> str:
     return plain(mistake.parameters, 3)
 
 
-def show(op: str, cases: Sequence[CaseAudit], console: Console) -> None:
-    """Print what the cases of one op can detect together."""
+def audit_blocks(op: str, cases: Sequence[CaseAudit]) -> Iterator[Block]:
+    """What the cases of one op can detect together."""
     dtypes = tuple(dict.fromkeys(dtype for case in cases for dtype in case.dtypes))
     rows = cause_rows(cases, dtypes)
-    console.print()
     if rows:
         n_audited = count(not case.problem for case in cases)
-        console.print(table(f"{op}: {plural(n_audited, 'case')} audited", rows, dtypes))
-    for line in lines(rows, cases):
-        console.print(line, soft_wrap=True)
+        yield table(f"{op}: {plural(n_audited, 'case')} audited", rows, dtypes)
+    yield from lines(rows, cases)
 
 
-def table(title: str, rows: Sequence[CauseRow], dtypes: Sequence[str]) -> Table:
+def table(title: str, rows: Sequence[CauseRow], dtypes: Sequence[str]) -> Grid:
     """The table of mistakes, least detected first."""
-    report = Table(
-        title=title,
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-    )
-    report.add_column("mistake", no_wrap=True)
-    report.add_column("detected in", justify="right", no_wrap=True)
     per_dtype = dtypes if len(dtypes) > 1 else ()
-    for dtype in per_dtype:
-        report.add_column(dtype, justify="right", no_wrap=True)
-    report.add_column("fails in", justify="right", no_wrap=True)
-    report.add_column("detected by", overflow="fold")
-    for row in rows:
-        counts = [str(n) for n in row.n_seen_in] if per_dtype else []
-        seen = Text(f"{row.n_seen} of {row.n_cases}", style=style(row))
-        report.add_row(row.id, seen, *counts, str(row.n_failing), Text("; ".join(row.shown_by), style="dim"))
-    return report
+    numbers = (GridColumn(name, number=True) for name in ("detected in", *per_dtype, "fails in"))
+    columns = [GridColumn("mistake"), *numbers, GridColumn("detected by", prose=True, style="quiet", least=16)]
+    return Grid(columns, [table_row(row, per_dtype) for row in rows], title)
+
+
+def table_row(row: CauseRow, per_dtype: Sequence[str]) -> list[GridCell]:
+    """A mistake in the table."""
+    counts = [str(n) for n in row.n_seen_in] if per_dtype else []
+    seen = GridCell(f"{row.n_seen} of {row.n_cases}", style(row))
+    return [GridCell(row.id), seen, *map(GridCell, (*counts, str(row.n_failing), "; ".join(row.shown_by)))]
 
 
 def style(row: CauseRow) -> str:
-    """Red if no case detects a mistake, yellow if no case fails for it."""
-    return "bold red" if not row.n_seen else "" if row.n_failing else "yellow"
+    """That of a mistake that no case detects, or for which none fails."""
+    return "bad" if not row.n_seen else "" if row.n_failing else "warning"
 
 
-def lines(rows: Sequence[CauseRow], cases: Sequence[CaseAudit]) -> Iterator[Text]:
+def lines(rows: Sequence[CauseRow], cases: Sequence[CaseAudit]) -> Iterator[Sentence]:
     """Remarks that are not in the table, the worst first."""
     for row in rows:
         if row.unseen:
             why = (
                 "; on these inputs its error is below 8 times that of a careful implementation" if row.unstable else ""
             )
-            yield remark("not detected", "red", f"{row.id} ({few(row.unseen, MAX_NAMES, '; ')}){why}")
+            yield Sentence(f"{row.id} ({few(row.unseen, MAX_NAMES, '; ')}){why}", "off", "not detected")
     for row in rows:
         if row.n_seen and not row.n_failing:
-            yield remark("never fails", "yellow", f"{row.id}: within every tolerance, at most a suspect pass")
+            yield Sentence(f"{row.id}: within every tolerance, at most a suspect pass", "warning", "never fails")
     yield from pair_lines(cases)
     yield from remark_lines(cases)
     for case in cases:
         if case.problem:
-            yield remark("not audited", "yellow", f"{case.case}: {case.problem}")
+            yield Sentence(f"{case.case}: {case.problem}", "warning", "not audited")
 
 
-def pair_lines(cases: Sequence[CaseAudit]) -> Iterator[Text]:
+def pair_lines(cases: Sequence[CaseAudit]) -> Iterator[Sentence]:
     """Pairs of mistakes that look alike: in all cases that detect both, then in some of them."""
     pairs = {frozenset((a.id, b.id)): (a, b) for case in reversed(cases) for a, b in case.alike}
-    sometimes: list[Text] = []
+    sometimes: list[Sentence] = []
     for ids, (a, b) in pairs.items():
         confusing = [case.case for case in cases if any(ids == {x.id, y.id} for x, y in case.alike)]
         both = [case for case in cases if ids <= {m.id for m in case.mistakes if m.seen_in}]
         words = f"{described(a)} from {described(b)}"
         if len(confusing) == len(both):
-            yield remark("not distinguished", "red", words)
+            yield Sentence(words, "off", "not distinguished")
         else:
-            sometimes.append(remark("not distinguished in some cases", "yellow", f"{words}: {few(confusing)}"))
+            sometimes.append(Sentence(f"{words}: {few(confusing)}", "warning", "not distinguished in some cases"))
     yield from sometimes
 
 
@@ -182,14 +172,9 @@ def described(mistake: Mistake) -> str:
     return f"{mistake.id} ({variant(mistake)})" if mistake.parameters else mistake.id
 
 
-def remark_lines(cases: Sequence[CaseAudit]) -> Iterator[Text]:
+def remark_lines(cases: Sequence[CaseAudit]) -> Iterator[Sentence]:
     """The blind spots of the inputs, the most frequent first."""
     frequent = Counter(text for case in cases for text in case.remarks)
     for text, n in frequent.most_common():
         where = [case.case for case in cases if text in case.remarks]
-        yield remark("in every case" if n == len(cases) else few(where), "dim", text)
-
-
-def remark(label: str, color: str, words: str) -> Text:
-    """A line with a coloured label, without markup."""
-    return Text.assemble((label, color), f": {words}")
+        yield Sentence(text, "quiet", "in every case" if n == len(cases) else few(where))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from parity.config.errors import nearest
@@ -20,6 +19,8 @@ from parity.errors import UserError
 from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.compare.verdict import Verdict
+from parity.reporting.blocks import Grid, GridColumn
+from parity.reporting.blocks.console import answer_parts, block_parts, grid_parts, print_parts
 from parity.reporting.console.run import OpTable, finding_lines, lineup, tensor_lines
 from parity.reporting.kinds import report_of
 from parity.reporting.results.results import read_results
@@ -31,7 +32,7 @@ from parity.reporting.text.reasons import (
     aligned,
     case_rows,
     failing,
-    known_entries,
+    steps,
     tolerance_entry,
     worst_first,
 )
@@ -54,12 +55,10 @@ class ExplainError(UserError):
 
 def explain_list(console: Console) -> None:
     """Every diagnosis with its title."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for entry in CATALOGUE.values():
-        table.add_row(Text(entry.id), Text(entry.title))
-    console.print(table)
+    columns = (GridColumn("", style="strong"), GridColumn("", prose=True))
+    print_parts(
+        grid_parts(Grid(columns, [(entry.id, entry.title) for entry in CATALOGUE.values()]), console.width), console
+    )
 
 
 def explain_id(name: str, console: Console) -> None:
@@ -95,10 +94,8 @@ def explain_case(
     results = read_results(run_dir)
     case = case_called(name, results)
     rows, results = narrowed(case_rows(results)[case.id], dtype, tensor), results.of(case)
-    parts = screen(rows, results, run_dir) if verbose else brief(rows, results, run_dir, console.width)
-    for part in parts:
-        # Text that may be copied is not wrapped.
-        console.print(part, soft_wrap=isinstance(part, Text))
+    parts = screen(rows, results, run_dir, console.width) if verbose else brief(rows, results, run_dir, console.width)
+    print_parts(parts, console)
 
 
 def case_called(name: str | None, results: Results) -> CaseRow:
@@ -166,7 +163,7 @@ def brief(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Iterat
     yield lineup(results)
     yield from not_run(rows, results)
     yield Text.assemble(("\naligned? ", "bold"), printable(aligned(rows.comparisons)))
-    yield from rows.report.screen(case, {row.dtype for row in rows.comparisons}, results)
+    yield from answers(rows, results, {row.dtype for row in rows.comparisons}, width)
     different = [row for row in rows.comparisons if row.verdict in FINDINGS or row.hides]
     case_findings = [replace(finding, cases=(case,)) for finding in by_cause(results, different)]
     for i, finding in enumerate(case_findings[:MAX_FINDINGS], 1):
@@ -207,14 +204,14 @@ def do_next(rows: CaseRows, run_dir: Path) -> Iterator[Text]:
         )
 
 
-def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[RenderableType]:
+def screen(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Iterator[RenderableType]:
     """One case in full: what was computed, the verdict, the tensors, the causes, what to do."""
     yield from computed(rows.case, results, run_dir)
     yield from not_run(rows, results)
     yield Text()
     yield Text.assemble(("aligned? ", "bold"), printable(aligned(rows.comparisons)))
     dtypes = {row.dtype for row in rows.comparisons} or set(rows.case.dtypes)
-    yield from rows.report.screen(rows.case, dtypes, results)
+    yield from answers(rows, results, dtypes, width)
     for (dtype, tensor), group in by_tensor(rows).items():
         yield Text()
         yield from tensor_parts(dtype, tensor, group, rows)
@@ -226,7 +223,15 @@ def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[Renderab
         lines = diagnosis_lines(diagnosis, brief=diagnosis.id in explained)
         yield from (Padding(line, (0, 0, 0, 4 if i else 2), expand=False) for i, line in enumerate(lines))
         explained.add(diagnosis.id)
-    yield from next_steps(rows, run_dir)
+    yield from next_steps(rows, run_dir, width)
+
+
+def answers(rows: CaseRows, results: Results, dtypes: Collection[str], width: int) -> Iterator[RenderableType]:
+    """What the report of this kind of case says about it, in full."""
+    chapter = rows.report.chapter(results)
+    for answer in chapter.answers if chapter else ():
+        if answer.case == rows.case.id and answer.dtype in dtypes:
+            yield from answer_parts(answer, width, verbose=True)
 
 
 def computed(case: CaseRow, results: Results, run_dir: Path) -> Iterator[RenderableType]:
@@ -311,24 +316,12 @@ def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
         yield Text.assemble((printable(f"{dtype}: "), "bold"), ("aligned", "green"), f", {printable(text)}")
 
 
-def next_steps(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
+def next_steps(rows: CaseRows, run_dir: Path, width: int) -> Iterator[RenderableType]:
     """The next steps, ready to paste."""
-    failures = [row for row in failing(rows.comparisons) if row.known is None and row.counts]
-    if not failures:
-        return
-    yield Text("\nwhat to do", style="bold")
-    rounding = [row for row in failures if row.verdict == Verdict.ROUNDING.value]
-    if rounding:
-        yield Text("  rounding: set the tolerance that this case needs, or run with --fail-on degraded:")
-        yield Text(f"    {printable(tolerance_entry(rounding))}")
-    for said in rows.report.advice([row for row in failures if row.verdict in FINDINGS]):
-        yield Padding(Text(said), (0, 0, 0, 2), expand=False)
-    entries = list(known_entries(rows))
-    if entries:
-        yield Text("  to accept it, add this to `known:` in the config, with your reason:")
-    for entry in entries:
-        yield Text(f"    {printable(entry)}")
-    yield from stored(rows, run_dir)
+    if [row for row in failing(rows.comparisons) if row.known is None and row.counts]:
+        yield Text("\nwhat to do", style="bold")
+        yield from block_parts(steps(rows), width, verbose=True)
+        yield from stored(rows, run_dir)
 
 
 def stored(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:

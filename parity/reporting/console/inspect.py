@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
 from parity.errors import UserError
 from parity.judge.bound.envelope import ERROR_BOUND
+from parity.reporting.blocks import Grid, GridColumn
+from parity.reporting.blocks.console import grid_parts
 from parity.reporting.console.explain import case_called, choices, hint
 from parity.reporting.plots.tensors import (
     N_LEVELS,
@@ -39,6 +40,8 @@ from parity.reporting.text.reasons import worst_first
 from parity.reporting.text.words import columns_used, digits_of, factor, few, number
 
 MAX_PLACES = 5
+N_TEXTS = 3
+"""Columns of the summary before those of numbers."""
 MAX_INDICES = 6
 MAX_SHOWN = 200
 """The number of printed elements of a slice; numpy abbreviates a larger one."""
@@ -94,7 +97,7 @@ def inspect(
     parts = list(
         error_parts(stored_tensor) if index is None else sliced(stored_tensor, index, slice_text or "", console.width)
     )
-    for part in (heading(stored_tensor), summary(stored_tensor), *parts):
+    for part in (heading(stored_tensor), *grid_parts(summary(stored_tensor), console.width), *parts):
         console.print(part, soft_wrap=index is not None and isinstance(part, Text))
 
 
@@ -194,17 +197,13 @@ def shape_text(values: Array) -> str:
     return "×".join(map(str, values.shape)) or "scalar"
 
 
-def summary(tensor: StoredTensor) -> Table:
+def summary(tensor: StoredTensor) -> Grid:
     """A line for each backend: range and largest error; shape, dtype and NaN if they are unexpected."""
     heads = ("", "shape", "dtype", "min", "max", "mean", "std", "NaN/Inf", "largest error", "÷ envelope")
-    rows = [[printable(name), *described(tensor, name), *error_texts(tensor, name)] for name in tensor.values]
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    rows = [[name, *described(tensor, name), *error_texts(tensor, name)] for name in tensor.values]
     used = columns_used(rows)
-    for i in used:
-        table.add_column(heads[i], justify="left" if i < 3 else "right", overflow="fold" if i == 0 else "ellipsis")
-    for row in rows:
-        table.add_row(*(Text(row[i]) for i in used))
-    return table
+    columns = [GridColumn(heads[i], number=i >= N_TEXTS) for i in used]
+    return Grid(columns, [[row[i] for i in used] for row in rows])
 
 
 def described(tensor: StoredTensor, name: str) -> list[str]:

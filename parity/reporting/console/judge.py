@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from rich.text import Text
-
 from parity.config.errors import ConfigError
-from parity.config.nodes import Problems, printable
+from parity.config.nodes import Problems
 from parity.config.tolerance_grammar import parse_options
 from parity.config.tolerances import ToleranceRule
-from parity.reporting.console.run import STYLES, stdout_console
+from parity.reporting.blocks import Block, BlockReport, Bullets, Sentence
+from parity.reporting.blocks.console import MAX_ROWS, block_parts, print_parts, show
+from parity.reporting.console.run import stdout_console
 from parity.reporting.judge import NOT_KEPT, Rejudged, VerdictChange
-from parity.reporting.rules import RuleAnswer
+from parity.reporting.rules import Disagreement, RuleAnswer
 from parity.reporting.text.answer import answer
 from parity.reporting.text.words import factor, plural
-
-MAX_CHANGES = 12
 
 
 def rules_of(rtol: Iterable[str], atol: Iterable[str]) -> list[ToleranceRule]:
@@ -33,46 +31,47 @@ def rules_of(rtol: Iterable[str], atol: Iterable[str]) -> list[ToleranceRule]:
 def show_judged(rejudged: Rejudged, *, verbose: bool) -> None:
     """Print the answer and the changes on stdout."""
     console = stdout_console()
-    console.print(answer(rejudged.results), soft_wrap=True)
-    for line in lines(rejudged, verbose=verbose):
-        console.print(line, soft_wrap=True)
+    changed = block_parts(changes(rejudged), console.width, verbose=verbose, most=MAX_ROWS)
+    print_parts([answer(rejudged.results), *changed], console)
 
 
-def lines(rejudged: Rejudged, *, verbose: bool) -> Iterator[Text]:
+def changes(rejudged: Rejudged) -> Iterator[Block]:
     """What changed, a line for each tensor and backend, or that nothing did."""
     for title, fails in (("now failing", True), ("now passing", False)):
-        changes = [change for change in rejudged.changes if change.fails is fails]
-        if changes:
-            yield Text.assemble((f"{title}: ", "bold"), plural(len(changes), "comparison"))
-        shown = changes if verbose else changes[:MAX_CHANGES]
-        yield from map(change_text, shown)
-        if len(shown) < len(changes):
-            yield Text(f"  and {len(changes) - len(shown)} more (-v lists them)", style="dim")
+        lines = [change_text(change) for change in rejudged.changes if change.fails is fails]
+        if lines:
+            yield Sentence(plural(len(lines), "comparison"), "strong", title)
+            yield Bullets(lines)
     if not rejudged.changes:
-        yield Text("no verdict changes", style="dim")
+        yield Sentence("no verdict changes", "quiet")
     if rejudged.n_lost:
-        yield Text(f"{plural(rejudged.n_lost, 'comparison')}: {NOT_KEPT}")
+        yield Sentence(NOT_KEPT, "", plural(rejudged.n_lost, "comparison"))
 
 
 def show_rule(name: str, rule_answer: RuleAnswer) -> None:
     """Print what a rule says, and where it disagrees with the error bound."""
-    console = stdout_console()
     n = rule_answer.counts
-    rejected, n_all = n[True, True] + n[True, False], sum(n.values())
-    head = ("FAIL", "bold red") if rejected else ("PASS", "bold green")
-    of = plural(n_all, "tensor")
-    console.print(Text.assemble(head, f"  {name} rejects {rejected} of {of}; the error bound {sum(wrong(n))}"))
-    for (both, bound), text in TOLD.items():
-        if n[both, bound]:
-            console.print(Text(f"  {n[both, bound]} {text}"))
-    for item in rule_answer.disagreements[:MAX_CHANGES]:
-        ratio = "" if item.error_ratio is None else f", error ratio {factor(item.error_ratio)}"
-        what = "rejected, though within the bound" if item.rejected else "passed, though beyond the bound"
-        console.print(Text(printable(f"  {' '.join(item.key)} {item.backend}: {what}{ratio}")), soft_wrap=True)
-    if len(rule_answer.disagreements) > MAX_CHANGES:
-        console.print(Text(f"  and {len(rule_answer.disagreements) - MAX_CHANGES} more", style="dim"))
-    if rule_answer.n_unjudged:
-        console.print(Text(f"{plural(rule_answer.n_unjudged, 'tensor')} could not be judged: nothing to compare with"))
+    rejected = n[True, True] + n[True, False]
+    word, style = ("FAIL", "bad") if rejected else ("PASS", "well")
+    of = plural(sum(n.values()), "tensor")
+    sentence = f"{name} rejects {rejected} of {of}; the error bound {sum(wrong(n))}"
+    show(BlockReport("parity judge", word, style, sentence, list(disagreements(rule_answer))), stdout_console())
+
+
+def disagreements(rule_answer: RuleAnswer) -> Iterator[Block]:
+    """How often a rule agrees with the error bound, and where it does not."""
+    counts = rule_answer.counts
+    yield Bullets([f"  {counts[key]} {text}" for key, text in TOLD.items() if counts[key]])
+    yield Bullets([disagreement_text(item) for item in rule_answer.disagreements])
+    if n := rule_answer.n_unjudged:
+        yield Sentence(f"{plural(n, 'tensor')} could not be judged: nothing to compare with")
+
+
+def disagreement_text(item: Disagreement) -> str:
+    """`  case float32 y paddle: passed, though beyond the bound, error ratio 30`."""
+    ratio = "" if item.error_ratio is None else f", error ratio {factor(item.error_ratio)}"
+    what = "rejected, though within the bound" if item.rejected else "passed, though beyond the bound"
+    return f"  {' '.join(item.key)} {item.backend}: {what}{ratio}"
 
 
 def wrong(counts: Mapping[tuple[bool, bool], int]) -> Iterator[int]:
@@ -88,9 +87,7 @@ TOLD = {
 }
 
 
-def change_text(change: VerdictChange) -> Text:
+def change_text(change: VerdictChange) -> str:
     """`  rand-100-offset=100 float32 y, torch against oracle: close -> rounding`."""
-    *key, actual, expected = map(printable, change.key)
-    return Text.assemble(
-        f"  {' '.join(key)}, {actual} against {expected}: {change.before} -> ", (change.now, STYLES[change.now])
-    )
+    *key, actual, expected = change.key
+    return f"  {' '.join(key)}, {actual} against {expected}: {change.before} -> {change.now}"

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from parity.config.nodes import printable
-from parity.reporting.kinds import CaseReport, leads_of, report_of, reports_of
+from parity.reporting.blocks.console import block_parts, chapter_parts, print_parts
+from parity.reporting.kinds import CaseReport, chapters_of, leads_of, report_of, reports_of
 from parity.reporting.results.cells import tally_text
 from parity.reporting.results.rows import NOT_COMPARED, PASSING, SEVERITY, ComparisonRow, Results
 from parity.reporting.text.answer import MAX_CAUSES, answer, known_lines, warnings
@@ -27,7 +28,6 @@ LEAST_WIDTH = 30
 N_TEXTS = 3
 """The number of leading text columns of a table; numbers follow, and the last column is text again."""
 MAX_MESSAGE = 300
-MAX_LED = 8
 STYLES = {
     "equal": "green",
     "close": "green",
@@ -62,8 +62,9 @@ def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
 
 def render_rest(results: Results, console: Console, *, verbosity: int) -> None:
     """Print everything but the verdict line."""
+    leads = block_parts(leads_of(results), console.width, verbose=verbosity > 0)
     tallied = Text(tally_text(results), style="dim")
-    for text in (*lead_lines(results, verbose=verbosity > 0), lineup(results), tallied):
+    for text in (*leads, lineup(results), tallied):
         console.print(text, soft_wrap=True)
     if results.left_out:
         console.print(Text(left_out(results), style="dim"), soft_wrap=True)
@@ -82,20 +83,10 @@ def render_rest(results: Results, console: Console, *, verbosity: int) -> None:
     ]
     for line in [Text(), *notes] if notes else []:
         console.print(line, soft_wrap=True)
-    for report in reports_of(results):
-        for part in report.console_parts(results, console.width, verbose=verbosity > 0):
-            console.print(part, soft_wrap=isinstance(part, Text))
+    for chapter in chapters_of(results):
+        print_parts(chapter_parts(chapter, console.width, verbose=verbosity > 0), console)
     if results.comparisons:
         print_tables(results, console, verbose=verbosity > 0)
-
-
-def lead_lines(results: Results, *, verbose: bool) -> Iterator[Text]:
-    """What follows the verdict: sentences, each with a few of its lines."""
-    for sentence, lines in leads_of(results):
-        yield Text(printable(sentence))
-        shown = lines if verbose else lines[:MAX_LED]
-        more = [f"and {len(lines) - len(shown)} more (-v shows them)"] if len(lines) > len(shown) else []
-        yield from (Text(f"  {printable(text)}", style="dim") for text in (*shown, *more))
 
 
 def left_out(results: Results) -> str:

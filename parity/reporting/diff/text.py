@@ -32,9 +32,6 @@ MEANINGS: Mapping[ChangeKind, str] = {
 }
 """The meaning of each kind of change."""
 
-COLUMNS = ("case", "dtype", "backend", "tensors", "verdict", "× tol", "error ratio", "cause", "note")
-"""The columns of the tables of changes."""
-
 GROUPED = (ChangeKind.VANISHED, ChangeKind.GAINED)
 """The kinds that are grouped by reason: one missing backend affects hundreds of cells."""
 
@@ -151,7 +148,7 @@ def differences(diff: Diff) -> Iterator[str]:
 
 
 def columns(change: Change) -> tuple[str, ...]:
-    """A change as a row of a table, in the order of `COLUMNS`."""
+    """A change as a row of a table: case, dtype, backend, tensors, verdict, × tol, error ratio, cause, note."""
     return (
         change.case,
         change.dtype,
@@ -163,13 +160,6 @@ def columns(change: Change) -> tuple[str, ...]:
         moved(", ".join(change.before.causes), ", ".join(change.after.causes)),
         "; ".join([*reasons_text(change), *comparability(change)]),
     )
-
-
-def change_table(changes: Sequence[Change]) -> tuple[list[str], list[list[str]]]:
-    """The heads and rows of all non-empty columns."""
-    rows = [columns(change) for change in changes]
-    used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
-    return [COLUMNS[i] for i in used], [[row[i] for i in used] for row in rows]
 
 
 def comparability(change: Change) -> Iterator[str]:

@@ -12,32 +12,34 @@ from typing import Any
 from parity.engine.inputs import slug
 from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.catalogue.entries import CATALOGUE, Entry
-from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.reporting.html.figures import residuals
+from parity.reporting.blocks import CodeLines, Folded, Grid, GridColumn, Sentence
+from parity.reporting.blocks.html import blocks_html
 from parity.reporting.html.pictures import Gallery
-from parity.reporting.kinds import CaseReport, anchors_of, report_of
+from parity.reporting.kinds import Anchors, CaseReport, report_of
+from parity.reporting.plots.figures import residuals
 from parity.reporting.results.cells import CellResult
-from parity.reporting.results.rows import FINDINGS, CaseRow, ComparisonRow, Results
+from parity.reporting.results.rows import CaseRow, ComparisonRow, Results
 from parity.reporting.text.cell_text import scripts
 from parity.reporting.text.evidence import HARMLESS, evidence_text, residual_text
-from parity.reporting.text.reasons import CaseRows, aligned, case_rows, failing, known_entries, tolerance_entry
+from parity.reporting.text.reasons import CaseRows, aligned, case_rows, steps
 from parity.reporting.text.words import digits_of, factor, grouped, listed, number, unique
 
 MAX_COMPARISONS = 10
 MAX_ALIKE = 8
 MAX_EVIDENCE = 8
 MAX_ENTRIES = 6
+INPUTS = [GridColumn(title) for title in ("input", "shape", "drawn from")]
 
 
 class FindingRenderer:
     """Renders the findings of one run; what several cells of a case share is looked up once."""
 
-    def __init__(self, results: Results, run_dir: Path) -> None:
+    def __init__(self, results: Results, run_dir: Path, links: Anchors) -> None:
         self.results = results
         self.run_dir = run_dir
         self.gallery = Gallery(results, run_dir)
-        self.links = anchors_of(results)
+        self.links = links
         self._cases = case_rows(results)
         self._tensors: dict[tuple[str, str], CaseRows] = {}
 
@@ -101,15 +103,27 @@ class FindingRenderer:
 
     def head(self, case: CaseRow) -> dict[str, Any]:
         """What is shown once for all cells of a case: the computation, its inputs, and what to do."""
-        rows = self._cases[case.id]
         return {
             "call": report_of(case.op).call(case),
             "source": f"{case.source.file}:{case.source.line}",
-            "inputs": [(name, str(item.shape), item.draw) for name, item in case.inputs.items()],
-            "aligned": aligned(rows.comparisons),
-            "commands": [self.command(name, case.id) for name in (*scripts(case), "explain")],
-            "steps": list(steps(rows)),
+            "aligned": aligned(self._cases[case.id].comparisons),
+            "inputs": blocks_html([inputs(case)], "How the inputs are drawn"),
+            "steps": blocks_html([self.steps(case)]),
         }
+
+    def steps(self, case: CaseRow) -> Folded:
+        """What to do about a case."""
+        commands = [self.command(name, case.id) for name in (*scripts(case), "explain")]
+        what = "a script without parity, and everything" if len(commands) > 1 else "everything"
+        blocks = [*steps(self._cases[case.id], MAX_ENTRIES), Sentence(f"{what} that is known:"), CodeLines(commands)]
+        return Folded("What to do", "", blocks, kind="steps")
+
+
+def inputs(case: CaseRow) -> Folded:
+    """How the inputs of a case are drawn."""
+    shapes = ", ".join(f"{name} {item.shape}" for name, item in case.inputs.items())
+    rows = [(name, str(item.shape), item.draw) for name, item in case.inputs.items()]
+    return Folded("Inputs", shapes, [Grid(INPUTS, rows)], kind="inputs")
 
 
 def case_anchors(cells: Sequence[CellResult]) -> dict[str, str]:
@@ -197,19 +211,6 @@ def cause(row: Diagnosis) -> dict[str, Any]:
         "bars": bars,
         "evidence": evidence[:MAX_EVIDENCE],
     }
-
-
-def steps(rows: CaseRows) -> Iterator[tuple[str, list[str]]]:
-    """What to do about a case: a sentence, and lines to paste."""
-    open_rows = [row for row in failing(rows.comparisons) if row.known is None and row.counts]
-    rounding = [row for row in open_rows if row.verdict == Verdict.ROUNDING.value]
-    findings = [row for row in open_rows if row.verdict in FINDINGS]
-    yield from ((f"{advice}.", []) for advice in rows.report.advice(findings))
-    if rounding:
-        text = "What exceeds the tolerance by rounding alone would pass with:"
-        yield text, [tolerance_entry(rounding)]
-    if entries := list(known_entries(rows)):
-        yield "To accept it: parity accept, or these entries under known: in the config:", entries[:MAX_ENTRIES]
 
 
 def glossary(causes: Iterable[str]) -> list[Entry]:

@@ -11,17 +11,19 @@ from typing import Any
 
 from markupsafe import Markup
 
+from parity.reporting.blocks import Block, Chapter
+from parity.reporting.blocks.html import blocks_html, chapter_html
 from parity.reporting.console.run import left_out, lineup
+from parity.reporting.fingerprints import fingerprints as read_fingerprints
 from parity.reporting.html import summary
 from parity.reporting.html.detail import Detail, Space
 from parity.reporting.html.every_cell import every_cell
-from parity.reporting.html.figures import status_bar
 from parity.reporting.html.findings import FindingRenderer, case_anchors, glossary
-from parity.reporting.html.fingerprints import fingerprints as read_fingerprints
 from parity.reporting.html.table import filters, table_rows
 from parity.reporting.html.templates import n_bytes, rendered, source
 from parity.reporting.html.tolerances import tolerances
-from parity.reporting.kinds import anchors_of, leads_of, reports_of
+from parity.reporting.kinds import anchors_of, chapters_of, leads_of, reports_of
+from parity.reporting.plots.figures import status_bar
 from parity.reporting.results.cells import LABELS, TENSOR_LABELS, CellResult, Status, cells, counts, tally
 from parity.reporting.results.resume import stored
 from parity.reporting.results.rows import Results
@@ -32,8 +34,6 @@ BUDGET = 980_000
 """Bytes of the whole file; findings beyond it get one line each."""
 LEAST_FOR_MORE = 150_000
 """Bytes for findings beyond a line each, even if the rest of the file exceeds the budget."""
-MAX_LED = 200
-"""Lines below a sentence that follows the verdict."""
 N_FIRST = 12
 """Number of the most urgent findings that get pictures before others get more than a line."""
 
@@ -42,27 +42,30 @@ MORE = (Detail.TEXT, Detail.PICTURE, Detail.PICTURES)
 
 def html_report(results: Results, run_dir: Path, *, fingerprints: Sequence[Path] = ()) -> str:
     """The whole report; `run_dir` is where the tensors are, `fingerprints` are directories of `parity fingerprint`."""
-    all_cells = cells(results)
-    page = rendered("report", **context(results, run_dir, all_cells, fingerprints))
-    part = findings(all_cells, FindingRenderer(results, run_dir), BUDGET - n_bytes(page))
+    all_cells, chapters = cells(results), chapters_of(results)
+    page = rendered("report", **context(results, run_dir, all_cells, chapters, fingerprints))
+    part = findings(all_cells, FindingRenderer(results, run_dir, anchors_of(chapters)), BUDGET - n_bytes(page))
     return str(page.replace(FINDINGS_HERE, part, 1))
 
 
 def context(
-    results: Results, run_dir: Path, all_cells: Sequence[CellResult], fingerprints: Sequence[Path]
+    results: Results,
+    run_dir: Path,
+    all_cells: Sequence[CellResult],
+    chapters: Sequence[Chapter],
+    fingerprints: Sequence[Path],
 ) -> dict[str, Any]:
     """The page without its findings."""
     numbers = tally(results)
     every, curves = of_all_rows(results, run_dir)
     script = source("report.js") + (source("every_cell.js") if every else "")
-    rows = table_rows(all_cells, anchors_of(results))
+    rows = table_rows(all_cells, anchors_of(chapters))
     return {
         "parity": results.run.parity,
         "name": results.run.id or run_dir.name,
         "started": results.run.started[:MINUTES].replace("T", " "),
         "answer": summary.answer_parts(results),
-        "leads": leads_of(results),
-        "max_led": MAX_LED,
+        "leads": blocks_html(leads_of(results)),
         "n_tensors": sum(numbers.values()),
         "tally": [(status, TENSOR_LABELS[status], n) for status, n in numbers.items()],
         "share": status_bar(numbers) if numbers else "",
@@ -73,19 +76,20 @@ def context(
         "left_out": left_out(results),
         "rows": rows,
         "every": every,
-        "tolerances": curves,
+        "tolerances": blocks_html(curves),
         "n_passed": sum(cell.status is Status.PASSED for cell in all_cells),
         "statuses": [(status, LABELS[Status(status)]) for status in counts(all_cells)],
         "filters": filters(all_cells),
         "n_findings": sum(cell.finding for cell in all_cells),
-        "trainings": Markup().join(report.html_section(results, all_cells) for report in reports_of(results)),
+        "chapters": chapters,
+        "answers": Markup().join(map(chapter_html, chapters)),
+        "legends": "".join(report.legend for report in reports_of(results)),
         "no_results": summary.no_results(all_cells),
         "max_listed": summary.MAX_LISTED,
-        "fingerprints": read_fingerprints(run_dir, fingerprints),
-        "known": summary.known(results),
+        "fingerprints": [(name, blocks_html(part, name)) for name, part in read_fingerprints(run_dir, fingerprints)],
+        "known": blocks_html([summary.known(results)], "Known deviations") if results.known else "",
         "words": summary.words(),
-        "backends": results.backends,
-        "environment": summary.environment(results.backends),
+        "environment": blocks_html([summary.environment(results.backends)], "Environment") if results.backends else "",
         "facts": list(summary.facts_of_run(results.run)),
         "configs": results.run.configs,
         "glossary": glossary(cause for cell in all_cells if cell.finding for cause in cell.causes),
@@ -95,7 +99,7 @@ def context(
     }
 
 
-def of_all_rows(results: Results, run_dir: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+def of_all_rows(results: Results, run_dir: Path) -> tuple[dict[str, Any] | None, list[Block]]:
     """The parts that need the rows of all cells, which a large run keeps in its store: the table of cells, and the
     tolerances that would pass."""
     if not results.left_out:

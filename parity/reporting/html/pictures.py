@@ -9,7 +9,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from parity.config.plan import ORACLE
-from parity.reporting.html.figures import histograms, mismatch
+from parity.reporting.plots.figures import histograms, mismatch
 from parity.reporting.plots.tensors import (
     MAX_ELEMENTS,
     Errors,

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from parity.config.nodes import printable
 from parity.exit_codes import DEFAULT_FAIL_ON
+from parity.reporting.blocks import Grid, GridCell, GridColumn
 from parity.reporting.html.templates import source
 from parity.reporting.results.cells import LABELS as CELLS
 from parity.reporting.results.cells import TENSOR_LABELS, CellResult, Status, failing_level, tensor_status
@@ -37,7 +38,9 @@ LABELS = {**TENSOR_LABELS, Status.UNSUPPORTED: "unsupported", Status.NOT_RUN: "n
 DIFFERING = (Status.FAILED, Status.KNOWN, Status.BELOW, Status.SUSPECT)
 """The statuses of cells with findings, the worst first."""
 PREFIX = "warning: "
-MISSING = "—"
+MISSING, SAME = "—", "= same"
+KNOWN_STYLES = {"stale": "bad", "expired": "bad", "worse": "bad", "matched": "good", "not-checked": "quiet"}
+"""The states of entries of `known`, in the order in which they are shown."""
 MAX_LISTED = 8
 
 ROOM, LEAST_ROOM, OP = 480, 300, 40
@@ -254,16 +257,22 @@ def no_results(cells: Sequence[CellResult]) -> list[dict[str, Any]]:
     ]
 
 
-def environment(backends: Sequence[BackendRow]) -> list[tuple[str, list[str], str]]:
-    """The properties of each backend, and whether they are equal: `differs`, `same` or the only backend that has it."""
-    rows = [flattened(row) for row in backends]
-    facts = []
-    for name in dict.fromkeys(key for row in rows for key in row):
-        having = [backend.name for backend, row in zip(backends, rows, strict=True) if name in row]
-        differs = len({row[name] for row in rows if name in row}) > 1
-        same = "differs" if differs else "same" if len(having) == len(rows) else f"only {', '.join(having)}"
-        facts.append((name, [row.get(name, MISSING) for row in rows], same))
-    return sorted(facts, key=lambda fact: {"differs": 0, "same": 1}.get(fact[2], 2))
+def environment(backends: Sequence[BackendRow]) -> Grid:
+    """The properties of each backend, those that differ first, then what all have in common."""
+    rows = [(row.name, flattened(row)) for row in backends]
+    facts = [fact(name, rows) for name in dict.fromkeys(key for _, row in rows for key in row)]
+    facts.sort(key=lambda row: (row[-1].style != "warning", row[-1].text != SAME))
+    columns = [GridColumn(title, prose=True) for title in ("what", *(name for name, _ in rows), "the same?")]
+    return Grid(columns, facts, note="What each backend ran with; what differs between them first.", kind="env")
+
+
+def fact(name: str, rows: Sequence[tuple[str, Mapping[str, str]]]) -> list[GridCell]:
+    """A property of all backends, and whether it is equal or which backends have it."""
+    having = [backend for backend, row in rows if name in row]
+    differs = len({row[name] for _, row in rows if name in row}) > 1
+    same = "≠ differs" if differs else SAME if len(having) == len(rows) else f"only {', '.join(having)}"
+    values = (GridCell(row.get(name, MISSING)) for _, row in rows)
+    return [GridCell(name, "warning" if differs else ""), *values, GridCell(same, "warning" if differs else "quiet")]
 
 
 def flattened(row: BackendRow) -> dict[str, str]:
@@ -294,7 +303,17 @@ def facts_of_run(run: RunRow) -> Iterator[tuple[str, str]]:
     yield from ((key, text(value)) for key, value in known.items() if value not in (None, ""))
 
 
-def known(results: Results) -> list[KnownRow]:
+def known(results: Results) -> Grid:
     """The entries of `known`, those that are out of date first."""
-    order = ("stale", "expired", "worse", "matched")
-    return sorted(results.known, key=lambda row: order.index(row.state) if row.state in order else len(order))
+    order = list(KNOWN_STYLES)
+    ranked = sorted(results.known, key=lambda row: order.index(row.state) if row.state in order else len(order))
+    titles = ("state", "case", "backend", "dtype", "tensor", "diagnosis", "reason", "until", "what was found")
+    note = "The deviations that the configs accept under known:; entries that are out of date come first."
+    return Grid([GridColumn(title, prose=True) for title in titles], list(map(known_row, ranked)), note=note)
+
+
+def known_row(row: KnownRow) -> list[GridCell]:
+    """An entry of `known` as a row."""
+    texts = (row.case, *(text or "any" for text in (row.backend, row.dtype, row.tensor, row.diagnosis)))
+    state = GridCell(row.state, KNOWN_STYLES.get(row.state, "bad"))
+    return [state, *map(GridCell, (*texts, row.reason, row.until or "no date", row.message))]

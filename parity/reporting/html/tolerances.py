@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from parity.judge.compare.frontier import NEVER, Frontier, Point, chain
+from parity.reporting.blocks import Block, Figures, Sentence
 from parity.reporting.judge import FRONTIER
-from parity.reporting.plots.drift import FLOOR, Line, drawing
+from parity.reporting.plots.drift import FLOOR, DriftPlot, Line
 from parity.reporting.results.rows import Results
 from parity.reporting.results.store import Store
 from parity.reporting.text.words import plural
@@ -24,8 +25,8 @@ Kernel = tuple[str, str]
 """A backend in a dtype."""
 
 
-def tolerances(results: Results, store: Store | None) -> dict[str, Any]:
-    """The plot, and a note on what it lacks; empty if no comparison kept its frontier.
+def tolerances(results: Results, store: Store | None) -> list[Block]:
+    """The plot, and what it lacks; nothing if no comparison kept its frontier.
 
     `store` has all rows of a large run, of which `results` are a part.
     """
@@ -37,10 +38,16 @@ def tolerances(results: Results, store: Store | None) -> dict[str, Any]:
         elif points:
             frontiers[kernel] = chain([*frontiers.get(kernel, ()), *points])
     lines = [Line(*kernel, curve(frontier)) for kernel, frontier in frontiers.items()]
-    if not lines:
-        return {}
-    notes = [f"{plural(n, 'tensor')} of {name} in {dtype}" for (name, dtype), n in n_never.items()]
-    return {"plot": drawing(TITLE, AXES, lines[:MAX_LINES], ()), "never": notes, "n_more": len(lines[MAX_LINES:])}
+    return [Figures([DriftPlot(TITLE, AXES, lines[:MAX_LINES])], TITLE), *notes(n_never, len(lines))] if lines else []
+
+
+def notes(n_never: Mapping[Kernel, int], n_lines: int) -> Iterator[Sentence]:
+    """What the plot does not show."""
+    if n_never:
+        texts = ", ".join(f"{plural(n, 'tensor')} of {name} in {dtype}" for (name, dtype), n in n_never.items())
+        yield Sentence(f"No tolerance accepts {texts}: values that are not finite, or integers that differ.", "quiet")
+    if n_lines > MAX_LINES:
+        yield Sentence(f"{n_lines - MAX_LINES} more lines are not shown.", "quiet")
 
 
 def pairs(results: Results, store: Store | None) -> Iterator[tuple[Kernel, Sequence[Point]]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from parity.config.nodes import printable
-from parity.reporting.plots.svg import Scale, power, svg, tick, words
+from parity.reporting.plots.svg import COLOURS, DASHES, Frame, Scale, grid, svg, ticks, words
 from parity.reporting.text.words import cut
 
 WIDTH, HEIGHT = 940, 560
@@ -19,14 +19,10 @@ ROW = 19
 MAX_NAME = 22
 MAX_TICKS = 10
 FLOOR = 1e-18
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f00")
-"""The Okabe-Ito palette for colour-blind readers, without black and yellow, and two more colours."""
-DASHES = ("", "7 4", "2 3", "9 3 2 3")
-"""Dash patterns of the theory's lines, one for each algorithm."""
 STYLE = """
 .drift { background: #ffffff; color: #1f2328; font: 13px system-ui, sans-serif; }
 .drift .title { font-size: 15px; font-weight: 600; }
-.drift .grid { stroke: #1f2328; stroke-opacity: .12; }
+.drift .line { stroke: #1f2328; stroke-opacity: .12; fill: none; }
 .drift .axis { stroke: #1f2328; stroke-opacity: .6; fill: none; }
 .drift .theory { stroke: #6e7781; fill: none; stroke-width: 1.2; }
 .drift text { fill: #1f2328; }
@@ -37,7 +33,7 @@ STYLE = """
 @media (prefers-color-scheme: dark) {
   .drift { background: #0d1117; }
   .drift text { fill: #e6edf3; }
-  .drift .grid, .drift .axis { stroke: #e6edf3; }
+  .drift .line, .drift .axis { stroke: #e6edf3; }
   .drift .theory { stroke: #9aa4ae; }
 }
 """
@@ -54,28 +50,29 @@ class Line:
 
 
 @dataclass(frozen=True)
-class DriftFrame:
-    """Maps points to page coordinates; both axes are logarithmic."""
+class DriftPlot:
+    """Lines of backends over those of the theory, with the names of both axes."""
 
-    x: Scale
-    y: Scale
+    title: str
+    axes: tuple[str, str]
+    lines: Sequence[Line]
+    theory: Sequence[Line] = ()
 
-    def path(self, points: Sequence[tuple[float, float]]) -> str:
-        """The `d` of a path through the points."""
-        return "M" + " L".join(f"{self.x.at(x):.1f} {self.y.at(y):.1f}" for x, y in points)
+    def drawn(self, style: str = "") -> Markup:
+        """The plot as an SVG element that begins with `style`."""
+        return drawing(self, style)
 
 
 def drift_file(title: str, axes: tuple[str, str], lines: Sequence[Line], theory: Sequence[Line]) -> str:
     """The plot as a standalone SVG file."""
-    drawn = drawing(title, axes, lines, theory, style=f"<style>{STYLE}</style>\n")
+    drawn = DriftPlot(title, axes, lines, theory).drawn(f"<style>{STYLE}</style>\n")
     return str(drawn).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n"
 
 
-def drawing(
-    title: str, axes: tuple[str, str], lines: Sequence[Line], theory: Sequence[Line], *, style: str = ""
-) -> Markup:
+def drawing(plot: DriftPlot, style: str) -> Markup:
     """The plot as an element that begins with `style`."""
-    shown = [Line(line.name, line.dtype, usable(line.points)) for line in lines]
+    title, axes, theory = plot.title, plot.axes, plot.theory
+    shown = [Line(line.name, line.dtype, usable(line.points)) for line in plot.lines]
     shown = [line for line in shown if line.points]
     frame = frame_of(shown or theory)
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(dict.fromkeys(line.name for line in shown))}
@@ -85,7 +82,8 @@ def drawing(
     parts = [
         f"{style}<title>{escape(printable(title))}</title>",
         words(LEFT, 28, title, "title"),
-        *grid(frame),
+        *grid(frame, ticks(frame.x, MAX_TICKS), ticks(frame.y, MAX_TICKS), upright=True),
+        f'<rect x="{LEFT}" y="{TOP}" width="{w}" height="{h}" class="axis"/>',
         words((LEFT + RIGHT) / 2, BOTTOM + 46, axes[0], "middle"),
         words(24, middle, axes[1], "middle", f' transform="rotate(-90 24 {middle:g})"'),
         # The inner svg element clips what is outside of the frame.
@@ -104,7 +102,7 @@ def usable(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], 
     return tuple((x, max(y, FLOOR)) for x, y in points if math.isfinite(x) and math.isfinite(y) and x > 0 and y >= 0)
 
 
-def frame_of(lines: Sequence[Line]) -> DriftFrame:
+def frame_of(lines: Sequence[Line]) -> Frame:
     """Whole decades around all points, with room if there is only one."""
     xs = [math.log10(x) for line in lines for x, _ in line.points] or [0.0, 1.0]
     ys = [math.log10(max(y, FLOOR)) for line in lines for _, y in line.points] or [-16.0, 0.0]
@@ -113,30 +111,24 @@ def frame_of(lines: Sequence[Line]) -> DriftFrame:
     y0, y1 = math.floor(min(ys)), min(math.ceil(max(ys)) + 1, 2)
     across = Scale(x0, max(x1, x0 + 1), LEFT, RIGHT, log=True, room=9)
     up = Scale(y0, max(y1, y0 + 1), BOTTOM, TOP, log=True, room=9)
-    return DriftFrame(across, up)
+    return Frame(across, up)
 
 
-def grid(frame: DriftFrame) -> Iterator[str]:
-    """Lines and numbers of both axes."""
-    for exponent in frame.x.decades(MAX_TICKS):
-        x = float(frame.x.at(10.0**exponent))
-        yield f'<path d="M{x:.1f} {TOP}V{BOTTOM}" class="grid"/>{tick(x, BOTTOM + 19, power(exponent), "middle")}'
-    for exponent in frame.y.decades(MAX_TICKS):
-        y = float(frame.y.at(10.0**exponent))
-        yield f'<path d="M{LEFT} {y:.1f}H{RIGHT}" class="grid"/>{tick(LEFT - 8, y + 4, power(exponent), "end")}'
-    yield f'<rect x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT}" height="{BOTTOM - TOP}" class="axis"/>'
+def path(frame: Frame, points: Sequence[tuple[float, float]]) -> str:
+    """The `d` of a path through the points."""
+    return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in frame.points(points))
 
 
-def theory_path(line: Line, frame: DriftFrame, dash: str) -> str:
+def theory_path(line: Line, frame: Frame, dash: str) -> str:
     """A line of the theory."""
-    return f'<path d="{frame.path(usable(line.points))}" class="theory" stroke-dasharray="{dash or "none"}"/>'
+    return f'<path d="{path(frame, usable(line.points))}" class="theory" stroke-dasharray="{dash or "none"}"/>'
 
 
-def drawn(line: Line, frame: DriftFrame, colour: str) -> Iterator[str]:
+def drawn(line: Line, frame: Frame, colour: str) -> Iterator[str]:
     """A backend's line with its marks: circles for float32, squares for every other dtype."""
     points = usable(line.points)
-    yield f'<path d="{frame.path(points)}" fill="none" stroke="{colour}" stroke-width="1.8"/>'
-    yield from (mark(float(frame.x.at(x)), float(frame.y.at(y)), line.dtype, colour) for x, y in points)
+    yield f'<path d="{path(frame, points)}" fill="none" stroke="{colour}" stroke-width="1.8"/>'
+    yield from (mark(x, y, line.dtype, colour) for x, y in frame.points(points))
 
 
 def mark(x: float, y: float, dtype: str, colour: str) -> str:

@@ -13,6 +13,7 @@ from parity.judge.acceptance import JudgedRun, lacking, rounded_up
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF
 from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.blocks import Block, CodeLines, Sentence
 from parity.reporting.kinds import CaseReport, report_of
 from parity.reporting.results.resume import comparison
 from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, ComparisonRow, Results
@@ -287,6 +288,19 @@ def known_entries(rows: CaseRows) -> Iterator[str]:
     for known in lacking(run, lambda *_: True, FINDINGS):
         entry = replace(known, reason=REASON_WANTED, until=some_day(rows.started))
         yield entry_text(entry).replace("\n  ", "")
+
+
+def steps(rows: CaseRows, most: int | None = None) -> Iterator[Block]:
+    """What to do about a case, with lines to paste; at most so many entries of `known`."""
+    open_rows = [row for row in failing(rows.comparisons) if row.known is None and row.counts]
+    rounding = [row for row in open_rows if row.verdict == Verdict.ROUNDING.value]
+    if rounding:
+        yield Sentence("rounding: set the tolerance that this case needs, or run with --fail-on degraded:")
+        yield CodeLines([tolerance_entry(rounding)])
+    yield from map(Sentence, rows.report.advice([row for row in open_rows if row.verdict in FINDINGS]))
+    if open_rows and (entries := list(known_entries(rows))):
+        yield Sentence("to accept it: parity accept, or add this to known: in the config, with your reason:")
+        yield CodeLines(entries[:most])
 
 
 def some_day(started: str) -> datetime.date | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from parity.config.nodes import printable
 
-HARMLESS = re.compile(r"[A-Za-z]+(?:-[a-z]+)*|[0-9]{1,6}(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|[∞…-]")
+HARMLESS = re.compile(r"[A-Za-z]+(?:[-'][a-z]+)*|[0-9]{1,6}(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|[∞…–→×%-]")
 """A word or a number that is no markup and refers to nothing in any dialect."""
 
 WORD = re.compile(r"(\(?)(.*?)([),;:.]*)")
@@ -32,10 +32,15 @@ def code(text: str) -> str:
     return f"{fence}{space}{said}{space}{fence}".replace("|", "\\|")
 
 
-def prose(text: str) -> str:
+def prose(text: str, span: Callable[[str], str] = code) -> str:
     """A sentence in which each word that is not plainly a word or a number stands in a code span."""
     words = (WORD.fullmatch(word) for word in printable(text).split())
-    return " ".join(f"{w[1]}{w[2] if HARMLESS.fullmatch(w[2]) else code(w[2])}{w[3]}" for w in words if w)
+    return " ".join(f"{w[1]}{w[2] if HARMLESS.fullmatch(w[2]) else span(w[2])}{w[3]}" for w in words if w)
+
+
+def arrowed(text: str) -> str:
+    """A text with arrows as a page has them."""
+    return text.replace(" -> ", " → ")
 
 
 def fenced(lines: Iterable[str]) -> str:

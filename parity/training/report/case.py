@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
-
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.reporting.kinds import Anchors, CaseReport
+from parity.reporting.kinds import CaseReport
 from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Results
 from parity.reporting.text.words import listed, number
 from parity.training.lockstep.session import CHECKPOINT, training_folder
@@ -20,16 +18,14 @@ from parity.training.report.view import (
     cell_lines,
     parts_at,
     parts_text,
-    training_runs,
     value_text,
     where_text,
 )
 from parity.training.spec import CURVES, STAGES
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from parity.judge.diagnose.diagnosis import Diagnosis
+    from parity.reporting.blocks import Chapter
     from parity.reporting.diff.compared_run import ComparedRun
     from parity.reporting.results.cells import CellResult
     from parity.reporting.text.reasons import CaseRows
@@ -152,35 +148,11 @@ class TrainingReport(CaseReport):
         """Its steps, its first divergence, and the probed steps that exceed the error bound."""
         return iter(()) if cell.training is None else cell_lines(cell.training)
 
-    def screen(self, case: CaseRow, dtypes: Iterable[str], results: Results) -> Iterator[RenderableType]:
-        """The curves and the probed steps."""
-        from parity.training.report.console import SPARK_FROM, training_parts
-
-        for run in training_runs(results):
-            if run.id == case.id and run.dtype in dtypes:
-                yield from training_parts(run, SPARK_FROM, probes=True)
-
-    def anchors(self, results: Results) -> Anchors:
-        """The anchor of the training of each case and dtype."""
-        return {(run.id, run.dtype): run.anchor for run in training_runs(results)}
-
-    def html_section(self, results: Results, cells: Sequence[CellResult]) -> Markup:
+    def chapter(self, results: Results) -> Chapter:
         """The curves with the divergences, and the probes."""
-        from parity.training.report.html import trainings
+        from parity.training.report.answer import chapter
 
-        return trainings(results, cells)
-
-    def markdown_pieces(self, results: Results) -> Sequence[str]:
-        """A table of the trainings in which a backend diverges, and a line for each of the others."""
-        from parity.training.report.markdown import training_pieces
-
-        return training_pieces(results)
-
-    def console_parts(self, results: Results, width: int, *, verbose: bool) -> Iterator[RenderableType]:
-        """A table for each case and dtype; `verbose` adds the probed steps."""
-        from parity.training.report.console import training_tables
-
-        return training_tables(results, width, verbose=verbose)
+        return chapter(results)
 
     def diff_notes(self, a: ComparedRun, b: ComparedRun) -> Iterator[str]:
         """The divergences that moved, appeared or vanished."""

@@ -35,9 +35,6 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 LOST = "✕"
 """The mark in a sparkline for a loss that is not finite."""
 
-HEAD = ("backend", "steps", "final loss", "largest ratio", "diverges at", "cause")
-"""The columns of a training's table, in every format."""
-
 NOTHING = "–"
 FINAL_DIGITS = 7
 MAX_PARTS = MAX_PROBES = 4
@@ -132,13 +129,6 @@ def training_runs(results: Results) -> list[TrainingRun]:
             )
         )
     return runs
-
-
-def brief(run: TrainingRun) -> str:
-    """The result beside a table: its clauses, but only the names of diverging backends if there are several."""
-    if len(run.diverged) < 2:
-        return "; ".join(clauses(run))
-    return "; ".join([f"{listed(row.backend for row, _ in run.diverged)} diverge", *rest(run)])
 
 
 def clauses(run: TrainingRun) -> list[str]:
@@ -274,7 +264,7 @@ def largest_ratio(row: TrainingRow) -> float | None:
 
 
 def table_row(run: TrainingRun, row: TrainingRow) -> tuple[str, ...]:
-    """A row of a training's table, in the order of HEAD."""
+    """A row of a training's table: backend, steps, final loss, largest ratio, where it diverges, cause."""
     steps = f"{row.steps:,}" + (f" of {row.planned:,}" if row.steps < row.planned else "")
     name = f"{row.backend} = baseline" if row.backend == row.expected else row.backend
     ratio, step = largest_ratio(row), drift_step(row)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from markupsafe import Markup, escape
 
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.reporting.plots.svg import Scale, power, svg, tick, words
+from parity.reporting.plots.svg import Scale, svg, tick, ticks, words
 from parity.reporting.plots.tensors import N_LEVELS, NOT_FINITE, Histogram, LogBins, Map, runs
 from parity.reporting.results.cells import TENSOR_LABELS, Status
 from parity.reporting.text.words import cut, factor
@@ -48,8 +48,8 @@ def histograms(
     was not `measured`, the axis is that of the errors themselves.
     """
     bottom = BAND * len(rows)
-    scale = Scale(axis.low, axis.high, NAME_WIDTH, NAME_WIDTH + PLOT_WIDTH)
-    exponents = scale.decades(MAX_TICKS)
+    scale = Scale(axis.low, axis.high, NAME_WIDTH, NAME_WIDTH + PLOT_WIDTH, log=True)
+    numbers = ticks(scale, MAX_TICKS)
     parts = [*marks(scale, bottom)] if measured else []
     for i, (name, (counted, ratio)) in enumerate(rows.items()):
         base = BAND * (i + 1) - 4
@@ -58,9 +58,9 @@ def histograms(
         parts.append(words(NAME_WIDTH - 8, base, extra_text(counted, ratio), "end dim"))
         parts.append(bars(counted, axis, base, "bars own" if name == own else "bars"))
     lines = [f"M{NAME_WIDTH} {BAND * (i + 1) - 3.5}h{PLOT_WIDTH}" for i in range(len(rows))]
-    lines += [f"M{scale.at(e):.1f} {bottom - 3}v4" for e in exponents]
+    lines += [f"M{x:.1f} {bottom - 3}v4" for x, _ in numbers]
     parts += [f'<path class="line" d="{"".join(lines)}"/>']
-    parts += [tick(float(scale.at(e)), bottom + 12, power(e), "middle") for e in exponents]
+    parts += [tick(x, bottom + 12, label, "middle") for x, label in numbers]
     unit = "|error| ÷ envelope" if measured else "|error|"
     parts.append(words(NAME_WIDTH + PLOT_WIDTH / 2, bottom + FOOT - 3, unit, "middle dim"))
     said = "; ".join(f"{name}: {spoken(counted, ratio, axis, measured)}" for name, (counted, ratio) in rows.items())
@@ -69,7 +69,7 @@ def histograms(
 
 def marks(scale: Scale, bottom: int) -> list[str]:
     """The error bound, and the envelope itself (1)."""
-    one, bound = float(scale.at(0)), float(scale.at(math.log10(ERROR_BOUND)))
+    one, bound = float(scale.at(1.0)), float(scale.at(ERROR_BOUND))
     return [
         f'<rect class="off" x="{bound:.1f}" width="{NAME_WIDTH + PLOT_WIDTH - bound:.1f}" height="{bottom}"/>',
         f'<path class="one" d="M{one:.1f} 0v{bottom}"/><path class="eight" d="M{bound:.1f} 0v{bottom}"/>',

@@ -1,24 +1,21 @@
-"""The trainings in the HTML report: the result, the curves with divergences, and the probes of each."""
+"""What reports say about trainings: the result, a row for each backend, the curves with divergences, and the probes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.reporting.html.templates import n_bytes, rendered
+from parity.reporting.blocks import Block, CaseAnswer, Chapter, Figures, Folded, Grid, GridCell, GridColumn
 from parity.reporting.kinds import report_of
+from parity.reporting.plots.curves import Band, DrawnCurve, Look, Mark, Panel, key
 from parity.reporting.plots.svg import Floats
-from parity.reporting.results.cells import CellResult, Status
+from parity.reporting.results.cells import CellResult, Status, cells
 from parity.reporting.results.rows import CellKey, Results, TrainingRow
-from parity.reporting.text.words import cut, listed
-from parity.training.report.plot import Band, DrawnCurve, Look, Mark, Panel, key, plot
+from parity.reporting.text.words import cut, listed, plural
 from parity.training.report.view import (
-    HEAD,
     TrainingRun,
     clauses,
     location_text,
@@ -26,44 +23,66 @@ from parity.training.report.view import (
     ratio_curve,
     ratio_texts,
     remark,
+    sparkline,
     stages_of,
     table_row,
     training_runs,
 )
 
-BUDGET = 600_000
-"""Limit in bytes for all trainings; those that would exceed it get one sentence."""
 SMALL = 84
 """The height of the plots of the gradient's norm and of the rate."""
 MAX_NAME = 22
 MAX_PROBES = 60
-MAX_TRIED = 3
-"""After so many trainings without space, the rest get one sentence without being tried."""
-
-BRIEF: dict[str, Any] = {"recipe": (), "backends": (), "plots": (), "probes": ()}
-"""The fields of a training that is shown without details."""
+"""Rows of probed steps on a page."""
+COLUMNS = (
+    GridColumn("backend"),
+    GridColumn("steps", number=True),
+    GridColumn("final loss", number=True),
+    GridColumn("largest ratio", number=True),
+    GridColumn("diverges at"),
+    GridColumn("cause", prose=True),
+    GridColumn("loss", from_width=110, style="quiet"),
+)
+N_ALWAYS = 4
+"""Columns whose texts are no news where a backend diverges."""
+LEAD = (
+    "A backend diverges where its curve is 8 envelopes or more away from the baseline's, or where the error of a stage "
+    "of a step is 8 times what rounding explains. The grey band around the baseline's curve is the error bound."
+)
+PROBES = (
+    "the error of each stage, given the same input as the oracle, over what rounding explains; the first stage of a "
+    "step that exceeds the error bound is marked"
+)
 
 Cells = Mapping[CellKey, CellResult]
 """Cells by case, dtype and backend."""
 
 
-def trainings(results: Results, cells: Sequence[CellResult]) -> Markup:
-    """The section, diverging trainings first; empty without trainings."""
-    runs = training_runs(results)
-    if not runs:
-        return Markup()
-    by_key = {(cell.id, cell.dtype, cell.backend): cell for cell in cells}
-    looks = looks_of(results)
-    left, parts, n_brief = BUDGET, [], 0
-    for run in sorted(runs, key=lambda run: not run.diverged):
-        t = answer(run, by_key)
-        part = rendered("training", t=t | details(run, looks, by_key)) if n_brief < MAX_TRIED else Markup()
-        if not part or n_bytes(part) > left:
-            part, n_brief = rendered("training", t=t | BRIEF), n_brief + 1
-        left -= n_bytes(part)
-        parts.append(part)
+def chapter(results: Results) -> Chapter:
+    """All trainings, diverging ones first."""
+    by_key = {(cell.id, cell.dtype, cell.backend): cell for cell in cells(results)}
+    runs, looks = training_runs(results), looks_of(results)
     n_diverged = sum(bool(run.diverged) for run in runs)
-    return rendered("trainings", parts=parts, n=len(runs), n_diverged=n_diverged, n_brief=n_brief)
+    which = f"a backend diverges in {n_diverged} of them" if n_diverged else "no backend diverges"
+    lead = f"{plural(len(runs), 'training')}, each backend from the same start on the same batches; {which}. {LEAD}"
+    answers = [answer(run, looks, by_key) for run in sorted(runs, key=lambda run: not run.diverged)]
+    return Chapter("Trainings", "training", lead, answers)
+
+
+def answer(run: TrainingRun, looks: Mapping[str, Look], by_key: Cells) -> CaseAnswer:
+    """A training in a dtype."""
+    return CaseAnswer(
+        case=run.id,
+        dtype=run.dtype,
+        title=f"training {run.id} {run.dtype}",
+        anchor=run.anchor,
+        sentences=clauses(run),
+        blocks=list(blocks(run, looks, by_key)),
+        fails=bool(run.diverged),
+        badge=badge(run),
+        status=style_of(run, by_key),
+        facts=report_of(run.case.op).recipe(run.case),
+    )
 
 
 def looks_of(results: Results) -> dict[str, Look]:
@@ -87,41 +106,39 @@ def badge(run: TrainingRun) -> str:
     return "together" if run.rows else "no result"
 
 
-def answer(run: TrainingRun, cells: Cells) -> dict[str, Any]:
-    """The part that every training has: its names and the result."""
-    return {
-        "id": run.id,
-        "dtype": run.dtype,
-        "anchor": run.anchor,
-        "clauses": clauses(run),
-        "badge": badge(run),
-        "style": style_of(run, cells),
-    }
-
-
-def details(run: TrainingRun, looks: Mapping[str, Look], cells: Cells) -> dict[str, Any]:
-    """The part for which there may be no space: recipe, table of backends, plots and probes."""
+def blocks(run: TrainingRun, looks: Mapping[str, Look], by_key: Cells) -> Iterator[Block]:
+    """The table of backends, the curves, and the probed steps."""
+    if run.rows:
+        rows = [backend_row(run, row, looks, by_key) for row in run.every]
+        note = f"The largest ratio is that of any curve or probe; {remark(run)}."
+        yield Grid(COLUMNS, rows, note=note, kind="sides")
+    shown = [panel for panel in panels(run, looks) if any(len(curve.values) for curve in panel.curves)]
+    if shown:
+        yield Figures(shown)
     stages = stages_of(run.rows)
-    return {
-        "recipe": report_of(run.case.op).recipe(run.case),
-        "ensemble": remark(run),
-        "head": HEAD,
-        "backends": [backend_row(run, row, looks, cells) for row in run.every],
-        "plots": [plot(panel) for panel in panels(run, looks) if any(len(curve.values) for curve in panel.curves)],
-        "stages": stages,
-        "probes": [probes(row, stages) for row in run.rows if row.probes],
-    }
+    grids = [probe_grid(row, stages) for row in run.rows if row.probes]
+    if grids:
+        is_open = style_of(run, by_key) not in (Status.PASSED, Status.NOT_RUN)
+        yield Folded("Probed steps", PROBES, grids, is_open, "probes", asked=True)
 
 
-def backend_row(run: TrainingRun, row: TrainingRow, looks: Mapping[str, Look], cells: Cells) -> dict[str, Any]:
-    """A row of the table, for a backend or the oracle: the legend of its line, its texts, a link to its cell."""
-    cell = cells.get((run.id, run.dtype, row.backend))
-    return {
-        "key": key(looks.get(row.backend)),
-        "texts": table_row(run, row),
-        "link": "" if cell is None else cell.anchor,
-        "parts": row is not run.oracle and row.parting is not None,
-    }
+def backend_row(run: TrainingRun, row: TrainingRow, looks: Mapping[str, Look], by_key: Cells) -> list[GridCell]:
+    """A backend or the oracle: the legend of its line and a link to its cell, its texts, its loss in a line."""
+    cell = by_key.get((run.id, run.dtype, row.backend))
+    name, *texts = table_row(run, row)
+    diverges = row is not run.oracle and row.parting is not None
+    styles = ("bad" if diverges and i >= N_ALWAYS else "" for i in range(1, len(texts) + 1))
+    head = GridCell(name, link="" if cell is None else cell.anchor, key=key(looks.get(row.backend)))
+    return [head, *map(GridCell, texts, styles), GridCell(sparkline(row.curves.loss))]
+
+
+def probe_grid(row: TrainingRow, stages: Sequence[str]) -> Grid:
+    """The ratio of each stage in the probed steps of a backend."""
+    columns = [GridColumn(name, number=True) for name in ("step", *stages)]
+    rows = [
+        [GridCell(f"{item.step:,}"), *map(GridCell, ratio_texts(item), item.styles)] for item in probed(row, stages)
+    ]
+    return Grid(columns, rows, f"{row.backend}: probed steps", kind="probe", most=MAX_PROBES)
 
 
 def panels(run: TrainingRun, looks: Mapping[str, Look]) -> Iterator[Panel]:
@@ -175,16 +192,3 @@ def band(run: TrainingRun, name: str) -> Band | None:
     around, bound = floats(centre[:n]), ERROR_BOUND * floats(envelope[:n])
     with np.errstate(over="ignore", invalid="ignore"):
         return Band(around - bound, around + bound)
-
-
-def probes(row: TrainingRow, stages: Sequence[str]) -> dict[str, Any]:
-    """The probed steps of a backend: the ratio of each stage and its style, `first` for the one that diverges first."""
-    steps = list(probed(row, stages))
-    return {
-        "backend": row.backend,
-        "rows": [
-            (f"{item.step:,}", [*zip(ratio_texts(item), item.styles, strict=True)]) for item in steps[:MAX_PROBES]
-        ],
-        "parts": row.parting is not None,
-        "n_hidden": max(len(steps) - MAX_PROBES, 0),
-    }

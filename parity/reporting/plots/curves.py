@@ -13,12 +13,12 @@ import numpy as np
 from markupsafe import Markup
 
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.reporting.plots.drift import COLOURS, DASHES
-from parity.reporting.plots.svg import Floats, Scale, power, svg, tick, words
+from parity.reporting.plots.svg import COLOURS, DASHES, Floats, Frame, Scale, grid, round_numbers, svg, ticks, words
 from parity.reporting.text.words import cut, factor, number
 
 WIDTH, LEFT, RIGHT = 484, 52, 464
 FOOT, LABEL_ROW, HEAD = 30, 13, 20
+MAX_TICKS = 5
 SCALE = 2
 """A curve's coordinates are whole numbers, in units of 1 / SCALE."""
 N_COLUMNS = 208
@@ -105,24 +105,9 @@ class Panel:
     ratio: bool = False
     may_log: bool = True
 
-
-@dataclass(frozen=True)
-class CurveFrame:
-    """The scales of steps and values on the page."""
-
-    n_steps: int
-    steps: Scale
-    values: Scale
-
-    @property
-    def top(self) -> float:
-        """The upper edge."""
-        return self.values.end
-
-    @property
-    def bottom(self) -> float:
-        """The lower edge."""
-        return self.values.start
+    def drawn(self) -> Markup:
+        """The plot as an SVG element, with a description for screen readers."""
+        return plot(self)
 
 
 def plot(panel: Panel) -> Markup:
@@ -130,10 +115,13 @@ def plot(panel: Panel) -> Markup:
     shown = [curve for curve in panel.curves if len(curve.values)]
     rows = min(len(panel.marks), MAX_LABELS + 1)
     top = HEAD + LABEL_ROW * rows
-    frame = frame_of(panel, shown, top)
+    n_steps = max((len(curve.values) for curve in shown), default=1)
+    frame = frame_of(panel, shown, n_steps, top)
+    steps = [(float(frame.x.at(step)), f"{step:,}") for step in step_ticks(n_steps)]
     parts = [
         words(LEFT, 12, panel.title, "head"),
-        *grid(frame),
+        *grid(frame, steps, ticks(frame.y, MAX_TICKS)),
+        words((LEFT + RIGHT) / 2, frame.bottom + 27, "step", "middle dim"),
         *(threshold(frame) if panel.ratio else ()),
         *(band(panel.band, frame) if panel.band else ()),
         *(part for curve in sorted(shown, key=depth) for part in drawn(curve, frame, len(shown))),
@@ -149,9 +137,8 @@ def depth(curve: DrawnCurve) -> int:
     return 1 if curve.look.baseline else 3 if curve.look.dash else 2
 
 
-def frame_of(panel: Panel, shown: Sequence[DrawnCurve], top: float) -> CurveFrame:
+def frame_of(panel: Panel, shown: Sequence[DrawnCurve], n_steps: int, top: float) -> Frame:
     """The ranges of a plot: all finite values, and the threshold for ratios."""
-    n_steps = max((len(curve.values) for curve in shown), default=1)
     every = np.concatenate([curve.values for curve in shown]) if shown else np.zeros(0)
     usable = np.clip(every[np.isfinite(every)], -1e300, 1e300)
     bottom = top + panel.height
@@ -162,68 +149,37 @@ def frame_of(panel: Panel, shown: Sequence[DrawnCurve], top: float) -> CurveFram
         low = min(math.log10(float(inside.min())) if inside.size else 0.0, -1.0)
         high = max(math.log10(float(inside.max())) if inside.size else 0.0, 1.5)
         low = math.floor(low)
-        return CurveFrame(n_steps, steps, Scale(low, high + 0.08 * (high - low), bottom, top, log=True))
+        return Frame(steps, Scale(low, high + 0.08 * (high - low), bottom, top, log=True))
     low, high = (float(usable.min()), float(usable.max())) if usable.size else (0.0, 1.0)
     log = panel.may_log and low > 0 and high / low >= LOG_FROM
     if log:
         low, high = math.log10(low), math.log10(high)
     room = 0.06 * (high - low) or 0.5 * abs(high) or 0.5
-    return CurveFrame(n_steps, steps, Scale(low - room, high + room, bottom, top, log))
-
-
-def grid(frame: CurveFrame) -> Iterator[str]:
-    """The lines and numbers of both axes."""
-    scale = frame.values
-    exponents = scale.decades(6) if scale.log else range(0)
-    whole = len(exponents) > 1
-    lines, texts = [], []
-    for value in exponents if whole else linear_ticks(scale.low, scale.high, 5):
-        height = 10.0**value if scale.log else value
-        y = float(scale.at(height))
-        lines.append(f"M{LEFT} {y:.1f}h{RIGHT - LEFT}")
-        texts.append(tick(LEFT - 5, y + 4, power(int(value)) if whole else number(height, 4), "end"))
-    for step in step_ticks(frame.n_steps):
-        x = float(frame.steps.at(step))
-        lines.append(f"M{x:.1f} {frame.bottom}v3")
-        texts.append(tick(x, frame.bottom + 14, f"{step:,}", "middle"))
-    yield f'<path class="line" d="{"".join(lines)}"/>'
-    yield from texts
-    yield words((LEFT + RIGHT) / 2, frame.bottom + 27, "step", "middle dim")
-
-
-def linear_ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers in a range: 1, 2 or 5 times a power of ten apart."""
-    span = high - low
-    if not 0 < span < math.inf:
-        return [low]
-    unit = 10.0 ** math.floor(math.log10(span / most))
-    step = next((unit * n for n in (1, 2, 5, 10) if span / (unit * n) <= most), unit * 10)
-    first = math.ceil(low / step)
-    return [n * step for n in range(first, math.floor(high / step) + 1)]
+    return Frame(steps, Scale(low - room, high + room, bottom, top, log))
 
 
 def step_ticks(n_steps: int) -> list[int]:
     """The steps that get a number: the first, the last, and round ones between."""
-    inner = [round(tick) for tick in linear_ticks(1, n_steps, 5) if tick == round(tick)]
+    inner = [round(tick) for tick in round_numbers(1, n_steps, 5) if tick == round(tick)]
     room = n_steps / 12
     return sorted({1, n_steps, *(tick for tick in inner if 1 + room < tick < n_steps - room)})
 
 
-def threshold(frame: CurveFrame) -> Iterator[str]:
+def threshold(frame: Frame) -> Iterator[str]:
     """The area beyond the error bound, and the envelope itself, 1."""
-    bound, one = float(frame.values.at(ERROR_BOUND)), float(frame.values.at(1.0))
+    bound, one = float(frame.y.at(ERROR_BOUND)), float(frame.y.at(1.0))
     yield f'<rect class="off" x="{LEFT}" y="{frame.top:g}" width="{RIGHT - LEFT}" height="{bound - frame.top:.1f}"/>'
     yield f'<path class="one" d="M{LEFT} {one:.1f}H{RIGHT}"/><path class="eight" d="M{LEFT} {bound:.1f}H{RIGHT}"/>'
     yield words(RIGHT - 3, round(bound - 3, 1), f"error bound {ERROR_BOUND:g}", "end eight")
 
 
-def band(area: Band, frame: CurveFrame) -> Iterator[str]:
+def band(area: Band, frame: Frame) -> Iterator[str]:
     """The error bound as an area."""
     high, low = np.fmax.reduce(columns(area.high), axis=1), np.fmin.reduce(columns(area.low), axis=1)
     usable = ~(np.isnan(high) | np.isnan(low))
     if usable.any():
         steps = np.linspace(1, len(area.high), len(high))[usable]
-        xs, above, below = frame.steps.at(steps), frame.values.at(high[usable]), frame.values.at(low[usable])
+        xs, above, below = frame.x.at(steps), frame.y.at(high[usable]), frame.y.at(low[usable])
         edge = [*zip(xs, above, strict=True), *zip(xs[::-1], below[::-1], strict=True)]
         yield f'<g transform="scale({1 / SCALE:g})"><path class="band" d="{relative(edge)}z"/></g>'
 
@@ -258,14 +214,14 @@ def thinned(values: Floats) -> list[list[tuple[float, float]]]:
     return [stretch for stretch in stretches if stretch]
 
 
-def drawn(curve: DrawnCurve, frame: CurveFrame, n_curves: int) -> Iterator[str]:
+def drawn(curve: DrawnCurve, frame: Frame, n_curves: int) -> Iterator[str]:
     """A curve with its marks, which are at other steps than those of other curves."""
     look = curve.look
     colour = 'class="exact"' if look is None else f'stroke="{look.colour}"'
     dash = f' stroke-dasharray="{scaled(look.dash)}"' if look and look.dash else ""
     style = " broad" if look and look.baseline else ""
     stretches = thinned(curve.values)
-    placed = [pairs(stretch, frame) for stretch in stretches]
+    placed = [frame.points(stretch) for stretch in stretches]
     lines = "".join(relative(stretch) for stretch in placed)
     yield f'<g class="curve{style}" transform="scale({1 / SCALE:g})"><path {colour}{dash} d="{lines}"/></g>'
     if look is not None:
@@ -282,12 +238,6 @@ def marked(points: Sequence[tuple[float, float]], n: int, n_curves: int) -> list
     every = (RIGHT - LEFT) / MARKS_PER_CURVE
     wanted = [LEFT + every * (k + (n + 0.5) / n_curves) for k in range(MARKS_PER_CURVE)]
     return [points[i] for i in dict.fromkeys(int(np.abs(xs - x).argmin()) for x in wanted)]
-
-
-def pairs(points: Sequence[tuple[float, float]], frame: CurveFrame) -> list[tuple[float, float]]:
-    """Points in the coordinates of the page."""
-    steps, values = zip(*points, strict=True)
-    return list(zip(frame.steps.at(steps).tolist(), frame.values.at(values).tolist(), strict=True))
 
 
 def relative(points: Sequence[tuple[float, float]]) -> str:
@@ -325,14 +275,14 @@ def scaled(dash: str) -> str:
     return " ".join(str(SCALE * int(part)) for part in dash.split())
 
 
-def divergences(marks: Sequence[Mark], frame: CurveFrame) -> Iterator[str]:
+def divergences(marks: Sequence[Mark], frame: Frame) -> Iterator[str]:
     """A vertical line at each divergence, with a ring on the curve and, for the first ones, a label above."""
     for i, mark in enumerate(marks):
-        x, y = float(frame.steps.at(mark.step)), HEAD + LABEL_ROW * min(i, MAX_LABELS) + 6
+        x, y = float(frame.x.at(mark.step)), HEAD + LABEL_ROW * min(i, MAX_LABELS) + 6
         look = f'stroke="{mark.look.colour}"'
         yield f'<path class="parting" {look} d="M{x:.1f} {y + 3}V{frame.bottom}"/>'
         if not math.isnan(mark.value):
-            yield f'<circle class="parted" {look} cx="{x:.1f}" cy="{float(frame.values.at(mark.value)):.1f}" r="5"/>'
+            yield f'<circle class="parted" {look} cx="{x:.1f}" cy="{float(frame.y.at(mark.value)):.1f}" r="5"/>'
         if i <= MAX_LABELS:
             yield label(x, y + 4, mark.text if i < MAX_LABELS else f"and {len(marks) - MAX_LABELS} more")
 
