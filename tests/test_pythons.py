@@ -14,6 +14,7 @@ import pytest
 from parity.environments.discover import find_python
 from parity.environments.installer import UvError, run_uv
 from tests.conftest import ROOT, user_config
+from tests.exhaustive import one_of_each
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 MINORS = [
@@ -67,7 +68,7 @@ def installed(minor, folder):
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.parametrize("minor", OTHERS)
+@pytest.mark.parametrize("minor", one_of_each(lambda _: "", ((minor,) for minor in reversed(OTHERS))))
 def test_installed_and_used(minor, tmp_path):
     programs = installed(minor, tmp_path)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

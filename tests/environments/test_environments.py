@@ -246,7 +246,8 @@ LAYER_NORM = {
 @pytest.mark.frameworks
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("adapter", "version", "python_minor"), [("oneflow", "0.9.0", "3.10"), ("paddle", "2.6.2", "3.11")]
+    ("adapter", "version", "python_minor"),
+    [("oneflow", "0.9.0", "3.10"), pytest.param("paddle", "2.6.2", "3.11", marks=pytest.mark.exhaustive)],
 )
 def test_a_real_managed_environment_computes_and_is_found_again_without_a_process(
     adapter, version, python_minor, monkeypatch

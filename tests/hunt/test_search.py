@@ -58,11 +58,11 @@ def searched(bench, subject, op, *, diagnose=False, trials=MOST_TRIALS):
     ("op", "tensor", "most"),
     [
         ("relu", "y", 1),
-        ("tanh", "y", 1),
-        ("softmax", "y", 2),
-        ("gelu", "y", 1),
+        pytest.param("tanh", "y", 1, marks=pytest.mark.exhaustive),
+        pytest.param("softmax", "y", 2, marks=pytest.mark.exhaustive),
+        pytest.param("gelu", "y", 1, marks=pytest.mark.exhaustive),
         ("adam", "param", 4),
-        ("layer_norm", "y", 9),
+        pytest.param("layer_norm", "y", 9, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_fault_is_found_and_made_small(bench, subject, op, tensor, most):

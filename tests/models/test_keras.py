@@ -151,6 +151,7 @@ def test_an_activation_of_a_layer_is_a_layer(shared):
 
 @pytest.mark.process
 @pytest.mark.frameworks
+@pytest.mark.exhaustive
 def test_other_backends_of_keras(tmp_path):
     config = config_of_cases(tmp_path, {"net": (TWO, PORT, OPTIONS)}, adapter="keras", mode="torch", name="keras-torch")
     plan = json.loads(config.read_text())

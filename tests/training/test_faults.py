@@ -107,7 +107,9 @@ def named(run: Finished) -> dict[tuple[str, str], tuple[str, int, str]]:
     return {place: (found["diagnosis"], found["step"], found["stage"]) for place, found in places.items()}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case == "perceptron" else [pytest.mark.exhaustive]) for case in CASES]
+)
 def test_planted_faults_are_named_with_step_and_stage_and_nobody_else_is(
     case: str, parity_run: Callable[..., Finished]
 ) -> None:
@@ -132,6 +134,7 @@ SMALL = {
 """The sizes of the shipped config, with which two steps take minutes, and those that a test has time for."""
 
 
+@pytest.mark.exhaustive
 @ONEFLOW_GRAPH
 def test_the_shipped_config_shows_who_diverges(parity_run: Callable[..., Finished]) -> None:
     text = (CONFIGS / "training.yaml").read_text()
