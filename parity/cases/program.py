@@ -685,7 +685,7 @@ def option(name: str, value: float, tape: Tape, options: dict[str, tuple[int, fl
 # Names.
 
 ELSEWHERE = frozenset(("autograd", "numpy", "contextlib", "importlib"))
-OWN = frozenset((__name__, *(f"parity.cases.{room}" for room in ("op", "brought", "writable"))))
+OWN = frozenset((__name__, *(f"parity.cases.{room}" for room in ("op", "brought", "user_code", "writable"))))
 """Modules whose local variables do not count as names of a reference."""
 
 

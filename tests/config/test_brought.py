@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +58,7 @@ def test_the_op_of_a_reference_can_be_put_under_stress(tmp_path: Path):
 
 @pytest.mark.parametrize("body", [GATED + "    while True:\n        x", "while True:\n    pass"])
 def test_a_reference_that_hangs_is_reported_with_its_line(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("parity.cases.brought.LIMIT_S", 0.2)
+    monkeypatch.setattr("parity.cases.user_code.LIMIT_S", 0.2)
     told = problems(tmp_path, body)
     assert re.search(r"ref\.py:[234]: TimeoutError: no result after 0\.2 s", told), told
 
@@ -108,12 +110,56 @@ def test_gradients_are_the_derivatives(body: str, tmp_path: Path):
         ("def other(x):\n    return x", "ref.py defines no function my_op"),
         ("def my_op(*x):\n    return x[0]", "ref.py:2: my_op takes *x"),
         ("raise SystemExit(3)", "ref.py:2: SystemExit: 3"),
+        (GATED + "    raise SystemExit(0)", "ref.py:3: SystemExit: 0"),
+        (GATED + "    raise KeyboardInterrupt", "ref.py:3: KeyboardInterrupt: no message"),
+        (
+            "class Mute(BaseException):\n    def __str__(self):\n        raise RuntimeError\n"
+            + GATED
+            + "    raise Mute",
+            "ref.py:6: Mute: no message",
+        ),
+        (
+            "class Mute(Exception):\n    def __str__(self):\n        return 5\n" + GATED + "    raise Mute",
+            "ref.py:6: Mute: no message",
+        ),
+        (
+            GATED + "    if not isinstance(x, np.ndarray):\n        return x\n    raise KeyboardInterrupt",
+            "ref.py:5: KeyboardInterrupt: no message",
+        ),
+        ("my_op = max", "ref.py: my_op does not show its arguments"),
     ],
 )
 def test_a_broken_reference_is_reported_with_its_file_and_line(body: str, message: str, tmp_path: Path):
     told = problems(tmp_path, body)
     assert "config.yaml:4: cases[0].reference = ./ref.py" in told
     assert message in told
+
+
+@pytest.mark.process
+def test_a_reference_that_forks_leaves_one_process(tmp_path: Path):
+    own = os.getpid()
+    case(tmp_path, "import os\n" + GATED + "    os.fork()\n    return x")
+    assert os.getpid() == own
+
+
+def test_a_signal_while_a_reference_runs_is_no_error_of_it(tmp_path: Path):
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        planned(tmp_path, "import signal\n" + GATED + "    signal.raise_signal(signal.SIGINT)\n    return x")
+    signal.signal(signal.SIGINT, before)
+
+
+def test_what_a_reference_prints_goes_to_stderr_and_its_working_directory_ends_with_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    body = "    os.chdir('/')\n    os.write(1, b'raw')\n    print('printed')\n    return x * gate"
+    plan = case(tmp_path, "import os\n" + GATED + body)
+    evaluate(plan.definition, plan.params, {tensor.name: tensor.sample(0, "one", "float64") for tensor in plan.tensors})
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "raw" in err
+    assert "printed" in err
+    assert Path.cwd() != Path("/")
 
 
 @pytest.mark.parametrize(
