@@ -222,9 +222,10 @@ def outputs_of(
     except Exception as error:
         raise CaseError("reference", failed(brought, error, shapes, backward=bool(grad_outputs))) from error
     if sum(prod(shape) for _, shape in shapes) <= MOST_REPLAYED:
-        replay(brought, params, dict(shapes))
-        if grad_outputs and brought.differentiable:
-            replay_gradients(brought, params, dict(shapes), {n: v.shape for n, v in grad_outputs.items()})
+        with suppress(np.linalg.LinAlgError):  # A user's matrices may have a factorization that drawn ones have not.
+            replay(brought, params, dict(shapes))
+            if grad_outputs and brought.differentiable:
+                replay_gradients(brought, params, dict(shapes), {n: v.shape for n, v in grad_outputs.items()})
     return {name: (values.shape, values.dtype) for name, values in outputs.items()}
 
 
@@ -236,6 +237,8 @@ def replay(brought: Brought, params: Any, shapes: Mapping[str, Shape]) -> None:
         again, _ = code(given[0])
     except TimeoutError:
         return
+    except np.linalg.LinAlgError:
+        raise
     except Exception as error:
         raise CaseError("reference", failed(brought, error, tuple(shapes.items()), backward=False)) from error
     changed = next((name for name, values in own[0][0].items() if not agree(again[name], values, "float64", 0.0)), "")

@@ -72,6 +72,11 @@ INDEX = "{x: {shape: [4, 6]}, index: {shape: [3], integers: {low: 0, high: 4}}}"
         "    return np.take(x, index, axis=0) * x.mean()",
         "    a, b = x[..., ::2], x[..., 1::2]\n    return np.stack([a * b, a - b[index[0]]], axis=-1).reshape(x.shape)",
         "    return np.array([row.max() for row in x]) + x.var(axis=1, ddof=1)",
+        "    a, b = np.split(x, 2, axis=1)\n    return np.block([[a, b], [b, a * a]])[index].sum(axis=0)",
+        "    window = np.lib.stride_tricks.sliding_window_view(x, (2, 3), axis=(0, 1))\n    return window.prod(axis=(2, 3))",
+        "    return np.select([x > 1, x < -1], [x * 2, x**3], default=0.5)",
+        "    s = x @ x.T + 4 * np.eye(4)\n    return np.linalg.inv(s) @ np.linalg.solve(s, x) + np.linalg.det(s) / 100",
+        "    return np.linalg.cholesky(x @ x.T + 4 * np.eye(4)) + np.linalg.norm(x, axis=1, keepdims=True)",
         "    from numpy.linalg import norm\n    return norm(x, axis=1) + np.take_along_axis(x.T[:, :3], index[None] + 1, axis=0)[0, 0]",
     ],
 )
@@ -92,6 +97,15 @@ def test_gradients_are_the_derivatives(body: str, tmp_path: Path):
         assert slope == pytest.approx(found["grad.x"][place], rel=1e-7, abs=1e-9)
 
 
+@pytest.mark.parametrize("function", ["det", "inv", "cholesky"])
+def test_a_matrix_without_a_factorization_has_no_finite_answer(function: str, tmp_path: Path):
+    plan = case(tmp_path, f"def my_op(x):\n    return np.linalg.{function}(x)", "{x: {shape: [3, 3]}}")
+    inputs = {tensor.name: np.full(tensor.shape, -1.0) for tensor in plan.tensors}
+    exact = evaluate(plan.definition, plan.params, inputs)
+    assert function == "det" or np.isnan(exact["y"]).all()
+    assert np.isnan(exact["grad.x"]).all()
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -105,6 +119,8 @@ def test_gradients_are_the_derivatives(body: str, tmp_path: Path):
         ),
         (GATED + "    x.shape = (32,)\n    return x", "ref.py:3: TraceError: a reference must not set the shape"),
         (GATED + "    return np.sort(x)", "has no gradient: NotImplementedError"),
+        (GATED + "    return np.linalg.svd(x, compute_uv=False)", "parity has no gradient of np.linalg.svd; use other"),
+        (GATED + "    return np.linalg.svd(x)[1]", "np.linalg.svd returns several arrays, and a step returns one"),
         ("def my_op(x, gate:\n    return x", "ref.py:2: SyntaxError"),
         ("import nothing_of_this_name", "ref.py:2: ModuleNotFoundError"),
         ("def other(x):\n    return x", "ref.py defines no function my_op"),
