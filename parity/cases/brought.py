@@ -9,12 +9,9 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import signal
 import sys
-import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, make_dataclass
 from functools import cache
 from hashlib import sha256
@@ -32,6 +29,7 @@ from parity.cases.draw import Shape
 from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes
 from parity.cases.program import Program, Traced, trace
 from parity.cases.replay import agree, drawn_inputs, first_difference, is_slope, narrowest, slopes
+from parity.cases.user_code import BroughtError, contained, described, placed, user_code
 from parity.cases.writable import NUMPY, Writable, is_traced, unwrapped, wrapped, writing
 
 MODULE = "parity_reference"
@@ -52,31 +50,6 @@ AGAIN = (
     "another {} when it is called again with the same inputs: it must not use random numbers, a clock, or what an "
     "earlier call has left"
 )
-LIMIT_S = 30.0
-"""A reference that takes longer hangs: it computes on small tensors, or on stand-ins."""
-
-
-@contextmanager
-def limited() -> Iterator[None]:
-    """Raise TimeoutError in the user's code after `LIMIT_S`; only the main thread can be interrupted this way."""
-    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
-        yield
-        return
-
-    def interrupt(*_: Any) -> None:
-        raise TimeoutError(f"no result after {LIMIT_S:g} s")
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-class BroughtError(ValueError):
-    """A user's reference cannot be used; the message has its file and line."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +96,11 @@ def namespace(source: ReferenceFile, *, plain: bool = False) -> Mapping[str, Any
     names: dict[str, Any] = {"__name__": MODULE, "__file__": str(source.path)}
     names |= {} if plain else {"__builtins__": {**vars(builtins), "__import__": imported}}
     try:
-        with redirect_stdout(sys.stderr), limited():
+        with user_code(source.path):
             exec(compile(source.text, str(source.path), "exec"), names)  # noqa: S102 - its user chose to run it
-    except (Exception, SystemExit) as error:
+    except BroughtError:
+        raise
+    except Exception as error:
         raise BroughtError(placed(error, source.path)) from error
     return names
 
@@ -136,15 +111,6 @@ def imported(name: str, into: Any = None, local: Any = None, wanted: Any = (), l
     if level or name.partition(".")[0] != "numpy":
         return module
     return module if wanted and name != "numpy" else NUMPY
-
-
-def placed(error: BaseException, path: Path) -> str:
-    """`my_reference.py:12: ValueError: ...`, the last line of the file that an error passed through."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        lines = [error.lineno or 1]
-    text = str(error) if isinstance(error, BroughtError) else f"{type(error).__name__}: {error}"
-    return f"{path.name}:{lines[-1] if lines else 1}: {text}"
 
 
 def function_of(source: ReferenceFile, name: str, *, plain: bool = False) -> Callable[..., Any]:
@@ -159,7 +125,13 @@ def function_of(source: ReferenceFile, name: str, *, plain: bool = False) -> Cal
 
 def arguments(source: ReferenceFile, name: str) -> Mapping[str, inspect.Parameter]:
     """The function's arguments by name; raises BroughtError if some cannot be given by keyword."""
-    parameters = inspect.signature(function_of(source, name)).parameters
+    function = function_of(source, name)
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:
+        raise BroughtError(
+            f"{source.path.name}: {name} does not show its arguments ({error}); use def {name}(x)"
+        ) from error
     for argument in parameters.values():
         if argument.kind not in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):
             raise BroughtError(f"{where(source, name)} takes {argument}: each tensor and param needs a name of its own")
@@ -168,7 +140,10 @@ def arguments(source: ReferenceFile, name: str) -> Mapping[str, inspect.Paramete
 
 def where(source: ReferenceFile, name: str) -> str:
     """`my_reference.py:3: my_swiglu`."""
-    code = getattr(inspect.unwrap(function_of(source, name)), "__code__", None)
+    function = function_of(source, name)
+    with suppress(ValueError):  # a wrapper that wraps itself
+        function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
     return name if code is None else f"{source.path.name}:{code.co_firstlineno}: {name}"
 
 
@@ -245,7 +220,7 @@ def outputs_of(
     }
     grad_outputs: dict[str, Any] = {}
     try:
-        with redirect_stdout(sys.stderr):
+        with contained(brought.source.path):
             _, outputs = trace(lambda given, values: called(brought, given, values), tensors, params, labelled=False)
             grad_outputs = {n: np.broadcast_to(SAMPLE, v.shape) for n, v in outputs.items() if v.dtype.kind == "f"}
             if grad_outputs and brought.differentiable:
@@ -260,9 +235,10 @@ def outputs_of(
     except Exception as error:
         raise CaseError("reference", failed(brought, error, shapes, backward=bool(grad_outputs))) from error
     if sum(prod(shape) for _, shape in shapes) <= MOST_REPLAYED and not isinstance(brought.source, RecordedFunction):
-        replay(brought, params, dict(shapes))
-        if grad_outputs and brought.differentiable:
-            replay_gradients(brought, params, dict(shapes), {n: v.shape for n, v in grad_outputs.items()})
+        with suppress(np.linalg.LinAlgError):  # A user's matrices may have a factorization that drawn ones have not.
+            replay(brought, params, dict(shapes))
+            if grad_outputs and brought.differentiable:
+                replay_gradients(brought, params, dict(shapes), {n: v.shape for n, v in grad_outputs.items()})
     return {name: (values.shape, values.dtype) for name, values in outputs.items()}
 
 
@@ -274,6 +250,8 @@ def replay(brought: Brought, params: Any, shapes: Mapping[str, Shape]) -> None:
         again, _ = code(given[0])
     except TimeoutError:
         return
+    except np.linalg.LinAlgError:
+        raise
     except Exception as error:
         raise CaseError("reference", failed(brought, error, tuple(shapes.items()), backward=False)) from error
     changed = next((name for name, values in own[0][0].items() if not agree(again[name], values, "float64", 0.0)), "")
@@ -299,7 +277,7 @@ def replaying(brought: Brought) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        text = f"its recording fails for other inputs ({type(error).__name__}: {error}); {REMEDY}"
+        text = f"its recording fails for other inputs ({described(error)}); {REMEDY}"
         raise CaseError("reference", f"{where(brought.source, brought.name)}: {text}") from error
 
 
@@ -356,7 +334,7 @@ class FunctionRun:
         before = sys.getprofile()
         sys.setprofile(on_event)
         try:
-            with np.errstate(all="ignore"), catch_warnings(action="ignore"), redirect_stdout(sys.stderr):
+            with np.errstate(all="ignore"), catch_warnings(action="ignore"):
                 outputs = called(self.brought, copies, self.params, plain=True)
         finally:
             sys.setprofile(before)
@@ -379,7 +357,7 @@ def failed(brought: Brought, error: Exception, shapes: tuple[tuple[str, Shape], 
     given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes)
     if backward:
         remedy = "use other functions of NumPy, or set gradients: false"
-        return f"{where(brought.source, brought.name)} has no gradient: {type(error).__name__}: {error}; {remedy}"
+        return f"{where(brought.source, brought.name)} has no gradient: {described(error)}; {remedy}"
     return f"{placed(error, brought.source.path)} (with {given})"
 
 
@@ -387,10 +365,9 @@ def called(brought: Brought, tensors: Mapping[str, Any], params: Any, *, plain: 
     """What the function returns, by output name; raises BroughtError for anything but arrays."""
     function, location = function_of(brought.source, brought.name, plain=plain), where(brought.source, brought.name)
     given = {**tensors, **{name: getattr(params, name) for name in brought.params}}
-    with limited():
+    with user_code(brought.source.path):
         outputs = traced(function, given) if is_traced(list(given.values())) else function(**given)
-    if not isinstance(outputs, Mapping):
-        outputs = {"y": outputs}
+        outputs = dict(outputs) if isinstance(outputs, Mapping) else {"y": outputs}
     for name, value in outputs.items():
         if not is_array(value):
             kind = type(value).__name__
@@ -399,7 +376,7 @@ def called(brought: Brought, tensors: Mapping[str, Any], params: Any, *, plain: 
             raise BroughtError(f"{location} returns an output named {name!r}; a name is a word")
     if not outputs:
         raise BroughtError(f"{location} returns no outputs")
-    return dict(outputs)
+    return outputs
 
 
 def traced(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:

@@ -18,6 +18,7 @@ from parity.cases.edits import Edit, edited, spliced, with_refs
 from parity.cases.exact.formats import FORMATS, rounded
 from parity.cases.exact.matmul import MATMUL, from_bias, matmul_in_sequence
 from parity.cases.exact.summation import in_one_chain, sum_in_sequence
+from parity.cases.factorizations import FACTORIZATIONS, factorized, perturbed_operand
 from parity.cases.op import GRADIENT, IncompatibleError, Op, flatten_lists, group_lists
 from parity.cases.primitives import ERF, SCATTER, scatter_in_sequence
 from parity.cases.program import OUTLINED, Program, Ref, Step, numbers_of, trace
@@ -42,7 +43,8 @@ APPROXIMATE = (np.exp, np.log, np.tanh, np.cosh, np.power, ERF)
 def perturbed_rounding(rng: np.random.Generator) -> Functions:
     """Sums of two and approximate functions, with results perturbed by at most a unit roundoff (for a sum, of its
     larger operand). So the remainder of a cancellation differs from run to run, even if an operand does not, such as a
-    tanh near 1. An exact cancellation stays zero: an element that equals its group's mean has no error."""
+    tanh near 1. An exact cancellation stays zero: an element that equals its group's mean has no error. A factorization
+    gets a perturbed matrix."""
 
     def perturbed(function: Callable[..., Any], size: Callable[..., Any]) -> Callable[..., Any]:
         def result(*operands: Any) -> Any:
@@ -59,7 +61,14 @@ def perturbed_rounding(rng: np.random.Generator) -> Functions:
     def larger(values: Any, one: Any, other: Any) -> Any:
         return np.where(values == 0, 0, np.maximum(one, other))
 
-    sums = {function: perturbed(function, larger) for function in SUMS}
+    def perturbed_matrix(function: Callable[..., Any]) -> Callable[..., Any]:
+        def result(*operands: Any, **keywords: Any) -> Any:
+            return factorized(function, [perturbed_operand(np.asarray(item), rng) for item in operands], keywords)
+
+        return result
+
+    sums: dict[Callable[..., Any], Callable[..., Any]] = {f: perturbed(f, larger) for f in SUMS}
+    sums |= {function: perturbed_matrix(function) for function in FACTORIZATIONS - {np.linalg.norm}}
     return sums | {function: perturbed(function, lambda values, *_: values) for function in APPROXIMATE}
 
 

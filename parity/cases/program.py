@@ -31,6 +31,8 @@ from autograd.numpy.numpy_vjps import unbroadcast_f
 from autograd.tracer import getval, isbox, new_box, notrace_primitives, trace_stack
 from numpy.typing import DTypeLike, NDArray
 
+from parity.cases.factorizations import FACTORIZATIONS, factorized
+
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
 
@@ -207,6 +209,8 @@ def call(function: Callable[..., Any], operands: Sequence[Any], keywords: Mappin
     """The function's result; a Python float if all operands are."""
     for item in operands or (None,):
         if type(item) not in NUMBERS:
+            if function in FACTORIZATIONS:
+                return factorized(function, operands, keywords)
             return function(*operands, **keywords)
     try:
         result = PYTHON.get(function, function)(*operands, **keywords)
@@ -479,10 +483,23 @@ def outlined(function: Callable[..., Any], operands: Sequence[Any], keywords: Ma
     shape_of = np.broadcast_shapes if isinstance(function, np.ufunc) else getattr(function, "result_shape", None)
     shapes = [np.shape(item) for item in operands] if shape_of else []
     if shape_of is None or max(map(math.prod, shapes), default=0) < OUTLINED:
-        value = call(function, operands, keywords)
+        value = one_array(function, call(function, operands, keywords))
         return value if np.size(value) < OUTLINED else np.broadcast_to(value.ravel()[0], value.shape)
     small = [item[(slice(1),) * np.ndim(item)] if np.ndim(item) else item for item in operands]
     return np.broadcast_to(np.ravel(function(*small, **keywords))[0], shape_of(*shapes))
+
+
+def one_array(function: Callable[..., Any], value: Any) -> Any:
+    """What a step returns; TraceError for several arrays of different shapes."""
+    if isinstance(value, (tuple, list)) and len({np.shape(item) for item in value}) > 1:
+        raise TraceError(f"{spelled(function)} returns several arrays, and a step returns one")
+    return value
+
+
+def spelled(function: Callable[..., Any]) -> str:
+    """A function of NumPy as a reference calls it: `np.linalg.svd`."""
+    module = str(getattr(function, "__module__", None) or "numpy")
+    return f"{module.replace('numpy', 'np', 1)}.{function.__name__}"
 
 
 def sums_nothing(operand: Any, keywords: Mapping[str, Any]) -> bool:
@@ -706,7 +723,7 @@ def option(name: str, value: float, tape: Tape, options: dict[str, tuple[int, fl
 # Names.
 
 ELSEWHERE = frozenset(("autograd", "numpy", "contextlib", "importlib"))
-OWN = frozenset((__name__, *(f"parity.cases.{room}" for room in ("op", "brought", "writable"))))
+OWN = frozenset((__name__, *(f"parity.cases.{room}" for room in ("op", "brought", "user_code", "writable"))))
 """Modules whose local variables do not count as names of a reference."""
 
 

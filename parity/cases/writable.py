@@ -35,6 +35,7 @@ from parity.cases.program import (
     part_of,
     primitive,
     put_back,
+    spelled,
 )
 
 Function = Callable[..., Any]
@@ -214,13 +215,65 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     """np.linalg.norm; autograd's gradient of it is wrong with `keepdims`."""
     if ord is None or (ord == 2 and (isinstance(axis, int) or x.ndim == 1)):
         return anp.sqrt(anp.sum(x * x, axis=axis, keepdims=keepdims))
-    return anp.linalg.norm(x, ord, axis, keepdims)
+    result = anp.linalg.norm(x, ord, axis)
+    return anp.reshape(result, kept(x.shape, axis)) if keepdims else result
+
+
+def kept(shape: tuple[int, ...], axis: Any) -> tuple[int, ...]:
+    """A shape with length 1 along some axes, or along all for None."""
+    axes = range(len(shape)) if axis is None else np.atleast_1d(axis) % len(shape)
+    return tuple(1 if i in axes else n for i, n in enumerate(shape))
+
+
+def select(conditions: Any, choices: Any, default: Any = 0) -> Any:
+    """np.select."""
+    for condition, choice in zip(conditions[::-1], choices[::-1], strict=True):
+        default = anp.where(condition, choice, default)
+    return default
+
+
+def block(arrays: Any) -> Any:
+    """np.block."""
+    depth, inner = 0, arrays
+    while isinstance(inner, list) and inner:
+        depth, inner = depth + 1, inner[0]
+
+    def joined(item: Any, level: int) -> Any:
+        if not isinstance(item, list):
+            shape = np.shape(getval(item))
+            return anp.reshape(item, (1,) * (depth - len(shape)) + shape)
+        return anp.concatenate([joined(part, level - 1) for part in item], axis=-level)
+
+    return joined(arrays, depth)
+
+
+def sliding_window_view(x: Any, window_shape: Any, axis: Any = None, **_: Any) -> Any:
+    """np.lib.stride_tricks.sliding_window_view, as a copy."""
+    widths = np.atleast_1d(window_shape)
+    axes = range(len(widths)) if axis is None else np.atleast_1d(axis) % x.ndim
+    for i, width in zip(axes, widths, strict=True):
+        positions = np.arange(np.shape(getval(x))[i] - width + 1)[:, None] + np.arange(width)
+        x = anp.moveaxis(x[(*(slice(None),) * i, positions)], i + 1, -1)
+    return x
+
+
+def without_gradient(function: Function) -> Function:
+    """A function whose gradient by autograd cannot be recorded."""
+
+    def forward(x: Any, *rest: Any, **keywords: Any) -> Any:
+        if isbox(x):
+            raise TraceError(f"parity has no gradient of {spelled(function)}")
+        return function(x, *rest, **keywords)
+
+    return forward
 
 
 OWN: Mapping[Function, Function] = {
     np.linalg.norm: norm,
     np.take: take, np.take_along_axis: take_along_axis, np.stack: stack, np.dot: dot, np.pad: pad,
     np.broadcast_to: spread, np.split: parts_by(np.split), np.array_split: parts_by(np.array_split),
+    np.select: select, np.block: block, np.lib.stride_tricks.sliding_window_view: sliding_window_view,
+    **{f: without_gradient(f) for f in (np.linalg.svd, np.linalg.eigh, np.linalg.slogdet, np.gradient)},
 }  # fmt: skip
 """What autograd lacks, or does not trace."""
 

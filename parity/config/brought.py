@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from parity.cases.brought import Brought, BroughtError, ReferenceFile, arguments, op_of, outputs_of, where
+from parity.cases.brought import Brought, ReferenceFile, arguments, op_of, outputs_of, where
 from parity.cases.op import GRADIENT, CaseError
+from parity.cases.user_code import BroughtError
 from parity.config.backends import ADAPTERS
 from parity.config.case_models import OP_KEYS, parts_of
 from parity.config.files import existing_file

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases.brought import Brought, BroughtError, op_of, outputs_of
+from parity.cases.brought import Brought, op_of, outputs_of
 from parity.cases.op import CaseError, Op
 from parity.cases.oracle import program_of
 from parity.cases.replay import first_difference
+from parity.cases.user_code import BroughtError
 from parity.config.plan import CasePlan
 from parity.models.findings import Boundary
 from parity.models.layer_ops import case_of, held

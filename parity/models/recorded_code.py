@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from parity.cases import OPS
-from parity.cases.brought import BroughtError, RecordedFunction
+from parity.cases.brought import RecordedFunction
 from parity.cases.op import Op
 from parity.cases.program import labelled_as, one_call
+from parity.cases.user_code import BroughtError
 from parity.models.ports import Array, ModelError
 from parity.models.recorded import WHOLE, RecordedCall, Value, mapped, written
 from parity.models.torch_functions import TORCH, bound, op

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +58,7 @@ def test_the_op_of_a_reference_can_be_put_under_stress(tmp_path: Path):
 
 @pytest.mark.parametrize("body", [GATED + "    while True:\n        x", "while True:\n    pass"])
 def test_a_reference_that_hangs_is_reported_with_its_line(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("parity.cases.brought.LIMIT_S", 0.2)
+    monkeypatch.setattr("parity.cases.user_code.LIMIT_S", 0.2)
     told = problems(tmp_path, body)
     assert re.search(r"ref\.py:[234]: TimeoutError: no result after 0\.2 s", told), told
 
@@ -70,6 +72,11 @@ INDEX = "{x: {shape: [4, 6]}, index: {shape: [3], integers: {low: 0, high: 4}}}"
         "    return np.take(x, index, axis=0) * x.mean()",
         "    a, b = x[..., ::2], x[..., 1::2]\n    return np.stack([a * b, a - b[index[0]]], axis=-1).reshape(x.shape)",
         "    return np.array([row.max() for row in x]) + x.var(axis=1, ddof=1)",
+        "    a, b = np.split(x, 2, axis=1)\n    return np.block([[a, b], [b, a * a]])[index].sum(axis=0)",
+        "    window = np.lib.stride_tricks.sliding_window_view(x, (2, 3), axis=(0, 1))\n    return window.prod(axis=(2, 3))",
+        "    return np.select([x > 1, x < -1], [x * 2, x**3], default=0.5)",
+        "    s = x @ x.T + 4 * np.eye(4)\n    return np.linalg.inv(s) @ np.linalg.solve(s, x) + np.linalg.det(s) / 100",
+        "    return np.linalg.cholesky(x @ x.T + 4 * np.eye(4)) + np.linalg.norm(x, axis=1, keepdims=True)",
         "    from numpy.linalg import norm\n    return norm(x, axis=1) + np.take_along_axis(x.T[:, :3], index[None] + 1, axis=0)[0, 0]",
     ],
 )
@@ -90,6 +97,15 @@ def test_gradients_are_the_derivatives(body: str, tmp_path: Path):
         assert slope == pytest.approx(found["grad.x"][place], rel=1e-7, abs=1e-9)
 
 
+@pytest.mark.parametrize("function", ["det", "inv", "cholesky"])
+def test_a_matrix_without_a_factorization_has_no_finite_answer(function: str, tmp_path: Path):
+    plan = case(tmp_path, f"def my_op(x):\n    return np.linalg.{function}(x)", "{x: {shape: [3, 3]}}")
+    inputs = {tensor.name: np.full(tensor.shape, -1.0) for tensor in plan.tensors}
+    exact = evaluate(plan.definition, plan.params, inputs)
+    assert function == "det" or np.isnan(exact["y"]).all()
+    assert np.isnan(exact["grad.x"]).all()
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -103,17 +119,63 @@ def test_gradients_are_the_derivatives(body: str, tmp_path: Path):
         ),
         (GATED + "    x.shape = (32,)\n    return x", "ref.py:3: TraceError: a reference must not set the shape"),
         (GATED + "    return np.sort(x)", "has no gradient: NotImplementedError"),
+        (GATED + "    return np.linalg.svd(x, compute_uv=False)", "parity has no gradient of np.linalg.svd; use other"),
+        (GATED + "    return np.linalg.svd(x)[1]", "np.linalg.svd returns several arrays, and a step returns one"),
         ("def my_op(x, gate:\n    return x", "ref.py:2: SyntaxError"),
         ("import nothing_of_this_name", "ref.py:2: ModuleNotFoundError"),
         ("def other(x):\n    return x", "ref.py defines no function my_op"),
         ("def my_op(*x):\n    return x[0]", "ref.py:2: my_op takes *x"),
         ("raise SystemExit(3)", "ref.py:2: SystemExit: 3"),
+        (GATED + "    raise SystemExit(0)", "ref.py:3: SystemExit: 0"),
+        (GATED + "    raise KeyboardInterrupt", "ref.py:3: KeyboardInterrupt: no message"),
+        (
+            "class Mute(BaseException):\n    def __str__(self):\n        raise RuntimeError\n"
+            + GATED
+            + "    raise Mute",
+            "ref.py:6: Mute: no message",
+        ),
+        (
+            "class Mute(Exception):\n    def __str__(self):\n        return 5\n" + GATED + "    raise Mute",
+            "ref.py:6: Mute: no message",
+        ),
+        (
+            GATED + "    if not isinstance(x, np.ndarray):\n        return x\n    raise KeyboardInterrupt",
+            "ref.py:5: KeyboardInterrupt: no message",
+        ),
+        ("my_op = max", "ref.py: my_op does not show its arguments"),
     ],
 )
 def test_a_broken_reference_is_reported_with_its_file_and_line(body: str, message: str, tmp_path: Path):
     told = problems(tmp_path, body)
     assert "config.yaml:4: cases[0].reference = ./ref.py" in told
     assert message in told
+
+
+@pytest.mark.process
+def test_a_reference_that_forks_leaves_one_process(tmp_path: Path):
+    own = os.getpid()
+    case(tmp_path, "import os\n" + GATED + "    os.fork()\n    return x")
+    assert os.getpid() == own
+
+
+def test_a_signal_while_a_reference_runs_is_no_error_of_it(tmp_path: Path):
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        planned(tmp_path, "import signal\n" + GATED + "    signal.raise_signal(signal.SIGINT)\n    return x")
+    signal.signal(signal.SIGINT, before)
+
+
+def test_what_a_reference_prints_goes_to_stderr_and_its_working_directory_ends_with_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    body = "    os.chdir('/')\n    os.write(1, b'raw')\n    print('printed')\n    return x * gate"
+    plan = case(tmp_path, "import os\n" + GATED + body)
+    evaluate(plan.definition, plan.params, {tensor.name: tensor.sample(0, "one", "float64") for tensor in plan.tensors})
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "raw" in err
+    assert "printed" in err
+    assert Path.cwd() != Path("/")
 
 
 @pytest.mark.parametrize(

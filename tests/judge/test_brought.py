@@ -87,3 +87,32 @@ def test_a_param_that_a_kernel_ignores_is_named(tmp_path: Path, parity_run: Call
     assert {row["id"] for row in done.results["diagnoses"]} == {"param-value"}
     expression = done.results["diagnoses"][0]["evidence"]["expression"]
     assert expression == "-1, where the reference has -alpha (in sigmoid)"
+
+
+FACTORIZED = """\
+def {name}(x, b):
+    s = x @ x.T + {eye}
+    return {library}.linalg.inv(s) @ {library}.linalg.solve(s, b) + {library}.linalg.cholesky(s) @ b * {library}.linalg.det(s)
+"""
+
+
+@pytest.mark.frameworks
+def test_factorizations_have_an_exact_answer_with_the_accuracy_of_float64(tmp_path: Path, parity_run: Callable):
+    reference = "import numpy as np\n" + FACTORIZED.format(name="solved", library="np", eye="np.eye(4)")
+    (tmp_path / "reference.py").write_text(reference)
+    right = FACTORIZED.format(name="solved", library="torch", eye="torch.eye(4, dtype=x.dtype)")
+    lossy = right.replace("def solved", "def float32_solved").replace(
+        "solve(s, b)", "solve(s.float(), b.float()).to(x.dtype)"
+    )
+    (tmp_path / "mine.py").write_text("import torch\n" + right + lossy)
+    (tmp_path / "reference2.py").write_text(reference.replace("solved", "float32_solved"))
+    inputs = "inputs: {x: {shape: [4, 4]}, b: {shape: [4, 3]}}"
+    done = parity_run(
+        "version: 1\nbackends: [{name: mine, adapter: torch, ops: ./mine.py}]\ncases:\n"
+        f"  - {{op: solved, reference: ./reference.py, {inputs}}}\n"
+        f"  - {{op: float32_solved, reference: ./reference2.py, {inputs}, dtypes: [float64]}}\n"
+    )
+    assert "failed" not in done.stdout + done.stderr
+    verdicts = {row["verdict"] for row in done.results["comparisons"] if row["case"].startswith("solved")}
+    assert verdicts <= {"equal", "close", "rounding"}
+    assert {row["case"].split("-")[0] for row in done.results["diagnoses"]} >= {"float32_solved"}

@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - what everyone calls it
 
-from parity.cases.brought import BroughtError
 from parity.cases.replay import agree
+from parity.cases.user_code import BroughtError
 from parity.config import Overrides, load_plan
 from parity.models import code
 from parity.models.ports import ModelError

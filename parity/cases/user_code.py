@@ -1,0 +1,164 @@
+"""Runs code of a user in this process: for a limited time, with its output on stderr, and so that it ends nothing else.
+
+Whatever it raises is an error of its file; only a signal, such as Ctrl-C, still ends the command.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 30.0
+"""A reference that takes longer hangs: it computes on small tensors, or on stand-ins."""
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals whose handlers raise KeyboardInterrupt."""
+
+
+class BroughtError(ValueError):
+    """A user's reference cannot be used; the message has its file and line."""
+
+
+@contextmanager
+def user_code(path: Path) -> Iterator[None]:
+    """Inside, code of the user's file runs: as `contained` says, and for LIMIT_S at most."""
+    with contained(path), limited():
+        yield
+
+
+@contextmanager
+def contained(path: Path) -> Iterator[None]:
+    """Inside, code of the user's file may run. Raises BroughtError for what is no Exception, such as SystemExit."""
+    process = os.getpid()
+    with same_folder(), on_stderr(), noted_interrupts() as interrupts:
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException as error:
+            if interrupts:
+                raise
+            raise BroughtError(placed(error, path)) from error
+        finally:
+            if os.getpid() != process:  # The code has forked; this is the child.
+                os._exit(0)
+
+
+def is_interruptible() -> bool:
+    """Whether this thread gets the signals, and shares its streams with no other one that runs a user's code."""
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Raise TimeoutError in the user's code after `LIMIT_S`; only the main thread can be interrupted this way."""
+    if not is_interruptible() or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+
+    def interrupt(*_: Any) -> None:
+        raise TimeoutError(f"no result after {LIMIT_S:g} s")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def noted_interrupts() -> Iterator[list[int]]:
+    """The signals that come while the code runs, besides what their handlers do."""
+    came: list[int] = []
+
+    def noting(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def note(number: int, frame: Any) -> Any:
+            came.append(number)
+            return handler(number, frame)
+
+        return note
+
+    handlers = {number: signal.getsignal(number) for number in INTERRUPTS} if is_interruptible() else {}
+    noted = {number: noting(handler) for number, handler in handlers.items() if callable(handler)}
+    for number, note in noted.items():
+        signal.signal(number, note)
+    try:
+        yield came
+    finally:
+        # A handler that was called may have replaced itself, so that a second signal interrupts no end.
+        for number in () if came else noted:
+            signal.signal(number, handlers[number])
+
+
+@contextmanager
+def same_folder() -> Iterator[None]:
+    """Whatever working directory the code leaves, the one before is back."""
+    before = Path()
+    with suppress(OSError):
+        before = Path.cwd()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.chdir(before)
+
+
+@contextmanager
+def on_stderr() -> Iterator[None]:
+    """What the code prints to stdout, or writes to its descriptor, goes to stderr."""
+    if not is_interruptible():
+        yield
+        return
+    with redirect_stdout(sys.stderr), moved_descriptor(1, 2):
+        yield
+
+
+@contextmanager
+def moved_descriptor(number: int, target: int) -> Iterator[None]:
+    """A descriptor is a copy of another one; nothing changes if one of them is closed."""
+    flushed()
+    try:
+        kept = os.dup(number)
+        os.dup2(target, number)
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        flushed()
+        os.dup2(kept, number)
+        os.close(kept)
+
+
+def flushed() -> None:
+    """Write what the interpreter's stdout has buffered."""
+    for stream in {sys.stdout, sys.__stdout__}:
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()  # type: ignore[union-attr]
+
+
+def placed(error: BaseException, path: Path) -> str:
+    """`my_reference.py:12: ValueError: ...`, the last line of the file that an error passed through."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        lines = [error.lineno or 1]
+    text = str(error) if isinstance(error, BroughtError) else described(error)
+    return f"{path.name}:{lines[-1] if lines else 1}: {text}"
+
+
+def described(error: BaseException) -> str:
+    """`ValueError: ...`, whatever the error's own `__str__` does."""
+    try:
+        text = str(error)
+    except BaseException:  # It is the user's code, too.
+        text = ""
+    return f"{type(error).__name__}: {text or 'no message'}"
