@@ -42,7 +42,7 @@ from parity.judge.compare.verdict import Comparison
 from parity.judge.contained import ContainedJudge
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory, Revision
-from parity.judge.failures import LOG, logged
+from parity.judge.failures import LOG, Failures, logged
 from parity.judge.other_inputs import FIRST_OTHER
 from parity.judge.subject import marked
 from parity.outcome import CellOutcome
@@ -155,10 +155,11 @@ class RunState:
     ) -> Sequence[Comparison]:
         """Record a case; returns its comparisons, the accepted ones marked. A finding may stop the run."""
         comparisons = list(marked(comparisons, self.plan.of(case).subject))
+        diagnoses = list(map(record.diagnosis_row, diagnoses))
         # In one transaction, since a resumed run assumes that a case with comparisons was diagnosed.
         self.store.add([*map(record.comparison_row, comparisons), *diagnoses])
         for revision in revisions:
-            self.store.revise(revision.cell, revision.replaced, revision.diagnoses)
+            self.store.revise(revision.cell, revision.replaced, list(map(record.diagnosis_row, revision.diagnoses)))
         self.log(diagnoses)
         return self.accepted(case, comparisons, diagnoses)
 
@@ -185,11 +186,8 @@ class RunState:
 
     def log(self, diagnoses: Sequence[Diagnosis]) -> None:
         """Write the tracebacks of what has failed in parity itself to the log."""
-        if lines := list(logged(diagnoses)):
-            log = RunLog(self.run_dir / LOG)
-            for text in lines:
-                log.line(text)
-            log.close()
+        if texts := list(logged(diagnoses)):
+            write_log(self.run_dir, texts)
 
     def take_backend(self, row: BackendRow) -> None:
         """Record a backend that has started; raises ResumeError if a resumed run would mix two of its releases."""
@@ -295,14 +293,36 @@ def run_and_show(
         with reporter_for(Console(stderr=True), *n_left(plan, Finished()), quiet=verbosity < 0) as reporter:
             results = run(plan, options, run_dir, reporter, command, **how)
         if not outputs.on_stdout:
-            show(results, verbosity=verbosity)
+            with losses.making("the tables"):
+                show(results, verbosity=verbosity)
     written = [*write_run_files(results, run_dir, outputs, losses), str(run_dir)]
+    results = with_lost_reports(results, losses.failures, run_dir)
+    for failure in losses.failures:
+        message = printable(f"warning: {failure.message}")
+        Console(stderr=True).print(message, highlight=False, markup=False, soft_wrap=True)
     losses.check()
     if verbosity >= 0:
         message = f"written to {', '.join(written)}; for reviewers: {run_dir / IN_RUN_DIR['html']}"
         message += f"; to run the rest, repeat the command with --out {run_dir} --resume" if results.run.stopped else ""
         Console(stderr=True).print(printable(message), style="dim", highlight=False, markup=False, soft_wrap=True)
     return results
+
+
+def with_lost_reports(results: Results, failures: Failures, run_dir: Path) -> Results:
+    """The results, which have not passed if parity has failed to make a report; the log says where."""
+    if not failures:
+        return results
+    write_log(run_dir, [f"parity failed, {failure.doing}\n{failure.traceback}" for failure in failures])
+    code = results.summary.exit_code or exit_codes.INCOMPLETE
+    return structs.replace(results, summary=structs.replace(results.summary, exit_code=code))
+
+
+def write_log(run_dir: Path, texts: Sequence[str]) -> None:
+    """Add texts to the run's log."""
+    log = RunLog(run_dir / LOG)
+    for text in texts:
+        log.line(text)
+    log.close()
 
 
 def n_left(plan: Plan, finished: Finished) -> tuple[int, int]:

@@ -28,6 +28,8 @@ from parity.engine.engine import Idle
 from parity.engine.shards import Shard, shards
 from parity.judge.compare.cell import CellJudge
 from parity.judge.compare.verdict import Comparison
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.failures import Failure, Failures, unknown, with_failures
 from parity.judge.subject import marked
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results import record
@@ -202,10 +204,11 @@ class _Run:
         [(_, case)] = part.cases
         if isinstance(error, KilledWorker):
             n = 1 + int(dask.config.get("distributed.scheduler.allowed-failures"))
-            outcome, message = Outcome.CRASH, f"{plural(n, 'Dask worker')} ended while computing this case"
+            message = f"{plural(n, 'Dask worker')} ended while computing this case"
+            yield self.done(part, **lost_case(self.plan, case, Outcome.CRASH, message))
         else:
-            outcome, message = Outcome.ERROR, f"parity failed on the cluster: {error!r}"
-        yield self.done(part, **lost_case(self.plan, case, outcome, message))
+            cause = error if isinstance(error, Exception) else RuntimeError(str(error))
+            yield self.done(part, **failed_case(self.plan, case, Failure.of("running the case on the cluster", cause)))
 
     def check(self, reply: Reply) -> None:
         """Raise ClusterError if two hosts have different releases of a framework."""
@@ -294,6 +297,18 @@ def lost_case(plan: Plan, case: CasePlan, outcome: Outcome, message: str) -> dic
     rows = list(map(record.comparison_row, comparisons))
     empty: dict[str, Any] = {"backends": [], "diagnoses": [], "folders": {}, "tensors": {}, "lost": {}}
     return empty | {"outcomes": outcomes, "comparisons": rows, "judge_seconds": 0.0}
+
+
+def failed_case(plan: Plan, case: CasePlan, failure: Failure) -> dict[str, Any]:
+    """The rows of a case at which parity itself has failed: without outcomes, so that a resumed run runs it again."""
+    own, rows, causes = plan.of(case), list[Comparison](), list[Diagnosis]()
+    names = [spec.name for spec in own.backends]
+    for dtype in case.dtypes:
+        rows += marked(list(unknown(case, dtype, names, failure)), own.subject)
+        for name in names:
+            causes += with_failures((case.id, dtype, name), (), Failures([failure]), ("output",))
+    given: dict[str, Any] = {"backends": [], "outcomes": [], "folders": {}, "tensors": {}, "lost": {}}
+    return given | {"comparisons": list(map(record.comparison_row, rows)), "diagnoses": causes, "judge_seconds": 0.0}
 
 
 def compared_in(case: CasePlan) -> Sequence[str]:

@@ -157,7 +157,9 @@ def choice_diagnoses(
 ) -> Iterator[Diagnosis]:
     """Diagnoses of backends that took another valid gradient than the oracle, in tensors without other errors."""
     for backend, chosen in choices.items():
-        left = {name: ratio for name in chosen.tensors if (ratio := ratios(backend)[name]) < ERROR_BOUND}
+        left = {
+            name: ratio for name, ratio in ratios(backend).items() if name in chosen.tensors and ratio < ERROR_BOUND
+        }
         evidence = {
             "chosen": {backend: chosen.backend, "the oracle": chosen.oracle},
             "elements": {name: int(chosen.valid[name].sum()) for name in left},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.compare.metrics import compare
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.failures import FAILED, Failure, Failures, with_failures
 from parity.models import steps
 from parity.models.call_traces import NEAR, ROUGHLY
 from parity.models.decode.parts import NO_PART, PassComparison, View
@@ -53,7 +54,7 @@ class Origin:
 class Divergence:
     """A way that differs: its first and last wrong token, the origin and the cause.
 
-    `left` is the error ratio that remains once the origin is fixed.
+    `left` is the error ratio that remains once the origin is fixed. `failures` are parity's own in the search.
     """
 
     way: str
@@ -63,8 +64,9 @@ class Divergence:
     tensors: Sequence[str]
     origin: Origin | None = None
     id: str = "unexplained"
-    cause: str = "no layer differs when given the same inputs"
+    cause: str = "the search for its origin has not ended"
     left: float | None = None
+    failures: Failures = field(default_factory=Failures)
 
 
 @dataclass
@@ -84,7 +86,7 @@ class Decoding:
 
     `state` has the weights. `base` is the baseline, if this port is another, and `partners` maps its layers to the
     baseline's. `ran` has the results of each way by prompt, `against` what they are compared with if that is not
-    `full`. `failed` and `notes` say why a way has no results.
+    `full`. `failed` and `notes` say why a way has no results, `failures` where parity itself failed at a way.
     """
 
     case: CasePlan
@@ -102,6 +104,7 @@ class Decoding:
     against: dict[str, tuple[Sequence[ReferenceRuns], str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, Failures] = field(default_factory=dict)
     divergences: list[Divergence] = field(default_factory=list)
 
     @property
@@ -132,14 +135,18 @@ class Decoding:
         return ReferenceRuns(plain, self.alone(which, dtype=wide, **how).tapes[0] if wide else plain, runs, self.dtype)
 
     def judged(self) -> None:
-        """Run all ways, and find the origin of each difference. Raises ModelError."""
+        """Run all ways, and find the origin of each difference; a way at which parity fails is left out.
+
+        Raises ModelError.
+        """
         self.say(f"runs {self.port.name} without a cache")
-        self.passes = [self.alone(i) for i in range(len(self.prompts))]
+        self.passes = [self.alone(i) for i in self._numbers]
         self.full = [self.reference_runs(i, run.tapes[0]) for i, run in enumerate(self.passes)]
         if self.base is not None:
-            self._across("port", self.base.full, self.base.port.name)
+            base = self.base
+            self._contained("port", lambda: self._across("port", base.full, base.port.name))
         if self.dtype == "bfloat16":
-            self._across("dtype", [self._shaken(i) for i in range(len(self.prompts))], "float32")
+            self._contained("dtype", lambda: self._across("dtype", list(map(self._shaken, self._numbers)), "float32"))
         for name, way in WAYS.items():
             if self.spec.ways and name not in self.spec.ways:
                 continue
@@ -149,11 +156,32 @@ class Decoding:
             else:
                 self.say(f"runs {self.port.name} {way.words}")
                 try:
-                    self._way(name)
+                    self._contained(name, partial(self._way, name))
                 except ModelError as error:
                     if error.outcome is not Outcome.ERROR:
                         raise
                     self.failed[name] = str(error)
+
+    @property
+    def _numbers(self) -> range:
+        """The prompts by number."""
+        return range(len(self.prompts))
+
+    def _contained(self, name: str, measure: Callable[[], None]) -> None:
+        """Measure a way; an error of parity itself costs its verdicts. Raises ModelError."""
+        failures = Failures()
+        with failures.contained(f"comparing the results {WORDS[name]}", passing=(ModelError,)):
+            measure()
+        if failures:
+            self.failures[name] = failures
+
+    def _searched(self, divergence: Divergence, search: Callable[[], None]) -> None:
+        """Search for the origin of a divergence; what ends the search leaves it unexplained, and is said."""
+        try:
+            with divergence.failures.contained("searching for the origin of the difference", passing=(ModelError,)):
+                search()
+        except ModelError as error:
+            self.notes.append(f"the search for the origin of the difference {WORDS[divergence.way]} ended: {error}")
 
     def _impossible(self, name: str, way: DecodeWay) -> str:
         """Why a way cannot be tried, or would be the same as another one; "" if it can."""
@@ -195,21 +223,22 @@ class Decoding:
             self.divergences.append(divergence)
             if name == "port" and self.base is not None:
                 divergence.cause += "; a case of `kind: model` says why"
-                divergence.origin = self._origin_across(self.base, which)
+                self._searched(divergence, partial(self._explain_across, divergence, self.base))
 
-    def _origin_across(self, base: Decoding, which: int) -> Origin | None:
-        """The origin of a difference in one pass, with the baseline's values at the layers' boundaries."""
+    def _explain_across(self, divergence: Divergence, base: Decoding) -> None:
+        """Find the origin of a difference in one pass, with the baseline's values at the layers' boundaries."""
+        which = divergence.prompt
         theirs, mine = base.full[which].plain, self.passes[which].tapes[0]
         partners = steps.fitting(self.port, self.partners, theirs, mine, None)
         keys = steps.aligned(theirs, mine, partners, {})
         run = self.run(full(self.prompts, which), layers=list(partners), partner={which: theirs}, keys=keys)
-        return self._origin(run, which, base.step[which], partners, keys)
+        divergence.origin = self._origin(run, which, base.step[which], partners, keys)
 
     def _way(self, name: str) -> None:
         """Run a way; where it differs, find the origin."""
         calls = calls_of(name, self.prompts, self.spec.chunk, self.spec.pad)
         run = self.run(calls)
-        measured = [self._prompt(run, i) for i in range(len(self.prompts))]
+        measured = [self._prompt(run, i) for i in self._numbers]
         self.ran[name] = measured
         wrong = {
             i: one.ratios.wrong_tokens for i, one in enumerate(measured) if one is not None and one.ratios.wrong_tokens
@@ -220,7 +249,7 @@ class Decoding:
             divergence = Divergence(name, which, token, last, [f"{name}.{i}" for i in wrong])
             self.divergences.append(divergence)
             self.say(f"searches for the origin of the difference in {self.port.name}, {WAYS[name].words}")
-            self._explain(divergence, calls, run)
+            self._searched(divergence, partial(self._explain, divergence, calls, run))
 
     def _prompt(self, run: DecodeResult, which: int, reference: ReferenceRuns | None = None) -> Prompt | None:
         """A prompt's result, compared with its full pass, or with another one."""
@@ -264,8 +293,8 @@ class Decoding:
             divergence.left = self._largest(fixed, divergence.prompt)
             fixed.forget()
             divergence.id, divergence.cause = why or ("layer-code", differs(origin))
-        elif why:
-            divergence.id, divergence.cause = why
+        else:
+            divergence.id, divergence.cause = why or ("unexplained", "no layer differs when given the same inputs")
 
     def _origin(
         self,
@@ -376,7 +405,7 @@ class Decoding:
 
             return [j for j in chosen(token) if depends(j, whole, alone) and not depends(j, calls, row)]
 
-        others = [i for i in range(len(self.prompts)) if i != which]
+        others = [i for i in self._numbers if i != which]
         if differs([changed(call, others, None, vocabulary) for call in calls]):
             return "decode-mask", f"token {token} depends on the other rows of its batch"
         if differs([padded(call, vocabulary) for call in calls]):
@@ -406,6 +435,8 @@ class Decoding:
             for i, one in enumerate(measured):
                 if one is not None:
                     yield self._comparison(f"{way}.{i}", other, one, references[i])
+        for way, failures in self.failures.items():
+            yield from self._not_compared(way, failures[-1])
         for way, message in self.failed.items():
             yield Comparison(
                 self.case.id, self.dtype, f"{way}.0", self.port.name, FULL, Verdict.STRUCTURE, 0.0, 0.0,
@@ -424,8 +455,18 @@ class Decoding:
             culprit=(name,) if is_wrong else (),
         )  # fmt: skip
 
+    def _not_compared(self, way: str, failure: Failure) -> Iterator[Comparison]:
+        """The prompts in a way at which parity failed before it measured them."""
+        other = FULL if self.base is None or way != "port" else self.base.port.name
+        for i in self._numbers if way not in self.ran else ():
+            of = (self.case.id, self.dtype, f"{way}.{i}", self.port.name, other)
+            yield Comparison(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=failure.message)
+
     def diagnoses(self) -> Iterator[Diagnosis]:
-        """One for each way that differs."""
+        """One for each way that differs, and one for each at which parity failed."""
+        cell = (self.case.id, self.dtype, self.port.name)
+        for way, failures in self.failures.items():
+            yield from with_failures(cell, (), failures, tuple(f"{way}.{i}" for i in self._numbers))
         for one in self.divergences:
             measured = [prompt for prompt in self.ran[one.way] if prompt is not None]
             kl = [value for prompt in measured for value in prompt.kl.values()]
@@ -437,12 +478,13 @@ class Decoding:
                 "tokens": sum(len(prompt.kl) for prompt in measured),
                 "off": sum(len(prompt.ratios.wrong_tokens) for prompt in measured),
                 "changed": sum(len(prompt.changed) for prompt in measured),
-                "kl": max(kl), "mean_kl": float(np.mean(kl)), "left": one.left,
+                "kl": max(kl), "mean_kl": float(np.mean(kl)), "left": one.left, **one.failures.evidence,
             }  # fmt: skip
             explained = one.left is not None and one.left < ERROR_BOUND and one.id != "layer-code"
             largest = max(prompt.ratios.largest for prompt in measured)
+            nameless = FAILED if one.failures and one.id == "unexplained" else one.id
             yield Diagnosis(
-                self.case.id, self.dtype, self.port.name, one.id, f"{WORDS[one.way]}: {location}: {one.cause}",
+                *cell, nameless, f"{WORDS[one.way]}: {location}: {one.cause}",
                 tuple(one.tensors), explained, largest, one.left, evidence,
             )  # fmt: skip
 

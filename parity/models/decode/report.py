@@ -48,19 +48,20 @@ class DecodeView(CaseView):
 
     def answer(self) -> list[str]:
         """The answer in a sentence for each cause."""
-        if self.ended is not None and self.ended.outcome != "ok":
+        if self.ended is not None and self.ended.outcome != "ok" and not any(row.compared for row in self.rows):
             return [self.ended.message]
         notes = [self.ended.message] if self.ended is not None and self.ended.message else []
-        fine = [way for way, rows in self.by_way.items() if not any(row.fails for row in rows)]
-        lines = sentences(self.causes)
-        lines += [f"{WORDS[way]}: {rows[0].message}" for way, rows in self.by_way.items() if rows[0].message]
-        if not self.fails:
+        compared = {way: rows for way, rows in self.by_way.items() if rows[0].compared}
+        fine = [way for way, rows in compared.items() if not any(row.fails for row in rows)]
+        lines = sentences([cause for cause in self.causes if "way" in cause.evidence])
+        lines += [f"{WORDS.get(way, way)}: {rows[0].message}" for way, rows in self.by_way.items() if rows[0].message]
+        if not self.fails and compared:
             apart = max((row.max_abs_diff or 0.0 for row in self.rows), default=0.0)
             expected = max((row.envelope.max for row in self.rows if row.envelope), default=0.0)
-            lines = [
+            lines.append(
                 f"aligned: {listed([WORDS[way] for way in fine])}; log-probabilities differ from one pass's by "
                 f"{number(apart)} at most, {number(expected)} expected from rounding"
-            ]
+            )
         elif fine:
             lines.append(f"aligned: {listed([WORDS[way] for way in fine])}")
         return [*lines, *notes]
@@ -75,7 +76,7 @@ def row_of(way: str, rows: Sequence[ComparisonRow], cause: Diagnosis | None) -> 
     """A way in the order of `COLUMNS`."""
     worst = max((row.largest_ratio for row in rows), default=0.0)
     if rows[0].message:
-        return WORDS[way], *[NOTHING] * (len(COLUMNS) - 1)
+        return WORDS.get(way, way), *[NOTHING] * (len(COLUMNS) - 1)
     if cause is None:
         return WORDS[way], NOTHING, NOTHING, "0", NOTHING, NOTHING, number(worst)
     e = cause.evidence

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from parity.judge.failures import Failures
 from parity.reporting.results.results import FILE_NAME
 
 LOCK = ".lock"
@@ -64,9 +65,13 @@ def reserve(run_dir: Path, n_outcomes: int) -> contextlib.ExitStack:
 
 @dataclass
 class Losses:
-    """The files that could not be written, with the reasons; the run continues without them."""
+    """The files that could not be written, with the reasons; the run continues without them.
+
+    `failures` are parity's own, where it failed to make what a file should have.
+    """
 
     reasons: dict[Path, OSError] = field(default_factory=dict)
+    failures: Failures = field(default_factory=Failures)
 
     @contextlib.contextmanager
     def at(self, path: Path) -> Iterator[None]:
@@ -77,6 +82,12 @@ class Losses:
             self.reasons[path] = error
         else:
             self.reasons.pop(path, None)
+
+    @contextlib.contextmanager
+    def making(self, name: str) -> Iterator[None]:
+        """Within it, an error of parity itself costs the document of this name; raises OSError."""
+        with self.failures.contained(f"making {name}", passing=(OSError,)):
+            yield
 
     def check(self) -> None:
         """Raise OSError for results.json or the first lost file, with its reason, if any file is lost."""

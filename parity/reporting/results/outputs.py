@@ -66,10 +66,12 @@ IN_RUN_DIR = {"html": "report.html", "junit-xml": "junit.xml"}
 
 
 def write_run_files(results: Results, run_dir: Path, wanted: Outputs, losses: Losses) -> Iterator[str]:
-    """Write the files of every run directory and the requested ones; yields the paths of the latter."""
-    documents = {name: rendered(name, results, run_dir, wanted) for name in IN_RUN_DIR}
+    """Write the files of every run directory and the requested ones; yields the paths of the latter. One that parity
+    fails to make costs no other; `losses` has what failed."""
+    documents: dict[str, str] = {}
     for name, file in IN_RUN_DIR.items():
-        with losses.at(run_dir / file):
+        with losses.making(file), losses.at(run_dir / file):
+            documents[name] = rendered(name, results, run_dir, wanted)
             write_atomically(run_dir / file, documents[name])
     yield from write_asked(results, run_dir, wanted, losses, documents)
 
@@ -79,18 +81,28 @@ def write_asked(
 ) -> Iterator[str]:
     """Write the requested outputs; yields the paths of files."""
     for name, path in wanted.files.items():
-        text = (documents or {}).get(name) or rendered(name, results, run_dir, wanted)
-        if path == STDOUT:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-            continue
-        with losses.at(Path(path)):
-            if Path(path).resolve() == (run_dir / FILE_NAME).resolve():
-                raise FileExistsError(errno.EEXIST, "this is the file of the results themselves", path)
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(Path(path), text)
+        text = (documents or {}).get(name)
+        with losses.making(path if path != STDOUT else name):
+            text = text or rendered(name, results, run_dir, wanted)
+        if text is not None and written(text, path, run_dir, losses):
             yield path
     if wanted.github:
         from parity.reporting.github import publish
 
-        publish(results, wanted.commands, os.environ)
+        with losses.making("the annotations"):
+            publish(results, wanted.commands, os.environ)
+
+
+def written(text: str, path: str, run_dir: Path, losses: Losses) -> bool:
+    """Write a document to stdout or to a file; whether that is a file."""
+    if path == STDOUT:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return False
+    with losses.at(Path(path)):
+        if Path(path).resolve() == (run_dir / FILE_NAME).resolve():
+            raise FileExistsError(errno.EEXIST, "this is the file of the results themselves", path)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(Path(path), text)
+        return True
+    return False

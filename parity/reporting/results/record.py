@@ -7,7 +7,9 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from parity import __version__
@@ -18,9 +20,12 @@ from parity.engine import BackendInfo, EngineOptions
 from parity.engine.inputs import slug
 from parity.judge.compare.metrics import Metrics
 from parity.judge.compare.verdict import Comparison
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.failures import Failures, with_failures
 from parity.judge.known import AppliedEntry
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.kinds import report_of
+from parity.reporting.results.results import encode
 from parity.reporting.results.rows import (
     BackendRow,
     BroughtRow,
@@ -194,6 +199,25 @@ def comparison_row(comparison: Comparison) -> ComparisonRow:
         counted=None if comparison.counted is None else list(comparison.counted),
         call=comparison.call,
     )
+
+
+def diagnosis_row(diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis with evidence as JSON values; NumPy's numbers become Python's. One with anything else that JSON
+    lacks is an error of parity instead, in the same tensors."""
+    failures = Failures()
+    with failures.contained("recording the cause"):
+        values = msgspec.to_builtins(diagnosis, enc_hook=as_python)
+        encode(values)
+        return msgspec.convert(values, Diagnosis)
+    of = (diagnosis.case, diagnosis.dtype, diagnosis.backend)
+    return with_failures(of, (), failures, diagnosis.tensors)[0]
+
+
+def as_python(value: Any) -> Any:
+    """A scalar or an array of NumPy as Python's numbers; raises TypeError for others."""
+    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biufSU":
+        return value.tolist()
+    raise TypeError(f"no JSON value: {type(value).__name__}")
 
 
 def known_row(entry: AppliedEntry) -> KnownRow:
