@@ -165,7 +165,7 @@ def findings_of(findings: Sequence[Finding], op: str, backend: str) -> list[Find
 def classified(
     finding: Finding, kinds: Sequence[KindRow] | None, composed: Collection[CellKey]
 ) -> list[ClassifiedFinding]:
-    """A finding by kind and row of `kinds`; what is within the tolerance stays with the rest.
+    """A finding by kind and row of `kinds`; what is within the tolerance, or rounding, has no kind.
 
     `composed` are the cells of compositions, nothing in which is the framework's.
     """
@@ -180,8 +180,7 @@ def classified(
         row = next((row for row in kinds if row.covers(finding.op, cause, difference)), None)
         return (FindingKind.UNCLASSIFIED, None) if row is None else (FindingKind(row.kind), row)
 
-    first = grounds(telling[0])
-    parts = grouped((grounds(d) if d.row.verdict in FINDINGS else first, d) for d in finding.differences)
+    parts = grouped((grounds(d) if d.row.verdict in FINDINGS else (None, None), d) for d in finding.differences)
     return [ClassifiedFinding(replace(finding, differences=tuple(d)), *key) for key, d in parts.items()]
 
 
@@ -214,7 +213,7 @@ def to_script(results: Results) -> list[CellResult]:
     return [cell for cell in cells(results) if (cell.id, cell.dtype, cell.backend) in wanted]
 
 
-FindingLines = Mapping[str, Markup | str | KindRow | None]
+FindingLines = Mapping[str, Markup | str | bool | KindRow | None]
 """What the page shows of a finding, by name."""
 
 
@@ -303,6 +302,7 @@ def finding_row(item: ClassifiedFinding, names: Mapping[CellKey, str], scripts: 
         "formula": finding.formula(),
         "values": finding.values(),
         "known": next((d.row.known for d in finding.differences if d.row.known), None) or "",
+        "within": all(d.row.hides for d in finding.differences),
         "script": script if script in scripts and worst.row.verdict in FINDINGS else "",
         "kind": item.kind,
         "label": KIND_LABELS[item.kind] if item.kind else "",
