@@ -16,9 +16,9 @@ from rich.text import Text
 
 from parity.config.errors import nearest
 from parity.config.nodes import printable
+from parity.diagnoses import Entry, catalogue
 from parity.errors import UserError
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.compare.verdict import Verdict
 from parity.reporting.console.run import OpTable, finding_lines, lineup, tensor_lines
 from parity.reporting.kinds import report_of
@@ -57,19 +57,19 @@ def explain_list(console: Console) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for entry in CATALOGUE.values():
+    for entry in catalogue().values():
         table.add_row(Text(entry.id), Text(entry.title))
     console.print(table)
 
 
 def explain_id(name: str, console: Console) -> None:
     """What is known about a diagnosis."""
-    if name not in CATALOGUE:
-        meant = hint(name, CATALOGUE)
+    if name not in catalogue():
+        meant = hint(name, catalogue())
         raise ExplainError(
             f'"{printable(name)}" is neither a diagnosis nor a run directory{meant}; see `parity explain --list`'
         )
-    for part in entry_parts(CATALOGUE[name]):
+    for part in entry_parts(catalogue()[name]):
         console.print(part)
 
 
