@@ -18,7 +18,7 @@ from parity.cases import OPS
 from parity.cases.draw import DISTRIBUTIONS
 from parity.cli import main
 from parity.config import json_schema
-from parity.judge.catalogue.entries import CATALOGUE
+from parity.diagnoses import catalogue
 from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.listing import op_card
@@ -197,7 +197,7 @@ def ops_page() -> str:
 def diagnoses_page() -> str:
     """Every cause that parity can name."""
     parts = ["# Diagnoses", "Every cause that parity can name. `parity explain ID` prints one of them."]
-    for entry in CATALOGUE.values():
+    for entry in catalogue().values():
         parts += [f"## {entry.id}", f"*{entry.title[0].upper()}{entry.title[1:]}.* {entry.what}", entry.shows]
         parts += [f"Known in: {entry.known_in}"] if entry.known_in else []
         parts += [f"Source: {entry.source}"] if entry.source else []

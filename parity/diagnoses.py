@@ -1,144 +1,47 @@
-"""The ids of the diagnoses, for configs and the judge; their texts are in `judge/catalogue/`."""
+"""The diagnoses by id, as `diagnoses.yaml` describes them: a mapping of ids to texts for each group of diagnoses."""
 
 from __future__ import annotations
 
-DIAGNOSES = (
-    "reference-edit",
-    "swapped-gradients",
-    "swapped-outputs",
-    "transposed",
-    "permuted-axes",
-    "permuted-elements",
-    "shifted",
-    "scaled",
-    "sign-flipped",
-    "missing-gradient",
-    "missing-output",
-    "stale",
-    "reduced-precision",
-    "narrow-accumulation",
-    "narrow-overflow",
-    "approximated-function",
-    "degenerate-gradient",
-    "gradient-choice",
-    "index-choice",
-    "param-value",
-    "localized",
-    "input-mutated",
-    "stateful",
-    "nondeterministic",
-    "batch-variant",
-    "layout-dependent",
-    "rounding",
-    "not-identifiable",
-    "unexplained",
-    "judge-failed",
-    "detached-statistics",
-    "variance-naive",
-    "affine-folding",
-    "variance-ddof",
-    "running-var-ddof",
-    "momentum-complement",
-    "momentum-value",
-    "eps-placement",
-    "eps-value",
-    "affine-order",
-    "affine-missing",
-    "wrong-axis",
-    "mean-vs-sum",
-    "mean-not-subtracted",
-    "mean-subtracted",
-    "weight-offset",
-    "dropout-scaling",
-    "statistics-source",
-    "clip-per-tensor",
-    "clip-denominator-eps",
-    "clip-by-value",
-    "clip-by-norm",
-    "clip-unclamped",
-    "norm-type",
-    "norms-added",
-    "causal-mask",
-    "mask-alignment",
-    "mask-complement",
-    "mask-placement",
-    "mask-ignored",
-    "head-grouping",
-    "rotary-pairs",
-    "rotary-angles",
-    "softmax-unshifted",
-    "online-softmax",
-    "log-of-softmax",
-    "logits-clipped",
-    "label-smoothing",
-    "broadcast-pairs",
-    "probability-form",
-    "entropy-included",
-    "operands-swapped",
-    "huber-form",
-    "log-floor",
-    "log-of-probability",
-    "ctc-blank",
-    "ctc-repeats",
-    "lengths-ignored",
-    "padding-mode",
-    "padding-offset",
-    "kernel-flipped",
-    "option-ignored",
-    "groups-interleaved",
-    "count-include-pad",
-    "window-bounds",
-    "coordinate-transform",
-    "nearest-mode",
-    "cubic-coefficient",
-    "repeated-rows",
-    "position-offset",
-    "index-offset",
-    "sort-order",
-    "padding-order",
-    "channel-order",
-    "gate-order",
-    "state-not-carried",
-    "forget-bias",
-    "gates-coupled",
-    "reset-placement",
-    "update-complement",
-    "rounding-mode",
-    "remainder-sign",
-    "cumulative-form",
-    "gradient-by-division",
-    "exp-overflow",
-    "cancellation-near-0",
-    "attribute-precision",
-    "weight-decay-coupling",
-    "bias-correction",
-    "step-offset",
-    "dampening-first-step",
-    "lr-in-momentum",
-    "nesterov-form",
-    "schedule-off-by-one",
-    "warmup-boundary",
-    "schedule-ignored",
-    "weight-decay-excludes",
-    "group-options",
-    "option-value",
-    "accumulation-sum",
-    "rank-reduction",
-    "gradient-not-zeroed",
-    "batch-order",
-    "repeated-data",
-    "batch-norm-statistics",
-    "activation-form",
-    "clip-ignored",
-    "clip-left-out",
-    "trust-ratio",
-    "layer-options",
-    "layer-code",
-    "weights-differ",
-    "weights-untied",
-    "decode-position",
-    "decode-mask",
-    "decode-cache-dtype",
-    "decode-cache",
-    "decode-code",
-)
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_suffix(".yaml")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A diagnosis as `parity explain ID` prints it. `title` is one line, the other texts are sentences: what it is, how
+    it shows in the data, which frameworks are known for it. With `framework_choice` no answer is wrong, and the exact
+    answer follows PyTorch's."""
+
+    id: str
+    title: str
+    what: str
+    shows: str
+    known_in: str = ""
+    source: str = ""
+    framework_choice: bool = False
+
+
+@cache
+def catalogue() -> Mapping[str, Entry]:
+    """Every diagnosis by id, in the order of the file."""
+    return {name: Entry(name, **texts) for rows in _groups().values() for name, texts in rows.items()}
+
+
+@cache
+def observations() -> frozenset[str]:
+    """The diagnoses that describe a tensor but not which formula is wrong."""
+    return frozenset(_groups()["observations"])
+
+
+@cache
+def _groups() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    groups: Mapping[str, Mapping[str, Mapping[str, Any]]] = yaml.load(FILE.read_bytes(), Loader=loader)  # noqa: S506
+    return groups

@@ -25,8 +25,8 @@ from parity.cases.program import trace
 from parity.cases.repeats import repeats
 from parity.config.errors import nearest
 from parity.config.plan import BackendSpec
+from parity.diagnoses import catalogue
 from parity.errors import UserError
-from parity.judge.catalogue.entries import CATALOGUE
 from parity.reporting.console.run import stdout_console
 from parity.starter.design import example
 
@@ -181,7 +181,7 @@ def convention_rows(op: Op, params: Any, shapes: TensorShapes) -> Iterator[tuple
     for fit in op.fits:
         shown.setdefault(fit.id, {})[fit.shown_by] = None
     for identity, texts in shown.items():
-        yield identity, CATALOGUE[identity].title, "; ".join(filter(None, texts))
+        yield identity, catalogue()[identity].title, "; ".join(filter(None, texts))
 
 
 def formula_lines(op: Op, params: Any, shapes: TensorShapes) -> list[str]:

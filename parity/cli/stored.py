@@ -58,7 +58,8 @@ def report(run_dir: Path, quiet: bool, verbose: bool, wanted: Outputs) -> None:
 @click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--kinds", metavar="FILE", type=click.Path(path_type=Path), help="What kind each difference is, in YAML.")
-def census(run_dirs: Sequence[Path], out: Path, kinds: Path | None) -> None:
+@click.option("--sample", is_flag=True, help="Write one script for each backend, and link no other.")
+def census(run_dirs: Sequence[Path], out: Path, kinds: Path | None, sample: bool) -> None:
     """Write OUT/index.html, ops down and backends across, and a script without parity for each finding in OUT/repro.
 
     Several runs, of different cases, are one table. With --kinds, a difference is a bug, a documented convention or
@@ -69,7 +70,7 @@ def census(run_dirs: Sequence[Path], out: Path, kinds: Path | None) -> None:
     """
     from parity.config.nodes import printable
     from parity.reporting.finding_kinds import read_kinds
-    from parity.reporting.html.census import census_page, to_script, unclassified, unused
+    from parity.reporting.html.census import census_page, sampled, to_script, unclassified, unused
     from parity.reporting.results.results import read_results, write_atomically
     from parity.reporting.text.words import plural
     from parity.repro import ReproError
@@ -81,10 +82,11 @@ def census(run_dirs: Sequence[Path], out: Path, kinds: Path | None) -> None:
         ids = Counter(case.id for results in runs for case in results.cases)
         if ids and max(ids.values()) > 1:
             fail(f"two of the runs have the case {printable(ids.most_common(1)[0][0])}; name runs of different cases")
+        wanted = [to_script(results) for results in runs]
         made = [
             item
-            for results, run_dir in zip(runs, run_dirs, strict=True)
-            for item in scripts_of(to_script(results), results, run_dir, out / "repro")
+            for chosen, results, run_dir in zip(sampled(wanted) if sample else wanted, runs, run_dirs, strict=True)
+            for item in scripts_of(chosen, results, run_dir, out / "repro")
         ]
         refused = [item for item in made if isinstance(item, ReproError)]
         names = {item.script.stem for item in made if not isinstance(item, ReproError)}

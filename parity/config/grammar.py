@@ -165,21 +165,27 @@ def instance(cls: type[Any], values: ConfigModel, check: Callable[[Any], None] |
 
 @dataclass(frozen=True)
 class Word:
-    """Restricts a text to the allowed words; `{word}` in the message is the wrong one."""
+    """Restricts a text to the allowed words, which a function gives where it is costly to know them; `{word}` in the
+    message is the wrong one."""
 
     message: str
-    allowed: tuple[str, ...]
+    allowed: tuple[str, ...] | Callable[[], Iterable[str]]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The allowed words."""
+        return tuple(self.allowed()) if callable(self.allowed) else self.allowed
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"enum": list(self.allowed)}
+        return {"enum": list(self.words)}
 
     def _check(self, text: str) -> str:
-        if text in self.allowed:
+        if text in self.words:
             return text
-        raise refusal(self.message.replace("{word}", f'"{text}"'), allowed=self.allowed, near=text)
+        raise refusal(self.message.replace("{word}", f'"{text}"'), allowed=self.words, near=text)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from parity.cases.dtypes import COARSENESS
 from parity.config.grammar import ConfigModel, Word, read, refusal
 from parity.config.nodes import Node, Problems
 from parity.config.plan import REASON_WANTED, KnownDeviation, WrittenAt
-from parity.diagnoses import DIAGNOSES
+from parity.diagnoses import catalogue
 
 UNSUPPORTED = "unsupported"
 """The only outcome that can be accepted; an error, a crash or a timeout must be fixed."""
@@ -55,7 +55,7 @@ class KnownEntry(ConfigModel):
     backend: str | None = None
     dtype: Annotated[str, Word("there is no dtype {word}", tuple(COARSENESS))] | None = None
     tensor: str | None = None
-    diagnosis: Annotated[str, Word("there is no diagnosis {word}", tuple(DIAGNOSES))] | None = None
+    diagnosis: Annotated[str, Word("there is no diagnosis {word}", catalogue)] | None = None
     error_ratio: Annotated[float, Gt(0), AllowInfNan(False)] | None = None
     until: Annotated[str, AfterValidator(_date), WithJsonSchema({"type": "string"})] | None = None
     outcome: Annotated[str, Word("the outcome {word} cannot be accepted", (UNSUPPORTED,))] | None = None

@@ -15,7 +15,7 @@ from functools import cached_property
 from glob import escape
 
 from parity.config.plan import KnownDeviation, Plan
-from parity.judge.catalogue.observations import OBSERVATIONS
+from parity.diagnoses import observations
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import (
@@ -41,9 +41,6 @@ SPREAD = 10.0
 UNDECIDED = "not-identifiable"
 """The diagnosis beside several causes that explain equally much: entries name these causes, since any other is a new
 finding."""
-SEEN = frozenset(entry.id for entry in OBSERVATIONS)
-"""Diagnoses that describe a tensor but not which formula is wrong. Many faults look alike, so their entries name
-tensors."""
 TOKEN = re.compile(r"[^-]+|-")
 """Ids are made of parts with dashes between them; a swept value is one part, or two where a number has a sign."""
 
@@ -170,11 +167,12 @@ def entries_for(
     """Entries of one kind for all locations in `needed`, each of which limits what it accepts.
 
     Errors that are not finite have no limit, so they are apart; dtypes and tensors are apart if their ratios differ.
+    Many faults look alike to a diagnosis that is an observation, so its entries name tensors.
     """
     backend, cause = kind
     finite = {location for location in ratios if math.isfinite(ratios[location])}
     groups = [group for group in (finite, ratios.keys() - finite) if group]
-    named = cause is None or cause in SEEN or len(groups) > 1
+    named = cause is None or cause in observations() or len(groups) > 1
     for group in groups:
         wanted = {location for location in needed if location in group}
         for tensor, cells in tensors_as_globs(run, wanted, ratios, group) if named else [(None, cells_of(wanted))]:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 import parity
 from parity.config.plan import ORACLE, CasePlan
-from parity.judge.catalogue.entries import CATALOGUE
+from parity.diagnoses import catalogue
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 
@@ -131,7 +131,7 @@ def with_failures(
     """
     if not failures:
         return list(rows)
-    evidence, title = failures.evidence, CATALOGUE[FAILED].title
+    evidence, title = failures.evidence, catalogue()[FAILED].title
     if not any(row.explained for row in rows) and not any(row.id == UNEXPLAINED for row in rows):
         return [*rows, Diagnosis(*cell, FAILED, title, tuple(tensors), False, evidence=evidence)]
     named = [replace(row, id=FAILED, title=title) if row.id == UNEXPLAINED else row for row in rows]

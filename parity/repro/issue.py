@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from parity.diagnoses import catalogue
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.results.rows import Results
 from parity.reporting.text import safe
@@ -112,7 +112,7 @@ def diagnosed(recipe: ScriptRecipe) -> Iterator[Markdown]:
     """Each diagnosis with its evidence; the convention is explained above."""
     explained = convention(recipe)
     for row in recipe.cell.diagnoses:
-        entry = CATALOGUE.get(row.id)
+        entry = catalogue().get(row.id)
         sentence = ours(entry.title) if entry and entry.title == row.title else prose(row.title)
         label, tensors = f"{row.backend} {row.dtype}: {row.id}:", f"({', '.join(row.tensors)})"
         lines = [f"{prose(label)} {sentence} {prose(tensors)}"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 from parity.config.nodes import printable
-from parity.judge.catalogue.entries import CATALOGUE, Entry
+from parity.diagnoses import Entry, catalogue
 from parity.judge.compare.verdict import Verdict
 from parity.reporting.results.cells import CellResult
 from parity.reporting.results.rows import ComparisonRow, Results, SourceLocation
@@ -40,15 +40,6 @@ TITLES: Mapping[str, str] = {
 }
 """What a script shows, by verdict or outcome."""
 
-CONVENTIONS = frozenset(
-    (
-        "variance-ddof", "running-var-ddof", "momentum-complement", "momentum-value", "eps-placement", "eps-value",
-        "clip-per-tensor", "clip-denominator-eps", "norm-type", "weight-decay-coupling", "bias-correction",
-        "step-offset", "dampening-first-step", "lr-in-momentum", "nesterov-form",
-    )
-)  # fmt: skip
-"""Diagnoses that are a framework's choice; the exact answer follows PyTorch's."""
-
 
 def title(recipe: ScriptRecipe) -> str:
     """`layer_norm of paddle 3.3.1 has only float32 accuracy in float64: y, grad.x`."""
@@ -76,9 +67,9 @@ def kind(recipe: ScriptRecipe) -> str:
 def convention(recipe: ScriptRecipe) -> Entry | None:
     """The convention of the first explained diagnosis, if the finding is about it."""
     named = (row.id for row in recipe.cell.diagnoses if row.explained and row.id not in HARMLESS)
-    first = next(named, None)
+    entry = catalogue().get(next(named, ""))
     meant = recipe.checks and kind(recipe) in ("semantic", SUSPECT)
-    return CATALOGUE[first] if meant and first in CONVENTIONS else None
+    return entry if meant and entry and entry.framework_choice else None
 
 
 def only_rounding(recipe: ScriptRecipe) -> bool:

@@ -12,9 +12,8 @@ import pytest
 from parity.cases import FAMILIES, OPS
 from parity.cases.oracle import IN_SEQUENCE, evaluate
 from parity.config.plan import CasePlan
-from parity.diagnoses import DIAGNOSES
+from parity.diagnoses import catalogue
 from parity.judge.bound.envelope import ERROR_BOUND, envelopes
-from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.diagnose.behaviour import BEHAVIOURS, Evidence, behaviours
 from parity.judge.diagnose.kernel import Kernel
@@ -59,8 +58,7 @@ def shown(
 
 
 def test_every_behaviour_is_in_the_catalogue():
-    assert BEHAVIOURS.keys() <= CATALOGUE.keys()
-    assert BEHAVIOURS.keys() <= set(DIAGNOSES)
+    assert BEHAVIOURS.keys() <= catalogue().keys()
 
 
 FAMILY = {op.name: family.__name__ for family in FAMILIES for op in family.OPS}

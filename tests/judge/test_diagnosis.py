@@ -10,7 +10,7 @@ import pytest
 from parity.cases import OPS
 from parity.cases.exact.formats import FORMATS, on_grid, rounded
 from parity.cases.oracle import IN_PAIRS, IN_SEQUENCE, evaluate
-from parity.diagnoses import DIAGNOSES
+from parity.diagnoses import catalogue
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, WORK, size
 from parity.judge.case import prepared
 from parity.judge.diagnose.causes import standing_causes
@@ -92,8 +92,8 @@ VARIANTS = [
 
 
 def test_every_id_is_known():
-    assert {variant.values[1].id for variant in VARIANTS} <= set(DIAGNOSES)
-    assert {fit.id for op in OPS.values() for fit in op.fits} <= set(DIAGNOSES)
+    assert {variant.values[1].id for variant in VARIANTS} <= set(catalogue())
+    assert {fit.id for op in OPS.values() for fit in op.fits} <= set(catalogue())
 
 
 def visible(case, variant, dtype) -> bool:

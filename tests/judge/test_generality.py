@@ -15,8 +15,8 @@ from parity.cases.op import IncompatibleError, Variant
 from parity.cases.oracle import evaluate
 from parity.config import Overrides, load_plan
 from parity.config.plan import CasePlan
+from parity.diagnoses import catalogue
 from parity.judge.bound.envelope import envelopes
-from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.diagnose.causes import Cause, from_variant
 from parity.judge.diagnose.evaluator import Alteration, Evaluator
@@ -25,9 +25,7 @@ from parity.judge.diagnose.search import search
 from tests.conftest import CONFIGS, ROOT
 from tests.judge.judging import drawn, kernel, planned
 
-CORE = sorted(
-    path for path in (ROOT / "parity" / "judge").rglob("*.py") if "catalogue" not in path.parts and path.stem != "known"
-)
+CORE = sorted(path for path in (ROOT / "parity" / "judge").rglob("*.py") if path.stem != "known")
 TENSORS = {item.name for op in OPS.values() for item in op.inputs} | {
     name for op in OPS.values() for name in op.grad_outputs
 }
@@ -160,4 +158,4 @@ def test_every_variant_of_every_op_has_an_entry_in_the_catalogue(case: CasePlan)
     op = OPS[case.op]
     shapes = {plan.name: plan.shape for plan in case.tensors if op.input(plan.name) is not None}
     ids = {variant.id for variant in op.variants(case.params, shapes)} | {fit.id for fit in op.fits}
-    assert ids <= set(CATALOGUE)
+    assert ids <= set(catalogue())

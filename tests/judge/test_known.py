@@ -9,8 +9,7 @@ import pytest
 from msgspec import to_builtins
 
 from parity.config.plan import Asked, BackendSpec, KnownDeviation, Plan, WrittenAt
-from parity.diagnoses import DIAGNOSES
-from parity.judge.catalogue.entries import CATALOGUE
+from parity.diagnoses import catalogue
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import EntryState, apply
@@ -83,10 +82,6 @@ def judged(known, changed, diagnoses=(), **more):
     result = apply(plan(*known), compared(changed), diagnoses, TODAY, **more)
     by_key = {key(c): c for c in result.comparisons}
     return [by_key[key(c)].known for c in changed], [e.state for e in result.entries], result
-
-
-def test_the_ids_are_those_of_the_catalogue():
-    assert tuple(CATALOGUE) == DIAGNOSES
 
 
 def test_a_plan_without_known_entries_changes_nothing():
@@ -531,6 +526,14 @@ def test_keys(tmp_path):
     )
     (known,) = load(tmp_path, text).known
     assert (known.dtype, known.error_ratio, known.backend, known.diagnosis) == ("float32", 20.0, "paddle", "scaled")
+
+
+def test_the_catalogue_is_read_only_where_an_entry_names_a_diagnosis(tmp_path):
+    catalogue.cache_clear()
+    load(tmp_path, TEXT)
+    assert not catalogue.cache_info().misses
+    load(tmp_path, TEXT + "known:\n  - {case: a, reason: r, diagnosis: scaled}\n")
+    assert catalogue.cache_info().misses == 1
 
 
 def test_an_entry_for_unsupported(tmp_path):

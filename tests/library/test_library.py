@@ -22,7 +22,7 @@ from hypothesis.extra import numpy as hnp
 import parity
 from parity.config.errors import nearest
 from parity.config.tolerances import Tolerance
-from parity.judge.catalogue.entries import CATALOGUE
+from parity.diagnoses import catalogue
 from parity.library import hints, pairs
 from parity.library.distance import excess, measure
 from tests.conftest import ROOT
@@ -634,7 +634,7 @@ def test_no_exchange_where_one_element_is_left():
 def test_every_diagnosis_of_a_hint_can_be_explained():
     named = re.findall(r'"([a-z]+(?:-[a-z]+)+|localized|scaled)"', (ROOT / "parity/library/hints.py").read_text())
     assert len(named) >= 7
-    assert set(named) <= set(CATALOGUE)
+    assert set(named) <= set(catalogue())
 
 
 def test_a_hint_does_not_raise_at_the_ends_of_the_range():

@@ -8,7 +8,7 @@ from lxml import html
 
 from parity.reporting.html.census import census, census_page
 from parity.reporting.results.results import read_results
-from tests.conftest import call, user_config
+from tests.conftest import ROOT, call, user_config
 from tests.reporting import ci_runs
 from tests.reporting.stored_runs import case_row, comparison, diagnosis, finding, stored
 
@@ -55,17 +55,28 @@ def test_what_others_wrote_is_text(results):
 
 def test_the_command_writes_the_page_and_a_script_for_each_finding(tmp_path):
     kernel = tmp_path / "kernel.py"
-    kernel.write_text("def relu(x):\n    return x * 0.5\n\n\ndef relu_backward(g, x):\n    return [g * (x > 0)]\n")
+    body = "def {0}(x):\n    return x * 0.5\n\n\ndef {0}_backward(g, x):\n    return [g * (x > 0)]\n\n\n"
+    kernel.write_text(body.format("relu") + body.format("sigmoid"))
     config = tmp_path / "config.yaml"
-    config.write_text(user_config(kernel, cases=["{id: one, op: relu, inputs: {x: {shape: [4, 6]}}}"]))
+    cases = [f"{{id: {op}, op: {op}, inputs: {{x: {{shape: [4, 6]}}}}}}" for op in ("relu", "sigmoid")]
+    config.write_text(user_config(kernel, cases=cases))
     assert call("run", config, "--out", tmp_path / "run").returncode == 1
-    done = call("census", tmp_path / "run", tmp_path / "census")
-    assert done.returncode == 0, done.stderr
-    page = html.fromstring((tmp_path / "census" / "index.html").read_text())
-    links = page.xpath("//section//a/@href")
-    assert links
-    assert all((tmp_path / "census" / link).is_file() for link in links)
-    assert np.all([cell != "" for cell in page.xpath("//td/@class")])
+    for out, options in ((tmp_path / "census", ()), (tmp_path / "sample", ("--sample",))):
+        done = call("census", tmp_path / "run", out, *options)
+        assert done.returncode == 0, done.stderr
+        page = html.fromstring((out / "index.html").read_text())
+        scripts = [name for name in page.xpath("//section//a/@href") if name.startswith("repro/")]
+        assert {out / name for name in scripts} == set((out / "repro").glob("*.mine.py"))
+        assert len(set(scripts)) == (1 if options else 2)
+        assert np.all([cell != "" for cell in page.xpath("//td/@class")])
+
+
+def test_the_page_of_reports_links_its_sample_of_scripts():
+    folder = ROOT / "reports" / "census"
+    links = html.fromstring((folder / "index.html").read_bytes()).xpath("//a/@href")
+    names = {name for name in links if name.startswith(("repro/", "bugs/"))}
+    assert [name for name in names if not (folder / name).is_file()] == []
+    assert {folder / name for name in names} >= set((folder / "repro").glob("*.py"))
 
 
 def test_several_runs_are_one_table_and_a_run_may_lack_a_framework(tmp_path):

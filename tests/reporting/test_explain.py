@@ -11,7 +11,7 @@ from msgspec import convert
 from rich.console import Console
 
 from parity.config.plan import REASON_WANTED, Asked, KnownDeviation, Plan
-from parity.judge.catalogue.entries import CATALOGUE
+from parity.diagnoses import catalogue
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import apply
@@ -93,7 +93,7 @@ def test_the_cause_with_its_evidence(tmp_path):
     assert "where: channel 3" in text
     assert "rtol that would pass: y=2e-05" in text
     assert "band of errors: [1, [2, x]]" in text
-    assert text.count(CATALOGUE["variance-naive"].what) == 1
+    assert text.count(catalogue()["variance-naive"].what) == 1
 
 
 def test_a_size_that_the_cause_does_not_reach_is_left_out(tmp_path):
@@ -371,20 +371,20 @@ def test_an_edited_result_is_refused(run_dir, edit):
 
 def test_the_list():
     lines = printed(explain_list).splitlines()
-    assert [line.split()[0] for line in lines] == list(CATALOGUE)
+    assert [line.split()[0] for line in lines] == list(catalogue())
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", catalogue())
 def test_a_paragraph_each(name):
     text = " ".join(printed(lambda console: explain_id(name, console)).split())
-    entry = CATALOGUE[name]
+    entry = catalogue()[name]
     assert text.startswith(f"{name}: {entry.title}")
     assert " ".join(entry.what.split()) in text
     assert f"In the data: {entry.shows}" in text
 
 
 def test_every_entry_is_told():
-    for entry in CATALOGUE.values():
+    for entry in catalogue().values():
         for text in (entry.what, entry.shows):
             assert len(text) > 40
         for text in (entry.what, entry.shows, entry.known_in, entry.source):

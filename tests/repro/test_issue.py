@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from parity.judge.catalogue.entries import CATALOGUE
+from parity.diagnoses import catalogue
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.text.safe import prose
 from parity.repro import write
 from parity.repro.issue import evidence, ours
-from parity.repro.words import CONVENTIONS
 from parity.repro.write import write_scripts
 from tests.repro.scripts import PLAIN, WRONG, repro, rewrite, run_alone
 
@@ -46,7 +45,7 @@ def convention(finding):
 
 def test_a_convention_is_named_and_not_called_wrong(convention):
     item = written(convention(4))
-    entry = CATALOGUE["eps-placement"]
+    entry = catalogue()["eps-placement"]
     assert f"follows a different convention: {entry.title} (float64: y)" in item.title
     assert item.title.replace("\n", " ") in re.sub(r"\s+", " ", item.script.read_text())
     text = item.issue.read_text()
@@ -62,10 +61,6 @@ def test_another_difference_is_none_of_convention(finding):
     assert "computes a different formula" in text.splitlines()[0]
     assert "Expected: values as close to the exact ones as this dtype allows." in text
     assert "convention" not in text.partition("## Diagnosis")[0]
-
-
-def test_conventions_are_diagnoses():
-    assert set(CATALOGUE) >= CONVENTIONS
 
 
 def test_rounding_is_nothing_to_report(finding):
@@ -118,9 +113,9 @@ def test_a_long_file_of_the_user_is_attached(finding):
     assert "# padding" not in text
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", catalogue())
 def test_sentences_of_the_catalogue_are_plain_text_in_markdown(name):
-    for sentence in (CATALOGUE[name].title, CATALOGUE[name].what):
+    for sentence in (catalogue()[name].title, catalogue()[name].what):
         html = MarkdownIt("commonmark").enable(["strikethrough", "table"]).renderInline(ours(sentence))
         assert "`" not in html
         assert not re.search(r"<(?!/?p>)", html)

@@ -22,7 +22,7 @@ from parity.cases.op import IncompatibleError
 from parity.cases.program import Program
 from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
-from parity.diagnoses import DIAGNOSES
+from parity.diagnoses import catalogue
 from parity.training.edits import ProgramEdits, whole_program
 from parity.training.judge.causes import SOURCES, Stage, standing
 from parity.training.judge.judge import JudgedTraining
@@ -411,4 +411,4 @@ def test_every_cause_has_an_entry_in_the_catalogue(case: str, cases: dict[str, C
     for name in SOURCES:
         for dtype in ("float32", "float64"):
             stated = standing(name, Stage(cases[case].params, 2, dtype, measured))
-            assert {cause.id for cause in stated} <= set(DIAGNOSES)
+            assert {cause.id for cause in stated} <= set(catalogue())

@@ -10,7 +10,7 @@ import torch
 
 from parity.cases.oracle import IN_SEQUENCE
 from parity.cases.primitives import erf
-from parity.diagnoses import DIAGNOSES
+from parity.diagnoses import catalogue
 from parity.training.cost import CountedProducts, cost
 from parity.training.model import gradients, loss_of_output
 from parity.training.variants import model_variants, on
@@ -176,7 +176,7 @@ def test_every_variant_of_a_model_changes_something(name):
         changes = {key: arguments(variant)}
         if arguments(variant) != {"reduction": "all"} or name == "bert":
             assert any(changed(gradients(case, t, rows, variants=changes), right) for t, right in both), (key, variant)
-    assert ids <= set(DIAGNOSES)
+    assert ids <= set(catalogue())
 
 
 def test_a_variant_of_one_layer_leaves_the_others_alone():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from parity.cases.op import CaseError
-from parity.diagnoses import DIAGNOSES
+from parity.diagnoses import catalogue
 from parity.training.data import GENERATORS, IGNORED, check, generate, order
 from parity.training.judge.oracle import merged, update_of
 from parity.training.messages import training_of
@@ -71,7 +71,7 @@ def test_every_variant_of_a_schedule_changes_a_rate(name):
     variants = SCHEDULES[name].variants(options)
     assert bool(variants) == (name != "constant")
     for variant in variants:
-        assert variant.id in DIAGNOSES
+        assert variant.id in catalogue()
         found = [SCHEDULES[name].rate(0.3, t, options, **variant.arguments) for t in range(16)]
         assert found != plain or (name, variant.id) == ("step", "attribute-precision"), variant
         assert min(found) >= 0

@@ -11,7 +11,7 @@ from typing import Any
 class Diagnosis:
     """One cause, for one backend in one cell.
 
-    `id` is a key of `CATALOGUE`. `tensors` are those that the cause changes. Residuals are error ratios (worst of
+    `id` is one of `parity.diagnoses`. `tensors` are those that the cause changes. Residuals are error ratios (worst of
     `tensors`): `residual_before` with every other cause, `residual_after` with this one too. `explained`: the residual
     lies within rounding. `evidence` has the parameters of the cause and what else was tried, as JSON values.
     """

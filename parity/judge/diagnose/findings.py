@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from parity.config.plan import ORACLE
+from parity.diagnoses import catalogue
 from parity.judge.bound.choices import IN_ORDER, OTHER_EQUALS, Chosen, Mask
 from parity.judge.bound.envelope import ERROR_BOUND, size
-from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.approximation import APPROXIMATED
 from parity.judge.diagnose.causes import Cause, Result
@@ -48,13 +48,13 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
         tensors = tuple(n for n in start.wrong if not partial or n in behaviour["tensors"])
         before = worst(start.left[n] for n in tensors)
         behaviour = {**behaviour, **computed_narrow(name, tensors, start.evaluator)}
-        rows.append(Diagnosis(*cell, name, CATALOGUE[name].title, tensors, False, before, before, behaviour))
+        rows.append(Diagnosis(*cell, name, catalogue()[name].title, tensors, False, before, before, behaviour))
         rest = {n: value for n, value in rest.items() if n not in tensors}
     if rest:
         evidence: dict[str, Any] = {} if result.second is None else {"second": summary(result.second)}
         evidence |= {"edits_not_tried": result.untried} if result.untried else {}
         before, after = worst(start.left[n] for n in rest), worst(rest.values())
-        title = CATALOGUE["unexplained"].title
+        title = catalogue()["unexplained"].title
         rows.append(Diagnosis(*cell, "unexplained", title, tuple(rest), False, before, after, evidence))
     return rows
 
@@ -89,7 +89,7 @@ def diagnosis(cell: CellKey, cause: Cause, needing: Mapping[str, float], result:
     expression = best.expression(cause)
     if expression:
         evidence["expression"] = expression
-    title = CATALOGUE[cause.id].title
+    title = catalogue()[cause.id].title
     return Diagnosis(
         *cell, cause.id, title, tuple(needing), left < ERROR_BOUND, worst(needing.values()), left, evidence
     )
@@ -143,7 +143,7 @@ def changed_diagnoses(
         tensors = tuple(f"input.{name}" for name in outcome.changed)
         if tensors:
             evidence = {"inputs": list(outcome.changed), "elements_changed": elements}
-            title = CATALOGUE[MUTATED].title
+            title = catalogue()[MUTATED].title
             yield Diagnosis(*cell, backend, MUTATED, title, tensors, True, evidence=evidence)
 
 
@@ -164,7 +164,7 @@ def choice_diagnoses(
             "chosen": {backend: chosen.backend, "the oracle": chosen.oracle},
             "elements": {name: int(chosen.valid[name].sum()) for name in left},
         }
-        after, title = worst(left.values()), CATALOGUE[CHOICE].title
+        after, title = worst(left.values()), catalogue()[CHOICE].title
         if left:
             yield Diagnosis(*cell, backend, CHOICE, title, tuple(left), True, after, after, evidence)
 
@@ -177,7 +177,7 @@ def index_diagnoses(cell: tuple[str, str], chosen: Mapping[tuple[str, str], Mask
             "elements": {tensor: int(mask.sum())},
         }
         yield Diagnosis(
-            *cell, backend, INDEX_CHOICE, CATALOGUE[INDEX_CHOICE].title, (tensor,), True, 0.0, 0.0, evidence
+            *cell, backend, INDEX_CHOICE, catalogue()[INDEX_CHOICE].title, (tensor,), True, 0.0, 0.0, evidence
         )
 
 
@@ -197,5 +197,5 @@ def rounding_diagnoses(comparisons: Sequence[Comparison], zero_gradients: Collec
             },
             "compared_with": sorted({"the oracle" if c.expected == ORACLE else c.expected for c in group}),
         }
-        title = CATALOGUE[kind].title
+        title = catalogue()[kind].title
         yield Diagnosis(group[0].case, group[0].dtype, backend, kind, title, tensors, True, ratio, ratio, evidence)

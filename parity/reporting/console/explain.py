@@ -15,9 +15,9 @@ from rich.text import Text
 
 from parity.config.errors import nearest
 from parity.config.nodes import printable
+from parity.diagnoses import Entry, catalogue
 from parity.errors import UserError
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.compare.verdict import Verdict
 from parity.reporting.blocks import Grid, GridColumn
 from parity.reporting.blocks.console import answer_parts, block_parts, grid_parts, print_parts
@@ -57,18 +57,18 @@ def explain_list(console: Console) -> None:
     """Every diagnosis with its title."""
     columns = (GridColumn("", style="strong"), GridColumn("", prose=True))
     print_parts(
-        grid_parts(Grid(columns, [(entry.id, entry.title) for entry in CATALOGUE.values()]), console.width), console
+        grid_parts(Grid(columns, [(entry.id, entry.title) for entry in catalogue().values()]), console.width), console
     )
 
 
 def explain_id(name: str, console: Console) -> None:
     """What is known about a diagnosis."""
-    if name not in CATALOGUE:
-        meant = hint(name, CATALOGUE)
+    if name not in catalogue():
+        meant = hint(name, catalogue())
         raise ExplainError(
             f'"{printable(name)}" is neither a diagnosis nor a run directory{meant}; see `parity explain --list`'
         )
-    for part in entry_parts(CATALOGUE[name]):
+    for part in entry_parts(catalogue()[name]):
         console.print(part)
 
 

@@ -213,6 +213,12 @@ def to_script(results: Results) -> list[CellResult]:
     return [cell for cell in cells(results) if (cell.id, cell.dtype, cell.backend) in wanted]
 
 
+def sampled(runs: Sequence[Sequence[CellResult]]) -> list[list[CellResult]]:
+    """Of the cells of all runs only the first of each backend."""
+    first = {cell.backend: cell for chosen in reversed(runs) for cell in reversed(chosen)}
+    return [[cell for cell in chosen if first[cell.backend] is cell] for chosen in runs]
+
+
 FindingLines = Mapping[str, Markup | str | bool | KindRow | None]
 """What the page shows of a finding, by name."""
 

@@ -9,9 +9,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from parity.diagnoses import Entry, catalogue
 from parity.engine.inputs import slug
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.judge.catalogue.entries import CATALOGUE, Entry
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.blocks import CodeLines, Folded, Grid, GridColumn, Sentence
 from parity.reporting.blocks.html import blocks_html
@@ -204,7 +204,7 @@ def cause(row: Diagnosis) -> dict[str, Any]:
     evidence = [text for key, item in row.evidence.items() if (text := evidence_text(str(key), item))]
     return {
         "id": row.id,
-        "listed": row.id in CATALOGUE,
+        "listed": row.id in catalogue(),
         "title": row.title,
         "tensors": ", ".join(row.tensors),
         "residual": residual_text(row),
@@ -216,4 +216,4 @@ def cause(row: Diagnosis) -> dict[str, Any]:
 def glossary(causes: Iterable[str]) -> list[Entry]:
     """What the catalogue says about the causes that are named, in its own order."""
     named = set(causes)
-    return [entry for entry in CATALOGUE.values() if entry.id in named]
+    return [entry for entry in catalogue().values() if entry.id in named]

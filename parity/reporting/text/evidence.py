@@ -8,8 +8,8 @@ from typing import Any
 from rich.text import Text
 
 from parity.config.nodes import printable
+from parity.diagnoses import catalogue
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.failures import FAILED, FAILURES, LOG
 from parity.reporting.text.words import listed, number
@@ -47,7 +47,7 @@ def diagnosis_lines(row: Diagnosis, *, brief: bool = False) -> Iterator[Text]:
     for key, value in row.evidence.items():
         if text := evidence_text(str(key), value):
             yield Text(printable(text))
-    entry = CATALOGUE.get(row.id)
+    entry = catalogue().get(row.id)
     if entry is not None and entry.what and not brief:
         yield Text(f"{entry.what} (parity explain {entry.id})", style="dim")
 

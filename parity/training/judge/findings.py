@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from parity.diagnoses import catalogue
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF
 from parity.judge.case import ORDER
-from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.causes import DEGRADED, SEMANTIC, UNSTABLE, Cause
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -61,7 +61,7 @@ def diagnoses_of(case: str, dtype: str, backend: StepJudge, faults: Sequence[Sta
                 dtype,
                 backend.name,
                 name,
-                CATALOGUE[name].title,
+                catalogue()[name].title,
                 fault.tensors[:TENSORS],
                 cause is not None,
                 fault.ratio,
@@ -77,7 +77,7 @@ def curve_diagnosis(case: str, dtype: str, backend: StepJudge, divergence: First
         f"the curve diverges at step {divergence.step}; none of the {len(probed)} probed steps exceeds the error bound"
     )
     evidence = {"step": divergence.step, "stage": None, "where": where, "probed": probed}
-    title, ratio = CATALOGUE[UNEXPLAINED].title, divergence.ratio
+    title, ratio = catalogue()[UNEXPLAINED].title, divergence.ratio
     tensors = (divergence.tensor,)
     return Diagnosis(case, dtype, backend.name, UNEXPLAINED, title, tensors, False, ratio, ratio, evidence)
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from parity.config.plan import ORACLE
+from parity.diagnoses import catalogue
 from parity.engine.inputs import slug
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.judge.catalogue.entries import CATALOGUE
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.results.rows import CaseRow, DivergenceRow, Results, TrainingRow
 from parity.reporting.text.words import factor, few, grouped, listed, plural, unique
@@ -83,7 +83,7 @@ class TrainingRun:
     def title(self, row: TrainingRow, name: str) -> str:
         """The title of a backend's cause; empty if unknown."""
         known = (cause.title for cause in self.causes(row) if cause.id == name)
-        return next(known, CATALOGUE[name].title if name in CATALOGUE else "")
+        return next(known, catalogue()[name].title if name in catalogue() else "")
 
     def causes(self, row: TrainingRow) -> list[Diagnosis]:
         """The diagnoses of a backend."""

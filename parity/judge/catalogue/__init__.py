@@ -1,1 +1,0 @@
-"""The texts about every diagnosis."""
