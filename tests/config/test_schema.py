@@ -10,12 +10,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from parity.cases import OPS
-from parity.config import json_schema
 from parity.config.nodes import Node, Problems
 from parity.config.yaml_lines import read_yaml
-from tests.configs.loading import CONFIGS
+from tests.configs.loading import CONFIGS, schema
 
-SCHEMA = json_schema()
 ROOT = CONFIGS.parent.parent
 GOOD = sorted([*(CONFIGS / "valid").glob("*.yaml"), *(ROOT / "configs").glob("*.yaml")])
 
@@ -32,13 +30,13 @@ def as_json(node: Node) -> Any:
 
 
 def test_it_is_a_schema() -> None:
-    Draft202012Validator.check_schema(SCHEMA)
-    assert json.loads(json.dumps(SCHEMA, allow_nan=False)) == SCHEMA
+    Draft202012Validator.check_schema(schema())
+    assert json.loads(json.dumps(schema(), allow_nan=False)) == schema()
 
 
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
 def test_good_configs_fit(path: Path) -> None:
-    Draft202012Validator(SCHEMA).validate(parsed(path))
+    Draft202012Validator(schema()).validate(parsed(path))
 
 
 @pytest.mark.parametrize(
@@ -57,13 +55,13 @@ def test_good_configs_fit(path: Path) -> None:
     ],
 )  # fmt: skip
 def test_broken_configs_do_not_fit(name: str) -> None:
-    assert not Draft202012Validator(SCHEMA).is_valid(parsed(CONFIGS / "broken" / f"{name}.yaml"))
+    assert not Draft202012Validator(schema()).is_valid(parsed(CONFIGS / "broken" / f"{name}.yaml"))
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_op_has_its_params(op: str) -> None:
-    assert set(SCHEMA["$defs"][f"{op}-params"]["properties"]) == set(OPS[op].params.__dataclass_fields__)
-    assert SCHEMA["$defs"][f"{op}-params"]["additionalProperties"] is False
+    assert set(schema()["$defs"][f"{op}-params"]["properties"]) == set(OPS[op].params.__dataclass_fields__)
+    assert schema()["$defs"][f"{op}-params"]["additionalProperties"] is False
 
 
 @pytest.mark.parametrize(
@@ -81,4 +79,4 @@ def test_every_op_has_its_params(op: str) -> None:
 )
 def test_entries_for_unsupported(keys: dict[str, Any], fits: bool) -> None:
     config = {"version": 1, "known": [{"case": "*", "reason": "because", **keys}]}
-    assert Draft202012Validator(SCHEMA).is_valid(config) is fits
+    assert Draft202012Validator(schema()).is_valid(config) is fits

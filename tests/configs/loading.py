@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parity.cases.draw import TensorPlan
-from parity.config import ConfigError, Overrides, Plan, load_plan
+from parity.config import ConfigError, Overrides, Plan, json_schema, load_plan
 from parity.config.plan import CasePlan
 
 CONFIGS = Path(__file__).parent
 HEAD = "version: 1\nbackends: [torch, paddle, oneflow]\n"
 CASE = "  - {op: layer_norm, params: {normalized_shape: [4]}, inputs: {x: {shape: [2, 4]}}}\n"
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """The JSON schema, made by the tests that use it: a second's work that collecting them need not do."""
+    return json_schema()
 
 
 def load(tmp_path: Path, text: str, **overrides: Any) -> Plan:

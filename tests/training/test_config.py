@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from parity.cases.draw import TensorPlan, Uniform
-from parity.config import json_schema, load_plan
+from parity.config import load_plan
 from parity.config.grammar import option_keys
 from parity.config.plan import CasePlan
 from parity.training.data import GENERATORS, generate, order
@@ -30,10 +30,9 @@ from parity.training.spec import Parameter, Training, message, walk
 from tests.config.test_fuzz import anything, changed, fuzz, leaves, maybe, places, plain, to_yaml
 from tests.config.test_fuzz import load as load_bytes
 from tests.config.test_schema import parsed
-from tests.configs.loading import CASE, CONFIGS, load, load_case, refused
+from tests.configs.loading import CASE, CONFIGS, load, load_case, refused, schema
 from tests.conftest import call
 
-SCHEMA = Draft202012Validator(json_schema())
 DTYPE = "dtypes: [float32]\n"
 DATA = "{name: classification, features: [16], classes: 10}"
 WHOLE = CONFIGS / "valid" / "training.yaml"
@@ -315,7 +314,7 @@ CONFIGS_SHOWN, [OPS_SHOWN] = (re.findall(rf"```{word}\n(.*?)```", DOCS, re.DOTAL
 def test_configs_of_the_documentation(tmp_path: Path, text: str) -> None:
     (tmp_path / "mine.py").write_text(OPS_SHOWN)
     assert load(tmp_path, text).cases
-    assert SCHEMA.is_valid(parsed(tmp_path / "config.yaml"))
+    assert Draft202012Validator(schema()).is_valid(parsed(tmp_path / "config.yaml"))
 
 
 def test_tables_of_the_documentation() -> None:
@@ -348,12 +347,12 @@ BROKEN = [
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_schema_refuses_what_loading_refuses(name: str) -> None:
-    assert not SCHEMA.is_valid(parsed(CONFIGS / "broken" / f"train-{name}.yaml"))
+    assert not Draft202012Validator(schema()).is_valid(parsed(CONFIGS / "broken" / f"train-{name}.yaml"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_schema_has_every_layer(kind: str) -> None:
-    options = SCHEMA.schema["$defs"][f"layer-{kind}"]
+    options = schema()["$defs"][f"layer-{kind}"]
     assert set(options["properties"]) == set(option_keys(KINDS[kind].options))
     assert issubclass(KINDS[kind].options, Options)
 
