@@ -23,7 +23,10 @@ COLUMNS: Sequence[GridColumn] = (
     GridColumn("way", prose=True),
     GridColumn("first token", number=True),
     GridColumn("cause"),
-    *(GridColumn(title, number=True) for title in ("wrong tokens", "changed choices", "KL at most", "error ratio")),
+    *(
+        GridColumn(title, number=True)
+        for title in ("wrong tokens", "greedy choices changed", "KL at most", "error ratio")
+    ),
 )
 NOTHING = "-"
 

@@ -1,7 +1,7 @@
 """What reports say, in blocks: whoever has something to say yields blocks, and each format renders them once.
 
 The texts are as they are known, with whatever a config or a framework put into them: a renderer (`console`, `markdown`,
-`html`, `plain`) makes them safe for its format, and knows its room.
+`html`) makes them safe for its format, and knows its room.
 """
 
 from __future__ import annotations

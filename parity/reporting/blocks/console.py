@@ -83,6 +83,8 @@ def block_parts(
                 yield from (line(f"  {text}") for text in block.lines)
             case Grid():
                 yield from grid_parts(block, width, verbose=verbose, most=limit)
+            case CaseAnswer():
+                yield from answer_parts(block, width, verbose=verbose)
             case Folded() if verbose or not block.asked:
                 yield Text()
                 yield Text.assemble((printable(block.title), STYLES[block.style]), f": {printable(block.note)}")

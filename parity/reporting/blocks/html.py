@@ -60,6 +60,8 @@ def blocks_html(blocks: Iterable[Block], label: str = "") -> Markup:
 
 def block_html(block: Block, label: str = "") -> Markup:
     """A block."""
+    if isinstance(block, CaseAnswer):
+        return answer_html(block, "answer")
     inner = blocks_html(block.blocks, label) if isinstance(block, Folded) else Markup()
     plots: Sequence[Markup] = [plot.drawn() for plot in block.plots] if isinstance(block, Figures) else ()
     tools = {"cell_of": cell_of, "columns_of": columns_of, "classes": classes, "arrowed": arrowed, "max_led": MAX_LED}

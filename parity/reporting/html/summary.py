@@ -38,7 +38,7 @@ LABELS = {**TENSOR_LABELS, Status.UNSUPPORTED: "unsupported", Status.NOT_RUN: "n
 DIFFERING = (Status.FAILED, Status.KNOWN, Status.BELOW, Status.SUSPECT)
 """The statuses of cells with findings, the worst first."""
 PREFIX = "warning: "
-MISSING, SAME = "—", "= same"
+MISSING, SAME, DIFFERS = "—", "same", "differs"
 KNOWN_STYLES = {"stale": "bad", "expired": "bad", "worse": "bad", "matched": "good", "not-checked": "quiet"}
 """The states of entries of `known`, in the order in which they are shown."""
 MAX_LISTED = 8
@@ -270,9 +270,10 @@ def fact(name: str, rows: Sequence[tuple[str, Mapping[str, str]]]) -> list[GridC
     """A property of all backends, and whether it is equal or which backends have it."""
     having = [backend for backend, row in rows if name in row]
     differs = len({row[name] for _, row in rows if name in row}) > 1
-    same = "≠ differs" if differs else SAME if len(having) == len(rows) else f"only {', '.join(having)}"
+    same = DIFFERS if differs else SAME if len(having) == len(rows) else f"only {', '.join(having)}"
     values = (GridCell(row.get(name, MISSING)) for _, row in rows)
-    return [GridCell(name, "warning" if differs else ""), *values, GridCell(same, "warning" if differs else "quiet")]
+    style = "warning" if differs else "quiet" if same == SAME else ""
+    return [GridCell(name, "warning" if differs else ""), *values, GridCell(same, style)]
 
 
 def flattened(row: BackendRow) -> dict[str, str]:
