@@ -65,12 +65,10 @@ def lstm_gradient(dtype):
     return computed.astype(float).ravel()[:4], right
 
 
-def lstm_gradient_in_float16():
-    return lstm_gradient(ms.float16)
-
-
-def lstm_gradient_in_float64():
-    return lstm_gradient(ms.float64)
+def lstm_gradients_but_in_float32():
+    """One kernel without a backward pass for both: float16, and float64, which no document names, and nothing refuses."""
+    pairs = [lstm_gradient(dtype) for dtype in (ms.float16, ms.float64)]
+    return np.concatenate([computed for computed, _ in pairs]), np.concatenate([right for _, right in pairs])
 
 
 def smallest_of_many_scattered_sums():
@@ -86,8 +84,7 @@ def smallest_of_many_scattered_sums():
 
 BUGS = (
     *(selu_gradient, pad_twice, clip_by_norm_of_order_1, l2_normalize_gradient),
-    *(batch_norm_statistics_in_float16, lstm_gradient_in_float16, lstm_gradient_in_float64),
-    smallest_of_many_scattered_sums,
+    *(batch_norm_statistics_in_float16, lstm_gradients_but_in_float32, smallest_of_many_scattered_sums),
 )
 
 if __name__ == "__main__":

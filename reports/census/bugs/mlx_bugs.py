@@ -21,7 +21,13 @@ def cubic_upsampling_of_ones():
     return np.array(y)[0, 0, :, 0], np.ones(7)
 
 
-BUGS = (shape_of_conv_transpose2d_gradient, cubic_upsampling_of_ones)
+def bytes_of_upsampled_bfloat16():
+    """Bytes of a number: linear and cubic return float32 for two bytes, nearest returns what it was given."""
+    x = mx.ones((1, 4, 1), mx.bfloat16)
+    return [nn.Upsample(2.0, mode)(x).dtype.size for mode in ("nearest", "linear", "cubic")], [2, 2, 2]
+
+
+BUGS = (shape_of_conv_transpose2d_gradient, cubic_upsampling_of_ones, bytes_of_upsampled_bfloat16)
 
 if __name__ == "__main__":
     mx.set_default_device(mx.cpu)

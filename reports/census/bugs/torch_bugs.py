@@ -1,10 +1,11 @@
-"""A bug of PyTorch 2.13.0 on a CPU, with PyTorch and NumPy only.
+"""Bugs of PyTorch 2.13.0 on a CPU, with PyTorch and NumPy only.
 
-Exit code: 1 while it is there, 0 once it is fixed.
+Exit code: 1 while any of them is there, 0 once all are fixed.
 """
 
 import sys
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -18,8 +19,19 @@ def grid_sample_at_256():
     return [y.nan_to_num(nan=float("inf")).min().item(), y.nan_to_num(nan=float("inf")).max().item()], [1.0, 1.0]
 
 
+def cosine_similarity_gradient():
+    """Documented: x . y / (max(|x|, eps) * max(|y|, eps)), so y / (eps * |y|) where x is shorter than eps."""
+    x = torch.tensor([[0.03, 0.04]], dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    F.cosine_similarity(x, y, eps=0.1).sum().backward()
+    return x.grad[0].tolist(), (y[0] / (0.1 * y.norm())).tolist()
+
+
+BUGS = (grid_sample_at_256, cosine_similarity_gradient)
+
 if __name__ == "__main__":
-    computed, right = grid_sample_at_256()
-    is_wrong = computed != right
-    print(f"grid_sample_at_256: {'wrong' if is_wrong else 'right'}: computed {computed}, right is {right}")
-    sys.exit(is_wrong)
+    results = [(bug.__name__, *map(np.asarray, bug())) for bug in BUGS]
+    wrong = [not np.allclose(computed, right, atol=1e-6) for _, computed, right in results]
+    for (name, computed, right), is_wrong in zip(results, wrong):
+        print(f"{name}: {'wrong' if is_wrong else 'right'}: computed {computed.tolist()}, right is {right.tolist()}")
+    sys.exit(any(wrong))
