@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, is_dataclass, replace
-from functools import cached_property, wraps
+from functools import cache, cached_property, wraps
 from types import FrameType
 from typing import Any
 
@@ -199,6 +199,27 @@ PYTHON: Mapping[Callable[..., Any], Callable[..., Any]] = {
 """Options are computed as Python floats, so that a result takes the dtype of the tensor it is combined with."""
 
 
+@cache
+def in_any_float(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of linear algebra, which NumPy has in float32 and float64 alone: in float64 for other floats, with
+    results in their dtype."""
+
+    @wraps(function)
+    def computed(*operands: Any, **keywords: Any) -> Any:
+        kinds = [item.dtype for item in operands if isinstance(item, np.ndarray) and item.dtype.kind == "f"]
+        if not kinds or max(kinds) in LINEAR_ALGEBRA:
+            return function(*operands, **keywords)
+        wide = [item.astype(np.float64) if isinstance(item, np.ndarray) else item for item in operands]
+        result = function(*wide, **keywords)
+        if isinstance(result, tuple):
+            return tuple(np.asarray(part).astype(max(kinds)) for part in result)
+        return np.asarray(result).astype(max(kinds))
+
+    return computed
+
+
+LINEAR_ALGEBRA = (np.dtype(np.float32), np.dtype(np.float64))
+"""What LAPACK computes in."""
 NUMBERS = (int, float, bool)
 
 
@@ -416,6 +437,7 @@ class Tape:
                 f"np.{function.__name__} is given the tensor {name}=, which cannot be a step; use np.where"
             )
         function, operands, keywords = as_broadcast(function, operands, keywords)
+        function = in_any_float(function) if function.__module__ == np.linalg.__name__ else function
         operands = tuple(constant(function, item, self.kind) for item in operands)
         names = referred(operands)
         key = (function, repr(names), repr(keywords)) if has_no_arrays(names) and has_no_arrays(keywords) else None

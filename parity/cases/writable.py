@@ -217,8 +217,16 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     return anp.linalg.norm(x, ord, axis, keepdims)
 
 
+def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """np.diagonal; autograd's gradient of it has the last two axes alone."""
+    x = anp.moveaxis(x, (axis1, axis2), (-2, -1))
+    n, m = np.shape(getval(x))[-2:]
+    rows, columns = np.nonzero(np.eye(n, m, k=offset))
+    return x[..., rows, columns]
+
+
 OWN: Mapping[Function, Function] = {
-    np.linalg.norm: norm,
+    np.linalg.norm: norm, np.diagonal: diagonal,
     np.take: take, np.take_along_axis: take_along_axis, np.stack: stack, np.dot: dot, np.pad: pad,
     np.broadcast_to: spread, np.split: parts_by(np.split), np.array_split: parts_by(np.array_split),
 }  # fmt: skip
