@@ -11,7 +11,7 @@ from parity.config.plan import CasePlan, Plan
 from parity.judge.audit import CaseAudit
 from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.judge.failures import Failures, unknown, with_failures
+from parity.judge.failures import Failures, of_failed_case
 from parity.outcome import CellOutcome
 
 CLIENTS: Mapping[str, str] = {
@@ -67,9 +67,7 @@ def or_failed(
 def failed(plan: Plan, case: CasePlan, dtype: str, failures: Failures) -> JudgedCase:
     """A case at which parity itself has failed: without outcomes, so that a resumed run runs it again."""
     names = [spec.name for spec in plan.backends if case.runs_on(spec.name)]
-    comparisons = list(unknown(case, dtype, names, failures[-1]))
-    rows = [row for name in names for row in with_failures((case.id, dtype, name), (), failures, ("output",))]
-    return JudgedCase(case, dtype, (), comparisons, rows, (), 0.0)
+    return JudgedCase(case, dtype, (), *of_failed_case(case, dtype, names, failures), (), 0.0)
 
 
 def client_of(kind: str) -> Client:

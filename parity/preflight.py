@@ -23,6 +23,7 @@ from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine.starting import replaceable
 from parity.judge.audit import CaseAudit
 from parity.judge.compare.cell import consult_oracle
+from parity.judge.failures import Failures
 from parity.judge.known import foreseen as failing_entries
 
 OPENING = frozenset(("globals", "vars", "locals", "setattr", "exec", "eval"))
@@ -47,13 +48,15 @@ def remarks(plan: Plan) -> Iterator[str]:
     cases: dict[str, list[str]] = {}
     reached: dict[ReferenceFile, set[int]] = {}
     for case in plan.cases:
-        arrays = small_inputs(case, plan.seed) if case.is_op else None
-        if arrays is None:
-            continue
-        for remark in remarks_of(case, arrays):
-            cases.setdefault(remark, []).append(case.id)
-        if case.brought is not None:
-            reached.setdefault(case.brought.source, set()).update(lines_of(case, arrays))
+        failures = Failures()
+        with failures.contained("looking at its inputs"):
+            arrays = small_inputs(case, plan.seed) if case.is_op else None
+            for remark in () if arrays is None else remarks_of(case, arrays):
+                cases.setdefault(remark, []).append(case.id)
+            if case.brought is not None and arrays is not None:
+                reached.setdefault(case.brought.source, set()).update(lines_of(case, arrays))
+        for failure in failures:
+            cases.setdefault(f"nothing is said of its inputs: {failure.error}", []).append(case.id)
     for remark, ids in cases.items():
         yield f"{ids[0]}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {remark}"
     for source, lines in reached.items():

@@ -268,8 +268,16 @@ def without_gradient(function: Function) -> Function:
     return forward
 
 
+def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """np.diagonal; autograd's gradient of it has the last two axes alone."""
+    x = anp.moveaxis(x, (axis1, axis2), (-2, -1))
+    n, m = np.shape(getval(x))[-2:]
+    rows, columns = np.nonzero(np.eye(n, m, k=offset))
+    return x[..., rows, columns]
+
+
 OWN: Mapping[Function, Function] = {
-    np.linalg.norm: norm,
+    np.linalg.norm: norm, np.diagonal: diagonal,
     np.take: take, np.take_along_axis: take_along_axis, np.stack: stack, np.dot: dot, np.pad: pad,
     np.broadcast_to: spread, np.split: parts_by(np.split), np.array_split: parts_by(np.array_split),
     np.select: select, np.block: block, np.lib.stride_tricks.sliding_window_view: sliding_window_view,

@@ -28,8 +28,7 @@ from parity.engine.engine import Idle
 from parity.engine.shards import Shard, shards
 from parity.judge.compare.cell import CellJudge
 from parity.judge.compare.verdict import Comparison
-from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.judge.failures import Failure, Failures, unknown, with_failures
+from parity.judge.failures import Failure, Failures, of_failed_case
 from parity.judge.subject import marked
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results import record
@@ -301,12 +300,10 @@ def lost_case(plan: Plan, case: CasePlan, outcome: Outcome, message: str) -> dic
 
 def failed_case(plan: Plan, case: CasePlan, failure: Failure) -> dict[str, Any]:
     """The rows of a case at which parity itself has failed: without outcomes, so that a resumed run runs it again."""
-    own, rows, causes = plan.of(case), list[Comparison](), list[Diagnosis]()
-    names = [spec.name for spec in own.backends]
-    for dtype in case.dtypes:
-        rows += marked(list(unknown(case, dtype, names, failure)), own.subject)
-        for name in names:
-            causes += with_failures((case.id, dtype, name), (), Failures([failure]), ("output",))
+    own, names = plan.of(case), [spec.name for spec in plan.of(case).backends]
+    parts = [of_failed_case(case, dtype, names, Failures([failure])) for dtype in case.dtypes]
+    rows = [row for comparisons, _ in parts for row in marked(comparisons, own.subject)]
+    causes = [cause for _, diagnoses in parts for cause in diagnoses]
     given: dict[str, Any] = {"backends": [], "outcomes": [], "folders": {}, "tensors": {}, "lost": {}}
     return given | {"comparisons": list(map(record.comparison_row, rows)), "diagnoses": causes, "judge_seconds": 0.0}
 

@@ -28,7 +28,7 @@ from parity.engine.supervision import BackendLost, BackendStarted, EngineOptions
 from parity.hunt import HuntError
 from parity.judge.bound.envelope import ERROR_BOUND, FIRST_RUNS, Array, Envelope, EnvelopeRuns, error_ratio, size
 from parity.judge.case import CaseJudge, Cell
-from parity.judge.compare.cell import consult_oracle
+from parity.judge.compare.cell import Oracle, consult_oracle
 from parity.judge.failures import Failures
 from parity.outcome import Arrays, CellOutcome, Outcome
 
@@ -120,6 +120,8 @@ class Bench:
 
     def seen(self, trials: Sequence[TrialCase]) -> list[TrialResult]:
         """The judged trials, in their order. Raises TimeUp, and HuntError if no backend can be used."""
+        if time.monotonic() > self.until:
+            raise TimeUp
         with tempfile.TemporaryDirectory(dir=self._asking.folder) as folder, np.errstate(all="ignore"):
             numbered = {next(self._numbers): trial for trial in trials}
             for number, trial in numbered.items():
@@ -168,9 +170,10 @@ class Bench:
             raise HuntError(f"{event.spec.name} cannot be used: {event.message}")
 
 
-def judge_of(trial: TrialCase, outcomes: Sequence[CellOutcome]) -> CaseJudge:
+def judge_of(trial: TrialCase, outcomes: Sequence[CellOutcome], oracle: Oracle | None = None) -> CaseJudge:
     """The judge of a trial, with the outcomes taken in."""
-    judge = CaseJudge(trial.case, trial.inputs, consult_oracle(trial.case, trial.inputs), ORACLE)
+    exact = consult_oracle(trial.case, trial.inputs) if oracle is None else oracle
+    judge = CaseJudge(trial.case, trial.inputs, exact, ORACLE)
     judge.take(trial.dtype, outcomes)
     return judge
 
@@ -180,19 +183,23 @@ def judged(
 ) -> TrialResult:
     """What the outcomes of a trial show."""
     own, failures = tuple(outcome.copied() for outcome in outcomes), Failures()
-    try:
-        with failures.contained("judging a trial", passing=REFUSED):
-            return measured(trial, own, ratios_of)
-    except REFUSED:
-        return TrialResult(trial, own)
+    with failures.contained("judging a trial"):
+        try:
+            oracle = consult_oracle(trial.case, trial.inputs)
+        except REFUSED:
+            return TrialResult(trial, own)
+        return measured(trial, own, ratios_of, oracle)
     return TrialResult(trial, own, failures=failures)
 
 
 def measured(
-    trial: TrialCase, outcomes: tuple[CellOutcome, ...], ratios_of: Callable[[Cell, str], Mapping[str, float]]
+    trial: TrialCase,
+    outcomes: tuple[CellOutcome, ...],
+    ratios_of: Callable[[Cell, str], Mapping[str, float]],
+    oracle: Oracle,
 ) -> TrialResult:
-    """The same; raises what the judge raises."""
-    cell = judge_of(trial, outcomes).cells[trial.dtype]
+    """The same, beside the exact answer; raises what the judge raises."""
+    cell = judge_of(trial, outcomes, oracle).cells[trial.dtype]
     ratios = {(name, tensor): ratio for name in cell.wrong for tensor, ratio in ratios_of(cell, name).items()}
     nearest = {name: max((r for (n, _), r in ratios.items() if n == name), default=0.0) for name in cell.wrong}
     faults = {fault: ratio for fault, ratio in ratios.items() if ratio >= ERROR_BOUND}

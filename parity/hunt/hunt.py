@@ -37,6 +37,8 @@ from parity.hunt.write import (
     written,
 )
 from parity.judge.bound.envelope import ERROR_BOUND
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.failures import Failures, of_failed_case
 from parity.reporting.results.directory import held, made
 from parity.reporting.results.outputs import Outputs, write_run_files
 from parity.reporting.results.results import REPORTS, new_directory
@@ -199,20 +201,29 @@ def record_findings(
         take_in(state, BackendStarted(info))
     diagnoses = {name: f.diagnoses for number, f in enumerate(findings, 1) for _, name in trials_of(f, number)}
     for index, case in enumerate(plan.cases):
-        prepared = prepare(case, index, plan.seed, state.run_dir / "tensors", bench.spare)
-        take_in(state, CasePrepared(prepared, bench.ask()))
-        judge = state.judges.pop(case.id)
-        for seen in bench.seen([TrialCase(case, dtype, prepared.arrays) for dtype in case.dtypes]):
-            state.take_outcomes(seen.outcomes)
-            judge.take(seen.trial.dtype, seen.outcomes)
-        mine = tuple(replace(d, case=case.id) for d in diagnoses[case.id] if d.dtype in case.dtypes)
-        judged = judge.judged(diagnose=False)
-        keep(state, judge, replace(judged, diagnoses=(*mine, *judged.diagnoses)))
+        failures = Failures()
+        with failures.contained("recording a finding"):
+            record_finding(bench, state, index, case, diagnoses[case.id])
+        for dtype in case.dtypes if failures else ():
+            state.take_judged(case, *of_failed_case(case, dtype, bench.names, failures))
     bench.n_trials = n_trials
     results = state.write()
     state.store.close()
     list(write_run_files(results, folder, Outputs({}), state.losses))
     state.losses.check()
+
+
+def record_finding(bench: Bench, state: RunState, index: int, case: CasePlan, diagnoses: Sequence[Diagnosis]) -> None:
+    """Compute a finding's case once more, and record it with its diagnoses."""
+    prepared = prepare(case, index, state.plan.seed, state.run_dir / "tensors", bench.spare)
+    take_in(state, CasePrepared(prepared, bench.ask()))
+    judge = state.judges.pop(case.id)
+    for seen in bench.seen([TrialCase(case, dtype, prepared.arrays) for dtype in case.dtypes]):
+        state.take_outcomes(seen.outcomes)
+        judge.take(seen.trial.dtype, seen.outcomes)
+    mine = tuple(replace(d, case=case.id) for d in diagnoses if d.dtype in case.dtypes)
+    judged = judge.judged(diagnose=False)
+    keep(state, judge, replace(judged, diagnoses=(*mine, *judged.diagnoses)))
 
 
 class Progress:
@@ -300,12 +311,16 @@ def ops_of(search: Search) -> list[str]:
 def scripts_of(folder: Path, findings: Sequence[HuntFinding]) -> Iterator[tuple[int, str]]:
     """How to run the script of each finding, by its number, or why it has none."""
     for number, finding in enumerate(findings, 1):
+        failures = Failures()
         try:
-            name = case_id(finding, number)
-            made = list(write_scripts(folder, name, backend=finding.backend, dtype=finding.trial.dtype))
-            yield number, str(made[0]).splitlines()[-1].strip() if made else "it has no script"
+            with failures.contained("writing its script", passing=(ReproError,)):
+                name = case_id(finding, number)
+                made = list(write_scripts(folder, name, backend=finding.backend, dtype=finding.trial.dtype))
+                yield number, str(made[0]).splitlines()[-1].strip() if made else "it has no script"
         except ReproError as error:
             yield number, f"no script: {error}"
+        if failures:
+            yield number, f"no script: {failures[-1].message}"
 
 
 def say(text: str) -> None:

@@ -173,7 +173,8 @@ class Search:
         self.n_rounds += 1
         seen = self._explore(arm)
         if self.pending is None:
-            seen += self._polish(seen)
+            with self._noted("searching among near inputs"):
+                seen += self._polish(seen)
         arm.n += 1
         arm.reward += 1.0 if self.pending else max(map(self._nearness, seen), default=0.0)
         self.follow_pending()
@@ -263,10 +264,13 @@ class Search:
         return [(wanted, self._memo[wanted]) for wanted in batch if wanted in self._memo]
 
     def _trial(self, wanted: Descriptor) -> TrialCase | None:
+        """The inputs of a descriptor; None if the op refuses it, or they cannot be drawn."""
         try:
-            return trial_of(self.bases, wanted)
+            with self._noted("drawing inputs", passing=REFUSED):
+                return trial_of(self.bases, wanted)
         except REFUSED:
             return None
+        return None
 
     def _note(self, seen: TrialResult) -> None:
         """Note the best error ratios, and the backends that gave no result."""
@@ -282,6 +286,14 @@ class Search:
                 self.crashed.append(
                     HuntFinding(seen.trial, seen.trial, outcome.backend, outcome.outcome.value, math.inf)
                 )
+
+    @contextlib.contextmanager
+    def _noted(self, doing: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Within it, an error of parity itself is noted instead of raised, except those that are `passing`."""
+        failures = Failures()
+        with failures.contained(doing, passing=passing):
+            yield
+        self._note_failures(failures)
 
     def _note_failures(self, failures: Failures) -> None:
         """Note where parity itself has failed; the log has the traceback of the first time."""
@@ -305,14 +317,12 @@ class Search:
     def _explained(self, seen: TrialResult, backend: str) -> bool:
         """Whether causes of earlier findings explain everything in which a backend is wrong."""
         trial, outcomes = seen.trial, [o for o in seen.outcomes if o.backend == backend]
-        failures = Failures()
-        with np.errstate(all="ignore"), failures.contained("trying known causes"):
+        with np.errstate(all="ignore"), self._noted("trying known causes"):
             cell = judge_of(trial, outcomes).cells[trial.dtype]
             evaluator = Evaluator(trial.case, trial.dtype, trial.inputs, cell.oracle, cell.envelopes)
             observed = cell.observed(backend)
             recipes = self._memory.recall(evaluator, backend, observed)
             return recalled(evaluator, observed, recipes, plain=cell.fails(backend)) is not None
-        self._note_failures(failures)
         return False
 
     def _polish(self, seen: Sequence[tuple[Descriptor, TrialResult]]) -> list[tuple[Descriptor, TrialResult]]:
@@ -358,12 +368,16 @@ class Search:
         op = seen.trial.case.op
         self._followed[op, backend] += 1
         self._followed.update((op, name, wrong) for name, wrong in seen.faults if name == backend)
-        original = in_all_dtypes(seen, fault, self.look_at, tuple(self.dtypes))
+        original = seen.trial
+        with self._noted("trying a finding in all dtypes"):
+            original = in_all_dtypes(seen, fault, self.look_at, tuple(self.dtypes))
         finding = self.diagnosed(HuntFinding(original, original, backend, tensor, seen.faults[fault]))
         if any(map(finding.repeats, self.findings)):
             self.n_repeated += 1
             return
-        small = reduce_case(replace(seen, trial=original), fault, finding.ratio, self.look_at)
+        small = original
+        with self._noted("reducing a finding"):
+            small = reduce_case(replace(seen, trial=original), fault, finding.ratio, self.look_at)
         with contextlib.suppress(TimeUp):
             again = ((trial, self.look_at(trial).faults.get(fault)) for trial in (small, original))
             shown = next(((trial, ratio) for trial, ratio in again if ratio is not None), None)

@@ -64,6 +64,8 @@ def smallest(bench: Bench, trial: TrialCase, cell: CellResult) -> HuntFinding:
     seen = look(trial)
     shown = {fault: ratio for fault, ratio in seen.faults.items() if fault[0] == cell.backend}
     if not shown:
+        if seen.failures:
+            raise HuntError(seen.failures[-1].message)
         ended = "".join(f": {o.outcome.value}: {o.message}" for o in seen.failed)
         raise HuntError(f"{cell.backend} {bench.infos[cell.backend].version} no longer shows it{ended}")
     fault = min(shown, key=lambda f: (f[1].startswith("grad."), -shown[f]))

@@ -152,6 +152,14 @@ def unknown(case: CasePlan, dtype: str, backends: Iterable[str], failure: Failur
         yield Comparison(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=failure.message)
 
 
+def of_failed_case(
+    case: CasePlan, dtype: str, backends: Sequence[str], failures: Failures
+) -> tuple[list[Comparison], list[Diagnosis]]:
+    """The comparisons and diagnoses of a case in a dtype of which nothing could be compared."""
+    rows = list(unknown(case, dtype, backends, failures[-1]))
+    return rows, [row for n in backends for row in with_failures((case.id, dtype, n), (), failures, ("output",))]
+
+
 def logged(diagnoses: Sequence[Diagnosis]) -> Iterator[str]:
     """The tracebacks of the failures among these diagnoses, for the run's log."""
     seen: set[Any] = set()

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from parity.hunt import bench
+from parity import preflight
+from parity.hunt import bench, hunt, search
 from parity.judge import contained
 from parity.judge.diagnose import inquiry
 from parity.judge.failures import FAILED
@@ -148,13 +149,32 @@ def test_a_model_goes_on(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "parity failed" in call("explain", tmp_path / "out", "net", "-v").stdout
 
 
-def test_a_hunt_goes_on_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("where", "name", "found"), [(bench, "measured", False), (search, "trial_of", False), (search, "reduce_case", True)]
+)
+def test_a_hunt_goes_on_and_says_so(
+    where: Any, name: str, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "mine.py").write_text(KERNEL)
-    monkeypatch.setattr(bench, "measured", fails)
-    done = call("hunt", tmp_path / "mine.py", "--trials", "20", "--out", tmp_path / "hunt", cwd=tmp_path)
-    assert done.returncode == 3, done.stdout + done.stderr
+    monkeypatch.setattr(where, name, fails)
+    limits = ("--trials", "20", "--minutes", "1" if found else "0.1")
+    done = call("hunt", tmp_path / "mine.py", *limits, "--out", tmp_path / "hunt", cwd=tmp_path)
+    assert done.returncode == (1 if found else 3), done.stdout + done.stderr
     assert f"parity: {FAILED} in " in done.stdout
     assert "StopIteration: injected" in (tmp_path / "hunt" / "log.txt").read_text()
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["prepare", "write_scripts"])
+def test_a_finding_that_cannot_be_recorded_is_told(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "mine.py").write_text(KERNEL)
+    monkeypatch.setattr(hunt, name, fails)
+    done = call("hunt", tmp_path / "mine.py", "--trials", "20", "--out", tmp_path / "hunt", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert "FOUND" in done.stdout
+    shown = (tmp_path / "hunt" / "log.txt").read_text() if name == "prepare" else done.stdout
+    assert "StopIteration: injected" in shown
 
 
 STRANGE = """
@@ -250,3 +270,36 @@ def test_weight_gradients_of_a_large_model_in_bfloat16_are_named(tmp_path: Path)
     done = run_in(tmp_path, LARGE_MODEL)
     assert diagnosed(done) == {("net", "reduced-precision")}
     assert "parity failed" not in (done.run_dir / "log.txt").read_text()
+
+
+RIGHT = ["{id: right, op: relu, inputs: {x: {shape: [3, 4]}}}"]
+
+
+@pytest.mark.parametrize(
+    ("target", "lost", "kept"),
+    [
+        ("parity.reporting.html.page.html_report", "report.html", "junit.xml"),
+        ("parity.reporting.junit.junit_xml", "junit.xml", "report.html"),
+        ("parity.reporting.console.run.render", "the tables", "report.html"),
+    ],
+)
+def test_a_report_that_cannot_be_made_costs_no_other(
+    target: str, lost: str, kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "mine.py").write_text(KERNEL)
+    monkeypatch.setattr(target, fails)
+    done = run_in(tmp_path, user_config(tmp_path / "mine.py", cases=RIGHT))
+    assert done.code == 3
+    assert f"parity failed here, making {lost}: StopIteration: injected" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (done.run_dir / kept).is_file()
+    assert not (done.run_dir / lost).exists()
+    assert f"parity failed, making {lost}\nTraceback" in (done.run_dir / "log.txt").read_text()
+    assert {row["verdict"] for row in done.results["comparisons"]} <= {"equal", "close"}
+
+
+def test_inputs_at_which_a_remark_fails_cost_the_remark(run: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(preflight, "small_inputs", fails)
+    done = run("-k", "right")
+    assert done.code == 0
+    assert "right: nothing is said of its inputs: StopIteration: injected" in done.stderr

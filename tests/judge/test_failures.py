@@ -10,12 +10,16 @@ import pytest
 
 from parity.judge import case as judging
 from parity.judge import contained
+from parity.judge.bound.choices import Chosen
 from parity.judge.compare import cell
 from parity.judge.compare.verdict import Verdict
 from parity.judge.contained import ContainedJudge
 from parity.judge.diagnose import inquiry
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.diagnose.findings import choice_diagnoses
 from parity.judge.failures import FAILED, FAILURES, Failures, logged, uncontained
 from parity.outcome import CellOutcome, Outcome, Output
+from parity.reporting.results.record import diagnosis_row
 from tests.judge.judging import drawn
 from tests.judge.test_inquiry import NORM, Kernel, judged, raw_for_normalised
 
@@ -105,3 +109,26 @@ def test_any_shape_is_a_structure(returned: Callable[[np.ndarray], np.ndarray]):
         found = judged(NORM, Kernel(lambda _given, _params, right: {"y": returned(right["y"])}))
     assert {c.verdict for c in found.comparisons if c.tensor == "y"} == {Verdict.STRUCTURE}
     assert FAILED not in {d.id for d in found.diagnoses}
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [(np.float32(0.5), 0.5), (np.arange(2), [0, 1]), ({"n": np.int64(3)}, {"n": 3}), (np.bool_(True), True)],
+)
+def test_numbers_of_numpy_are_recorded(value: Any, stored: Any):
+    given = Diagnosis("c", "float32", "mine", "scaled", "t", ("y",), True, np.float64(9), evidence={"k": value})
+    row = diagnosis_row(given)
+    assert (row.id, row.evidence, type(row.residual_before)) == ("scaled", {"k": stored}, float)
+
+
+@pytest.mark.parametrize("value", [object(), 1j, {(1, 2): 3}])
+def test_evidence_that_cannot_be_recorded_costs_the_cause(value: Any):
+    row = diagnosis_row(Diagnosis("c", "float32", "mine", "scaled", "t", ("y",), True, evidence={"k": value}))
+    assert (row.case, row.dtype, row.backend, row.id, row.tensors) == ("c", "float32", "mine", FAILED, ("y",))
+    assert row.evidence[FAILURES][0]["doing"] == "recording the cause"
+
+
+def test_a_gradient_near_the_oracles_own_is_no_choice():
+    mask = {"grad.w": np.ones(2, bool)}
+    chosen = Chosen(mask, mask, {"grad.w": np.ones(2)})
+    assert not list(choice_diagnoses(("c", "float32"), {"mine": chosen}, lambda _: {}))
