@@ -172,7 +172,7 @@ def test_hostile_text_is_inert_in_html(tmp_path, text):
     page = lxml.html.document_fromstring(page_of(diff_report(hostile_diff(tmp_path, text))))
     assert {element.tag for element in page.iter()} <= {
         "html", "head", "meta", "title", "style", "body", "main", "h1", "span", "p", "ul", "li",
-        "details", "summary", "b", "div", "table", "thead", "tbody", "tr", "th", "td",
+        "details", "summary", "b", "div", "table", "caption", "thead", "tbody", "tr", "th", "td",
         "a", "h2", "dl", "dt", "dd", "code",
     }  # fmt: skip
     attributes = {name for element in page.iter() for name in element.attrib}

@@ -35,6 +35,8 @@ MAX_LED = 8
 PROSE_ROOM = 24
 """A column of prose may be so narrow before a table becomes lines."""
 GAP = 2
+NOTHING = ("", "-", "–")
+"""Texts that a line leaves out."""
 
 
 def chapter_parts(chapter: Chapter, width: int, *, verbose: bool) -> Iterator[RenderableType]:
@@ -168,7 +170,7 @@ def stacked(grid: Grid, used: Sequence[int], row: Sequence[GridCell]) -> Iterato
     """A row as lines: its names, then what is known of it."""
     names = (line(cell.text, STYLES[cell.style]) for cell in row[: grid.n_names])
     rest = list(zip(used, row, strict=True))[grid.n_names :]
-    known = [entry(grid.columns[i], cell) for i, cell in rest if cell.text]
+    known = [entry(grid.columns[i], cell) for i, cell in rest if cell.text not in NOTHING]
     yield Text("  ") + Text(" ").join(names)
     yield from [Text("    ") + Text(" · ").join(known)] if known else []
 
