@@ -119,6 +119,10 @@ class Adapter:
     def restore(self, settings: Any) -> None:
         """Restore these settings."""
 
+    def open_modes(self) -> Sequence[str]:
+        """The framework's modes in which its functions compute something else, by name, that have not been left."""
+        return ()
+
     def leaf(self, array: Any, requires_grad: bool) -> Any:
         """A tensor of the framework with the values of `array`, a NumPy array that nothing else uses.
 

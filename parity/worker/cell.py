@@ -135,6 +135,7 @@ def called_with(backend: Backend, request: Message, tensors: Arrays, job: Job) -
     """Runs the job, which has these tensors."""
     started = time.perf_counter()
     results = backend.adapter.run(job)
+    backend.interpreter.end_twin()
     seconds = time.perf_counter() - started
     arrays = to_arrays(backend.adapter, results, request)
     if request["calls"] > 1:  # The next call may change what this one returned.

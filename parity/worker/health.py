@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import faulthandler
 import json
 import os
+import signal
 import sys
 import time
 from os import _exit, getpid
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -21,6 +23,13 @@ REQUEST = {"dtype": "float32", "max_elements": VALUES.size}
 MODULES = (builtins, json, os, sys, time, np)
 """The modules that a reply needs; builtins come first, since checking the others needs them."""
 MAX_NAMED = 3
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+SIGNALS = tuple(
+    getattr(signal, f"SIG{name}")
+    for name in ("ALRM", "VTALRM", "PROF", "HUP", "INT", "TERM", "PIPE", "CHLD", "USR1", "USR2")
+)
+SEARCHED = ("path", "meta_path", "path_hooks")
+"""The lists in `sys` by which Python finds what is imported later."""
 
 
 class InterpreterGuard:
@@ -44,6 +53,11 @@ class InterpreterGuard:
     def remember(self) -> None:
         """Remember the current state as the intact one."""
         self._folder, self._recursion, self._settings = os.getcwd(), sys.getrecursionlimit(), self._adapter.settings()
+        self._modes, self._environment = self._adapter.open_modes(), dict(os.environ)
+        self._handlers = {number: signal.getsignal(number) for number in SIGNALS}
+        self._searched = {name: list(getattr(sys, name)) for name in SEARCHED}
+        packages = {name.partition(".")[0] for name in (*self._modules, "parity")}
+        self._imported = {name: item for name, item in sys.modules.items() if name.partition(".")[0] in packages}
         self._known = {name: dict(now) for name, now in self._modules.items()}
         self._methods = {cls: dict(vars(cls)) for cls in self._classes}
 
@@ -52,21 +66,61 @@ class InterpreterGuard:
 
         Settings are restored, and so is what a reply needs. A child that the user's code has forked ends here.
         """
-        if getpid() != self._pid:
-            _exit(1)
+        self.end_twin()
         problem: Optional[BaseException] = None
+        lost: Tuple[str, ...] = ()
         try:
-            os.chdir(self._folder)
-            sys.setrecursionlimit(self._recursion)
-            self._adapter.restore(self._settings)
-            if self._is_sound():
+            self._stop_timers()
+            lost = self._lost_modules()
+            self._restore()
+            modes = [mode for mode in dict.fromkeys(self._adapter.open_modes()) if mode not in self._modes]
+            if modes:
+                return f"it leaves {listed(modes)} active"
+            if self._is_sound() and not lost:
                 return ""
         except BaseException as error:
             problem = error
         names = self._put_back()
+        if lost:
+            return (
+                f"it removes {', '.join(lost[:MAX_NAMED])}{', ...' if len(lost) > MAX_NAMED else ''} from sys.modules"
+            )
         if names:
-            return f"it replaces {', '.join(names[:MAX_NAMED])}{', ...' if len(names) > MAX_NAMED else ''}"
+            return f"it replaces {listed(names)}"
         return f"a tensor does not come through it unchanged{'' if problem is None else f' ({problem!r})'}"
+
+    def end_twin(self) -> None:
+        """End this process if it is a child that the user's code has forked: only the worker itself answers."""
+        if getpid() != self._pid:
+            _exit(1)
+
+    def _stop_timers(self) -> None:
+        """Stop what would interrupt the next op, and restore the handlers of signals."""
+        for timer in TIMERS:
+            signal.setitimer(timer, 0)
+        faulthandler.cancel_dump_traceback_later()
+        for number, handler in self._handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+    def _lost_modules(self) -> Tuple[str, ...]:
+        """The modules of parity, NumPy and the framework that are gone, or others; they are back afterwards."""
+        lost = tuple(name for name, module in self._imported.items() if sys.modules.get(name) is not module)
+        sys.modules.update({name: self._imported[name] for name in lost})
+        return lost
+
+    def _restore(self) -> None:
+        """Restore settings of the interpreter and the framework; what is added to lists and environment stays."""
+        for name, known in self._searched.items():
+            now = getattr(sys, name)
+            if any(entry not in now for entry in known):
+                now[:] = known
+        for name, value in self._environment.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+        os.chdir(self._folder)
+        sys.setrecursionlimit(self._recursion)
+        self._adapter.restore(self._settings)
 
     def _is_sound(self) -> bool:
         """Whether a tensor is unchanged after it is read, passed to the framework, fetched and written."""
@@ -91,3 +145,8 @@ class InterpreterGuard:
             now = {**vars(cls)}
             names += [f"{cls.__name__}.{n}" for n in {**methods, **now} if now.get(n, self) is not methods.get(n, self)]
         return names
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names: `numpy, json, sys, ...`."""
+    return ", ".join([*names[:MAX_NAMED], *(["..."] if len(names) > MAX_NAMED else [])])

@@ -151,12 +151,19 @@ def serve(requests: int, replies: int) -> None:
                     reply = clients[path].answer(request)
                 else:
                     break
+            end_twin(backend)
             if backend is None or backend.adapter.worn_out:
                 reply["last"] = True
             send(replies, reply)
             if reply.get("last"):
                 break
     leave()
+
+
+def end_twin(backend: Backend | None) -> None:
+    """End this process if it is a child of the worker's, which a user's code has forked."""
+    if backend is not None:
+        backend.interpreter.end_twin()
 
 
 def hello(request: Message) -> tuple[Backend | None, Message]:

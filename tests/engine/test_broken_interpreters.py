@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import faulthandler
+import signal
 from pathlib import Path
 
 import pytest
 
+from parity.adapters.numpy.adapter import NumpyAdapter
+from parity.worker.health import InterpreterGuard
 from tests.conftest import Finished, run_in, three_cases
 
 RIGHT = """
@@ -40,10 +44,13 @@ REPLACED = {
 }
 """What a `spoil` replaces, and how."""
 UNUSABLE = {
-    "no-modules": "sys.modules.clear()",
     "no-files": "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
     "no-space": "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
     "no-memory": "resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))",
+}
+REMOVED = {
+    "modules": ("sys.modules.clear()", "sys, builtins, time, ..."),
+    "module": ("sys.path.clear(); sys.modules.pop('numpy')", "numpy"),
 }
 ENDED = {
     "exit": ("os._exit(3)", "crash", "exited with status 3"),
@@ -59,11 +66,19 @@ HARMLESS = {
     "fork": "os.fork()",
     "errors": "np.seterr(all='raise')",
     "environ": "os.environ.clear()",
+    "search": "sys.path.clear(); sys.meta_path.clear(); sys.path_hooks.clear()",
+    "traced": "sys.setprofile(lambda *_: None)",
     "umask": "os.umask(0o777)",
     "print": "builtins.print = None",
     "hook": "sys.excepthook = None",
 }
-SPOILERS = REPLACED | UNUSABLE | {name: line for name, (line, _, _) in ENDED.items()} | HARMLESS
+SPOILERS = (
+    REPLACED
+    | UNUSABLE
+    | {name: line for name, (line, _) in REMOVED.items()}
+    | {name: line for name, (line, _, _) in ENDED.items()}
+    | HARMLESS
+)
 
 
 def run_spoilers(folder: Path, spoilers: dict[str, str], adapter: str, text: str, gradients: str = "false") -> Finished:
@@ -105,6 +120,14 @@ def test_what_is_replaced_is_named(spoiled, name):
     assert outcome_of_bad(spoiled, name) == ({"error"}, said)
 
 
+@pytest.mark.parametrize("name", REMOVED)
+def test_an_op_that_removes_modules_is_named(spoiled, name):
+    outcomes, message = outcome_of_bad(spoiled, name)
+    assert outcomes == {"error"}
+    said = f"{name}.py: layer_norm breaks its interpreter: it removes {REMOVED[name][1]} from sys.modules"
+    assert message == f"{said}; a new one is started"
+
+
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_an_interpreter_that_cannot_go_on_is_named(spoiled, name):
     outcomes, message = outcome_of_bad(spoiled, name)
@@ -125,6 +148,18 @@ def test_an_op_that_ends_its_process_is_told(spoiled, name):
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_harms_nobody_is_no_error(spoiled, name):
     assert {spoiled.outcomes(name)["bad", dtype] for dtype in ("float32", "float64")} == {"ok"}
+
+
+def test_what_would_interrupt_the_next_op_is_stopped():
+    before = signal.getsignal(signal.SIGALRM)
+    guard = InterpreterGuard(NumpyAdapter("cpu", 1))
+    signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
+    signal.setitimer(signal.ITIMER_REAL, 1000, 1000)
+    signal.setitimer(signal.ITIMER_PROF, 1000)
+    faulthandler.dump_traceback_later(1000, exit=True)
+    assert not guard.damage()
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == signal.getitimer(signal.ITIMER_PROF) == (0, 0)
 
 
 @pytest.mark.parametrize("line", ["builtins.open = None", "json.dumps = None", "np.load = None"])
@@ -182,6 +217,12 @@ TENSOR_SPOILERS = {
     "dtype": "torch.set_default_dtype(torch.float64)",
     "grad": "torch.set_grad_enabled(False)",
     "seed": "torch.manual_seed(3)",
+    "deterministic": "torch.use_deterministic_algorithms(True)",
+    "autocast": "torch.autocast('cpu', torch.bfloat16).__enter__()",
+    "device": "torch.set_default_device('meta')",
+    "inference": "torch.held = torch.inference_mode(); torch.held.__enter__()",
+    "mode": "from torch.overrides import BaseTorchFunctionMode as M; M().__enter__()",
+    "forks": "import os; os.fork()",
 }
 
 
@@ -193,6 +234,9 @@ def test_a_spoiled_framework_costs_its_own_cells(tmp_path):
     assert "breaks its interpreter: it replaces Tensor.numpy" in finished.message("bad-numpy")
     assert "breaks its interpreter: it replaces Tensor.detach" in finished.message("bad-detach")
     assert "breaks its interpreter: it replaces torch.from_numpy" in finished.message("bad-from_numpy")
+    left = {"device": "DeviceContext", "inference": "inference_mode", "mode": "BaseTorchFunctionMode"}
+    for name, mode in left.items():
+        assert f"breaks its interpreter: it leaves {mode} active" in finished.message(f"bad-{name}")
     for name in TENSOR_SPOILERS:
         rows = [row for row in finished.select(actual=f"bad-{name}", expected="oracle") if row["case"] != "bad"]
         assert {row["verdict"] for row in rows} <= {"equal", "close"}

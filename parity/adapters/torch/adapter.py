@@ -8,6 +8,18 @@ from typing import Any, ClassVar
 from parity.adapters.base import Unsupported
 from parity.adapters.torch_style import TapeAdapter, TorchStyleAdapter
 
+SWITCHES: Mapping[str, str] = {
+    "get_default_dtype": "set_default_dtype",
+    "is_grad_enabled": "set_grad_enabled",
+    "is_anomaly_enabled": "set_anomaly_enabled",
+    "are_deterministic_algorithms_enabled": "use_deterministic_algorithms",
+    "get_num_threads": "set_num_threads",
+    "get_float32_matmul_precision": "set_float32_matmul_precision",
+    "is_autocast_cpu_enabled": "set_autocast_cpu_enabled",
+    "is_autocast_enabled": "set_autocast_enabled",
+}
+"""Functions of torch that read a setting, by those that change it."""
+
 
 class TorchTensors(TapeAdapter):
     """PyTorch's tensors, on a CPU or a CUDA device."""
@@ -31,6 +43,25 @@ class TorchTensors(TapeAdapter):
         self.framework = torch
         self.math = torch
         self.nn = torch.nn.functional
+
+    def settings(self) -> Any:
+        return [(read, write, read()) for read, write in self.switches()]
+
+    def switches(self) -> list[tuple[Any, Any]]:
+        """The functions that read and change a setting, of those that this release has."""
+        names = [pair for pair in SWITCHES.items() if all(hasattr(self.framework, name) for name in pair)]
+        return [(getattr(self.framework, read), getattr(self.framework, write)) for read, write in names]
+
+    def restore(self, settings: Any) -> None:
+        for read, write, value in settings:
+            if read() != value:
+                write(value)
+
+    def open_modes(self) -> list[str]:
+        functions = getattr(self.framework.overrides, "_get_current_function_mode_stack", list)
+        dispatch = getattr(self.framework.utils._python_dispatch, "_get_current_dispatch_mode_stack", list)
+        names = [type(mode).__name__ for mode in (*functions(), *dispatch())]
+        return [*names, "inference_mode"] if self.framework.is_inference_mode_enabled() else names
 
     def flags(self) -> dict[str, Any]:
         torch = self.framework
