@@ -28,7 +28,7 @@ from parity.engine.logs import RunLog
 from parity.engine.shards import SHARD_CELLS
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.results.rows import BackendRow, ComparisonRow, OutcomeRow
-from parity.run import RunState, follow
+from parity.run_state import RunState, follow
 
 IDLE_S = 120.0
 """A worker without a shard for so long ends its backends, since the host may have died."""

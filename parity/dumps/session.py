@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec import structs
 
-from parity import __version__
 from parity.cases.options import differing
 from parity.config.errors import ConfigError
 from parity.config.known import parse_known
@@ -31,8 +30,9 @@ from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import Outcome
 from parity.reporting.results.directory import Losses
 from parity.reporting.results.record import comparison_row, cpu_model
-from parity.reporting.results.results import FILE_NAME, as_json, write_atomically
+from parity.reporting.results.results import as_json, write_atomically
 from parity.reporting.results.rows import (
+    FILE_NAME,
     BackendRow,
     CaseRow,
     ComparisonRow,
@@ -45,6 +45,7 @@ from parity.reporting.results.store import BACKENDS, CASES, LARGE, RUN, STORE, S
 from parity.reporting.results.summary import settle
 from parity.reporting.text.evidence import FITS
 from parity.reporting.text.words import grouped
+from parity.version import __version__
 
 KIND = "dump"
 """The op of the rows' cases."""

@@ -1,7 +1,8 @@
-"""The console output: one table, aspect by aspect, with one line for backends that share an answer."""
+"""A fingerprint on the console: one table, aspect by aspect, with one line for backends that share an answer."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,7 +13,23 @@ from rich.text import Text
 
 from parity import exit_codes
 from parity.fingerprint.claims import KernelClaim
-from parity.fingerprint.study import KernelFingerprint, Study
+from parity.fingerprint.precision import PRECISIONS
+from parity.fingerprint.study import FingerprintRequest, KernelFingerprint, Study, conduct
+from parity.reporting.console.progress import reporter_for
+from parity.reporting.console.run import stdout_console
+
+
+def fingerprint_and_show(request: FingerprintRequest, *, as_json: bool = False) -> int:
+    """Fingerprint with progress on stderr and the answer on stdout; the exit code. Raises OSError."""
+    n_probes = sum(len(list(request.experiment.probes(PRECISIONS[dtype]))) for dtype in request.dtypes)
+    study = conduct(request, reporter_for(Console(stderr=True), n_probes, quiet=False))
+    if as_json:
+        print(json.dumps(study.document, indent=2))  # noqa: T201 - the document is the output
+    else:
+        render(study, stdout_console())
+    note = f"written to {request.run_dir}"
+    Console(stderr=True).print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
+    return study.exit_code
 
 
 def render(study: Study, console: Console) -> None:

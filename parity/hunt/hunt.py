@@ -37,13 +37,14 @@ from parity.hunt.write import (
     written,
 )
 from parity.judge.bound.envelope import ERROR_BOUND
+from parity.reporting.results.claims import empty
 from parity.reporting.results.directory import held, made
 from parity.reporting.results.outputs import Outputs, write_run_files
 from parity.reporting.results.results import REPORTS, new_directory
 from parity.reporting.text.words import plural
 from parity.repro import ReproError
 from parity.repro.write import write_scripts
-from parity.run import RunState, empty, keep, take_in
+from parity.run_state import RunState, keep, take_in
 from parity.starter.write import case_lines
 
 DEFAULT_DTYPES = ("float32", "float64")

@@ -14,7 +14,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import parity
 from parity.config.plan import ORACLE, CasePlan
 from parity.diagnoses import catalogue
 from parity.judge.compare.verdict import Comparison, Verdict
@@ -57,7 +56,7 @@ class Failure:
 
 def location(error: Exception) -> str:
     """`judge/case.py:12`: the last line of parity in a traceback."""
-    home = Path(parity.__file__).parent
+    home = Path(__file__).parents[1]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(home)]
     return f"{Path(frames[-1].filename).relative_to(home.parent)}:{frames[-1].lineno}" if frames else "outside parity"
 

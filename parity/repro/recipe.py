@@ -22,10 +22,11 @@ from parity.config.nodes import printable
 from parity.config.plan import ORACLE
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, Envelope, error_ratio
 from parity.judge.compare.verdict import Verdict
+from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import CellResult, ratio_of
-from parity.reporting.results.results import as_number
 from parity.reporting.results.rows import BackendRow, BroughtRow, ComparisonRow, Results
 from parity.reporting.results.stored_tensors import KeptError, backend_folders, kept_path, load
+from parity.reporting.results.strict_json import as_number
 from parity.reporting.text.reasons import CaseRows
 from parity.repro import ReproError
 from parity.repro.part import CarefulRuns, Part
@@ -197,8 +198,8 @@ def shown(cell: CellResult) -> bool:
 
 def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) -> ScriptRecipe:
     """The recipe for a cell, from its case in the run; raises ReproError."""
-    if cell.report.no_script:
-        raise ReproError(f"{name_of(cell)}: {cell.report.no_script}")
+    if report_of(cell.op).no_script:
+        raise ReproError(f"{name_of(cell)}: {report_of(cell.op).no_script}")
     if any(row.storage for row in cell.case.inputs.values()):
         raise ReproError(f"{name_of(cell)}: scripts do not support operands of 8 bits")
     backend = next(row for row in results.backends if row.name == cell.backend)

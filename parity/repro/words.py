@@ -10,6 +10,7 @@ from pathlib import PurePath
 from parity.config.nodes import printable
 from parity.diagnoses import Entry, catalogue
 from parity.judge.compare.verdict import Verdict
+from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import CellResult
 from parity.reporting.results.rows import ComparisonRow, Results, SourceLocation
 from parity.reporting.text.evidence import HARMLESS
@@ -127,7 +128,7 @@ def reasons(recipe: ScriptRecipe) -> Iterator[tuple[str, str]]:
     rows = {check.row.tensor: check.row for check in reversed(recipe.checks)}
     for tensor in recipe.cell.tensors[:MAX_TENSORS]:
         if tensor in rows:
-            yield tensor, f"{rows[tensor].verdict}: {recipe.rows.report.reason(rows[tensor], recipe.rows)}"
+            yield tensor, f"{rows[tensor].verdict}: {report_of(recipe.rows.case.op).reason(rows[tensor], recipe.rows)}"
 
 
 def causes(cell: CellResult) -> Iterator[str]:

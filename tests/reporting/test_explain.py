@@ -16,8 +16,8 @@ from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import apply
 from parity.reporting.console.explain import ExplainError, case_called, explain_case, explain_id, explain_list
-from parity.reporting.results.results import ResultsError, results_of
-from parity.reporting.results.rows import ComparisonRow
+from parity.reporting.results.results import results_of
+from parity.reporting.results.rows import ComparisonRow, ResultsError
 from parity.reporting.text.evidence import evidence_text
 from parity.reporting.text.reasons import ADVICE, FINDINGS, REASONS, aligned, limit, rounded_up
 from tests.configs.loading import load

@@ -33,8 +33,8 @@ from parity.reporting.kinds import report_of
 from parity.reporting.markdown import markdown
 from parity.reporting.results.cells import cells, counts
 from parity.reporting.results.record import case_row
-from parity.reporting.results.results import FILE_NAME, ResultsError, read_results
-from parity.reporting.results.rows import MAX_STEPS, ComparisonRow, Results, Stage
+from parity.reporting.results.results import read_results
+from parity.reporting.results.rows import FILE_NAME, MAX_STEPS, ComparisonRow, Results, ResultsError, Stage
 from parity.training.judge.findings import attributed
 from parity.training.report.plot import Band, DrawnCurve, Look, Mark, Panel, plot
 from parity.training.report.view import clauses, sparkline, table_row, training_runs

@@ -166,7 +166,7 @@ def brief(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Iterat
     yield lineup(results)
     yield from not_run(rows, results)
     yield Text.assemble(("\naligned? ", "bold"), printable(aligned(rows.comparisons)))
-    yield from rows.report.screen(case, {row.dtype for row in rows.comparisons}, results)
+    yield from report_of(rows.case.op).screen(case, {row.dtype for row in rows.comparisons}, results)
     different = [row for row in rows.comparisons if row.verdict in FINDINGS or row.hides]
     case_findings = [replace(finding, cases=(case,)) for finding in by_cause(results, different)]
     for i, finding in enumerate(case_findings[:MAX_FINDINGS], 1):
@@ -198,7 +198,7 @@ def do_next(rows: CaseRows, run_dir: Path) -> Iterator[Text]:
         "  every number and the evidence", style="dim"
     )
     if any(row.verdict in FINDINGS and row.counts for row in failures):
-        if not rows.report.no_script:
+        if not report_of(rows.case.op).no_script:
             yield Text(f"parity repro {printable(arguments)}", style="bold").append(
                 "  a script without parity", style="dim"
             )
@@ -214,7 +214,7 @@ def screen(rows: CaseRows, results: Results, run_dir: Path) -> Iterator[Renderab
     yield Text()
     yield Text.assemble(("aligned? ", "bold"), printable(aligned(rows.comparisons)))
     dtypes = {row.dtype for row in rows.comparisons} or set(rows.case.dtypes)
-    yield from rows.report.screen(rows.case, dtypes, results)
+    yield from report_of(rows.case.op).screen(rows.case, dtypes, results)
     for (dtype, tensor), group in by_tensor(rows).items():
         yield Text()
         yield from tensor_parts(dtype, tensor, group, rows)
@@ -278,14 +278,16 @@ def tensor_parts(dtype: str, tensor: str, group: Sequence[ComparisonRow], rows: 
     style, label = ("bold red", worst.verdict) if worst.fails else ("yellow", f"{worst.verdict}, suspect")
     yield Text.assemble((printable(f"{dtype} {tensor}: "), "bold"), (label, style))
     for row in group[:MAX_PAIRS]:
-        yield Text(f"  {printable(values_text(row, rows.report))}")
+        yield Text(f"  {printable(values_text(row, report_of(rows.case.op)))}")
     if len(group) > MAX_PAIRS:
         yield Text(f"  ... and {plural(len(group) - MAX_PAIRS, 'more comparison')} of this tensor")
     ratios = rows.ratios(dtype, tensor)
     if ratios:
         shown = " · ".join(f"{printable(name)} {number(ratio)}" for name, ratio in ratios.items())
         yield Text(f"  error over that of a careful {printable(dtype)} implementation: {shown}")
-    for said in dict.fromkeys(rows.report.reason(row, rows) for row in group if row.verdict == worst.verdict):
+    for said in dict.fromkeys(
+        report_of(rows.case.op).reason(row, rows) for row in group if row.verdict == worst.verdict
+    ):
         yield Padding(Text(f"why: {printable(said)}"), (0, 0, 0, 2), expand=False)
     for accepted in dict.fromkeys(row.known for row in group if row.known is not None):
         yield Padding(Text(f"accepted: {printable(accepted)}", style="green"), (0, 0, 0, 2), expand=False)
@@ -293,20 +295,20 @@ def tensor_parts(dtype: str, tensor: str, group: Sequence[ComparisonRow], rows: 
 
 def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
     """How close the passing tensors are to the limit, by dtype."""
-    doubtful = {(dtype, tensor) for dtype, tensor in by_tensor(rows)}
+    report, doubtful = report_of(rows.case.op), {(dtype, tensor) for dtype, tensor in by_tensor(rows)}
     fine = [row for row in rows.comparisons if row.verdict in (Verdict.EQUAL.value, Verdict.CLOSE.value)]
     fine = [row for row in fine if (row.dtype, row.tensor) not in doubtful]
     for dtype in dict.fromkeys(row.dtype for row in fine):
         group = [row for row in fine if row.dtype == dtype]
-        nearest_miss = max(group, key=rows.report.excess)
+        nearest_miss = max(group, key=report.excess)
         tensors = ", ".join(dict.fromkeys(row.tensor for row in group))
-        size = rows.report.excess(nearest_miss)
+        size = report.excess(nearest_miss)
         text = f"{tensors} agree; the worst element differs by {number(size, 2)} tolerances"
-        if rows.report.enveloped(nearest_miss):
+        if report.enveloped(nearest_miss):
             ratio = number(size * ERROR_BOUND, 2)
             text = f"{tensors} agree; the largest error ratio is {ratio}; {ERROR_BOUND:g} exceeds the error bound"
         elif nearest_miss.worst_index is not None:
-            text += f": {values_text(nearest_miss, rows.report)}"
+            text += f": {values_text(nearest_miss, report)}"
         yield Text()
         yield Text.assemble((printable(f"{dtype}: "), "bold"), ("aligned", "green"), f", {printable(text)}")
 
@@ -321,7 +323,7 @@ def next_steps(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
     if rounding:
         yield Text("  rounding: set the tolerance that this case needs, or run with --fail-on degraded:")
         yield Text(f"    {printable(tolerance_entry(rounding))}")
-    for said in rows.report.advice([row for row in failures if row.verdict in FINDINGS]):
+    for said in report_of(rows.case.op).advice([row for row in failures if row.verdict in FINDINGS]):
         yield Padding(Text(said), (0, 0, 0, 2), expand=False)
     entries = list(known_entries(rows))
     if entries:

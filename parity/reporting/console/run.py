@@ -50,6 +50,11 @@ def stdout_console() -> Console:
     return Console(width=PIPED_WIDTH)
 
 
+def show(results: Results, *, verbosity: int = 0) -> None:
+    """Print results as tables on stdout."""
+    render(results, stdout_console(), verbosity=verbosity)
+
+
 def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
     """Print the results, the causes before the numbers.
 

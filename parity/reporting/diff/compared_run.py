@@ -14,6 +14,7 @@ from parity.config.errors import nearest
 from parity.config.nodes import printable
 from parity.errors import UserError
 from parity.reporting.results.cells import CellResult, Status, cells, ratio_of, status_of
+from parity.reporting.results.measures import measures_of
 from parity.reporting.results.rows import (
     NOT_COMPARED,
     SEVERITY,
@@ -117,7 +118,7 @@ class ComparedRun:
         return TensorState(
             status=status,
             verdict=compared[0].verdict,
-            excess=max(map(cell.report.excess, compared)),
+            excess=max(map(measures_of(cell.op).excess, compared)),
             ratio=max(ratios, default=None),
             is_wrong=any(cell.backend in row.culprit for row in compared),
             causes=tuple(dict.fromkeys(d.id for d in cell.diagnoses if tensor in d.tensors)),

@@ -7,7 +7,7 @@ from typing import Any
 
 from parity.reporting.diff.compare import Change, ChangeKind, Diff, TensorChange
 from parity.reporting.diff.compared_run import ComparedRun, TensorState
-from parity.reporting.results.results import spelled
+from parity.reporting.results.strict_json import spelled
 
 FORMAT = 1
 

@@ -52,14 +52,14 @@ class FindingRenderer:
     def finding(self, cell: CellResult, n_pictures: int) -> dict[str, Any]:
         """Everything shown of a cell, with pictures of so many tensors; `training` is the anchor of its curves."""
         rows = [*cell.failing, *cell.hidden]
-        n_pictures = n_pictures if cell.report.pictured else 0
+        n_pictures = n_pictures if report_of(cell.op).pictured else 0
         shown = cell.tensors[:n_pictures]
         pictures = [self.gallery.picture(cell, name, self.ratios(cell, name), unit_of(rows, name)) for name in shown]
         return {
             "cell": cell,
             "excess": factor(cell.excess),
             "ratio": "" if cell.ratio is None else factor(cell.ratio),
-            "comparisons": by_tensor(rows[:MAX_COMPARISONS], cell.report),
+            "comparisons": by_tensor(rows[:MAX_COMPARISONS], report_of(cell.op)),
             "n_hidden": max(len(rows) - MAX_COMPARISONS, 0),
             "whys": list(self.whys(cell, rows, {picture.tensor for picture in pictures if picture.histogram})),
             "pictures": pictures,
@@ -83,7 +83,7 @@ class FindingRenderer:
             known = " · ".join(f"{backend} {factor(ratio)}" for backend, ratio in ratios)
             same = [with_ratio(name, self.ratios(cell, name).get(cell.backend)) for name in others[:MAX_ALIKE]]
             same += [f"{len(others) - MAX_ALIKE} more"] if len(others) > MAX_ALIKE else []
-            yield first, cell.report.reason(worst[first], self.tensor_rows(cell, first)), known, listed(same)
+            yield first, report_of(cell.op).reason(worst[first], self.tensor_rows(cell, first)), known, listed(same)
 
     def ratios(self, cell: CellResult, tensor: str) -> dict[str, float]:
         """The error ratio of every backend for a tensor."""
@@ -204,7 +204,7 @@ def steps(rows: CaseRows) -> Iterator[tuple[str, list[str]]]:
     open_rows = [row for row in failing(rows.comparisons) if row.known is None and row.counts]
     rounding = [row for row in open_rows if row.verdict == Verdict.ROUNDING.value]
     findings = [row for row in open_rows if row.verdict in FINDINGS]
-    yield from ((f"{advice}.", []) for advice in rows.report.advice(findings))
+    yield from ((f"{advice}.", []) for advice in report_of(rows.case.op).advice(findings))
     if rounding:
         text = "What exceeds the tolerance by rounding alone would pass with:"
         yield text, [tolerance_entry(rounding)]

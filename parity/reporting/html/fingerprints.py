@@ -11,7 +11,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from parity.reporting.plots.drift import Line, drawing
-from parity.reporting.results.results import ResultsError, problem, read_json
+from parity.reporting.results.results import read_json
+from parity.reporting.results.rows import ResultsError
+from parity.reporting.results.strict_json import problem
 
 FORMAT = 1
 FILE_NAME = "fingerprint.json"

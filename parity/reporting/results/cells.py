@@ -17,7 +17,7 @@ from parity import exit_codes
 from parity.engine.inputs import slug
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import Outcome
-from parity.reporting.kinds import CaseReport, report_of
+from parity.reporting.results.measures import measures_of
 from parity.reporting.results.rows import (
     NOT_COMPARED,
     REFERENCED,
@@ -95,11 +95,6 @@ class CellResult:
         return self.case.op
 
     @property
-    def report(self) -> CaseReport:
-        """The report of this kind of case."""
-        return report_of(self.case.op)
-
-    @property
     def outcome(self) -> str:
         """Its outcome; empty if the run was interrupted before it."""
         return "" if self.ended is None else self.ended.outcome
@@ -132,7 +127,7 @@ class CellResult:
     @cached_property
     def excess(self) -> float:
         """The worst element's difference in units of its tolerance."""
-        return max(map(self.report.excess, self.compared_rows), default=0.0)
+        return max(map(measures_of(self.op).excess, self.compared_rows), default=0.0)
 
     @cached_property
     def ratio(self) -> float | None:
@@ -245,7 +240,7 @@ def ratio_of(row: ComparisonRow, backend: str) -> float | None:
 
 def severity(row: ComparisonRow, op: str) -> tuple[float, float]:
     """Orders comparisons by verdict, then by the worst element's difference in tolerances."""
-    return SEVERITY[row.verdict] if row.compared else -1.0, report_of(op).excess(row)
+    return SEVERITY[row.verdict] if row.compared else -1.0, measures_of(op).excess(row)
 
 
 def urgency(cell: CellResult) -> tuple[float, ...]:

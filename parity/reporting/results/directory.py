@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parity.reporting.results.results import FILE_NAME
+from parity.reporting.results.rows import FILE_NAME
 
 LOCK = ".lock"
 FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -8,10 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
-import numpy as np
-
-from parity import __version__
-from parity.cases.draw import Draw, TensorPlan, Values
 from parity.cases.op import default_params
 from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine import BackendInfo, EngineOptions
@@ -20,7 +16,7 @@ from parity.judge.compare.metrics import Metrics
 from parity.judge.compare.verdict import Comparison
 from parity.judge.known import AppliedEntry
 from parity.outcome import CellOutcome, Outcome
-from parity.reporting.kinds import report_of
+from parity.reporting.results.measures import measures_of
 from parity.reporting.results.rows import (
     BackendRow,
     BroughtRow,
@@ -30,14 +26,12 @@ from parity.reporting.results.rows import (
     ConfigRow,
     EnvelopeRow,
     ErrorRatios,
-    InputRow,
     KnownRow,
     OutcomeRow,
     RunRow,
     SourceLocation,
 )
-
-MAX_LITERAL = 8
+from parity.version import __version__
 
 
 def run_row(plan: Plan, run_id: str, started: str, command: Sequence[str], options: EngineOptions) -> RunRow:
@@ -92,7 +86,7 @@ def ops_copy(spec: BackendSpec) -> str:
 
 def case_row(case: CasePlan, folder: Path | None) -> CaseRow:
     """A row of `cases`; `folder` holds its inputs, relative to the run directory."""
-    params, inputs = report_of(case.op).recorded(case, folder)
+    params, inputs = measures_of(case.op).recorded(case, folder)
     source = SourceLocation(case.source.file, case.source.line)
     return CaseRow(
         id=case.id,
@@ -115,31 +109,6 @@ def brought_row(case: CasePlan) -> BroughtRow | None:
     source = case.brought.source
     text = source.text.decode("utf-8", "backslashreplace")
     return BroughtRow(str(source.path), text, list(case.brought.differentiable), sorted(default_params(case.params)))
-
-
-def input_row(tensor: TensorPlan, folder: Path | None) -> InputRow:
-    """A row for one input."""
-    file = None if folder is None else str(folder / f"{tensor.name}.npy")
-    return InputRow(list(tensor.shape), describe_draw(tensor), file, tensor.layout, tensor.alias, tensor.storage)
-
-
-def describe_draw(tensor: TensorPlan) -> str:
-    """`normal(mean=0.0, std=1.0) * 10 + 100`, for readers."""
-    text = f"{type(tensor.draw).__name__.lower()}({', '.join(arguments(tensor.draw))})"
-    text += f" * {tensor.scale:g}" if tensor.scale != 1.0 else ""
-    text += f" + {tensor.offset:g}" if tensor.offset != 0.0 else ""
-    text += f" with {tensor.special.count} special values" if tensor.special else ""
-    text += f", {tensor.layout}" if tensor.layout else ""
-    text += f", stored in {tensor.storage}" if tensor.storage else ""
-    return text + (f", in the memory of {tensor.alias}" if tensor.alias else "")
-
-
-def arguments(draw: Draw) -> list[str]:
-    """The parameters of a distribution; of literal values, only the first ones."""
-    if isinstance(draw, Values):
-        numbers = np.ravel(draw.values)
-        return [f"{number:.9g}" for number in numbers[:MAX_LITERAL]] + ["..."] * (numbers.size > MAX_LITERAL)
-    return [f"{f.name}={getattr(draw, f.name)}" for f in fields(draw)]  # type: ignore[arg-type]
 
 
 def outcome_row(outcome: CellOutcome) -> OutcomeRow:

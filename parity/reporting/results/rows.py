@@ -15,6 +15,7 @@ from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import force_setattr, replace
 
 from parity.config.plan import ORACLE
+from parity.errors import UserError
 from parity.judge.compare.verdict import ON_OTHER_INPUTS, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import EntryState
@@ -22,6 +23,7 @@ from parity.judge.known import EntryState
 if TYPE_CHECKING:
     import pandas as pd
 
+FILE_NAME = "results.json"
 FORMAT: Literal[1] = 1
 MAX_STEPS = 1_000_000
 
@@ -43,6 +45,10 @@ Name = Annotated[str, Meta(max_length=2_000)]
 Count = Annotated[int, Meta(ge=0, le=MAX_STEPS)]
 Values = Annotated[list[float], Meta(max_length=MAX_STEPS)]
 Stage = Literal["data", "forward", "loss", "gradient", "clip", "schedule", "update"]
+
+
+class ResultsError(UserError):
+    """A run directory that cannot be read; the message says which file and why."""
 
 
 class SourceLocation(Struct, frozen=True):

@@ -30,9 +30,9 @@ from msgspec import inspect, structs
 from parity.exit_codes import DEFAULT_FAIL_ON, INTERRUPTED
 from parity.exit_codes import FAILING as LEVELS
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.reporting.results.results import FILE_NAME, ResultsError, as_number, encode, problem
 from parity.reporting.results.rows import (
     FAILING,
+    FILE_NAME,
     PASSING,
     REFERENCED,
     SEVERITY,
@@ -43,10 +43,12 @@ from parity.reporting.results.rows import (
     MatrixRow,
     OutcomeRow,
     Results,
+    ResultsError,
     RunRow,
     Summary,
     TrainingRow,
 )
+from parity.reporting.results.strict_json import as_number, encode, problem
 
 STORE = "results.sqlite"
 SCHEMA_VERSION = 2

@@ -13,8 +13,7 @@ from parity.judge.failures import FAILURES, LOG
 from parity.judge.known import EntryState
 from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import Status, tally, tensor_statuses
-from parity.reporting.results.results import ResultsError
-from parity.reporting.results.rows import ComparisonRow, KnownRow, Results
+from parity.reporting.results.rows import ComparisonRow, KnownRow, Results, ResultsError
 from parity.reporting.text.evidence import CHOICES, evidence_text
 from parity.reporting.text.findings import Finding, findings, of_others, tolerated
 from parity.reporting.text.reasons import needs

@@ -13,7 +13,6 @@ from parity.judge.acceptance import JudgedRun, lacking, rounded_up
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF
 from parity.judge.compare.verdict import Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.reporting.kinds import CaseReport, report_of
 from parity.reporting.results.resume import comparison
 from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, ComparisonRow, Results
 from parity.reporting.text.evidence import CHOICES
@@ -32,11 +31,6 @@ class CaseRows:
     diagnoses: Sequence[Diagnosis]
     every: Sequence[ComparisonRow]
     started: str = ""
-
-    @property
-    def report(self) -> CaseReport:
-        """The report of this kind of case."""
-        return report_of(self.case.op)
 
     def ratios(self, dtype: str, tensor: str) -> dict[str, float]:
         """Every backend's error ratio for one tensor, where it is known."""
