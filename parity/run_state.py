@@ -34,7 +34,7 @@ from parity.outcome import CellOutcome
 from parity.reporting.results import record
 from parity.reporting.results.directory import Losses
 from parity.reporting.results.results import as_json, write_atomically
-from parity.reporting.results.resume import Finished, ResumeError, comparison, going_on
+from parity.reporting.results.resume import Finished, ResumeError, going_on
 from parity.reporting.results.rows import FILE_NAME, BackendRow, Results, TrainingRow
 from parity.reporting.results.store import BACKENDS, CASES, LARGE, RUN, STORE, TRAININGS, Store, placed
 from parity.reporting.results.stored_tensors import backend_folders, file_name
@@ -128,7 +128,7 @@ class RunState:
         """Record a case; returns its comparisons, the accepted ones marked. A finding may stop the run."""
         comparisons = list(marked(comparisons, self.plan.of(case).subject))
         # In one transaction, since a resumed run assumes that a case with comparisons was diagnosed.
-        self.store.add([*map(record.comparison_row, comparisons), *diagnoses])
+        self.store.add([*comparisons, *diagnoses])
         for revision in revisions:
             self.store.revise(revision.cell, revision.replaced, revision.diagnoses)
         self.log(diagnoses)
@@ -151,7 +151,7 @@ class RunState:
         self.log(shard.diagnoses)
         held: list[Comparison] = []
         for case in dict.fromkeys(row.case for row in shard.comparisons if row.fails):
-            mine = [comparison(row) for row in shard.comparisons if row.case == case]
+            mine = [row for row in shard.comparisons if row.case == case]
             held += self.accepted(self.cases[case], mine, [row for row in shard.diagnoses if row.case == case])
         return held
 

@@ -291,9 +291,8 @@ def lost_case(plan: Plan, case: CasePlan, outcome: Outcome, message: str) -> dic
         cell = [CellOutcome(case.id, dtype, spec.name, outcome, message=message) for spec in own.backends]
         outcomes += list(map(record.outcome_row, cell))
         comparisons += marked(CellJudge(case, dtype, oracle).comparisons(cell, own.baseline), own.subject)
-    rows = list(map(record.comparison_row, comparisons))
     empty: dict[str, Any] = {"backends": [], "diagnoses": [], "folders": {}, "tensors": {}, "lost": {}}
-    return empty | {"outcomes": outcomes, "comparisons": rows, "judge_seconds": 0.0}
+    return empty | {"outcomes": outcomes, "comparisons": comparisons, "judge_seconds": 0.0}
 
 
 def compared_in(case: CasePlan) -> Sequence[str]:

@@ -14,9 +14,11 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from msgspec import structs
+
 from parity.config.plan import ORACLE, CasePlan
 from parity.diagnoses import catalogue
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
 from parity.judge.diagnose.diagnosis import Diagnosis
 
 FAILED, UNEXPLAINED = "judge-failed", "unexplained"
@@ -141,14 +143,14 @@ def unjudged(comparison: Comparison, failure: Failure) -> Comparison:
     """The comparison, with its numbers, without a verdict that needs more than them."""
     if comparison.verdict in DECIDED:
         return comparison
-    return replace(comparison, verdict=Verdict.NOT_COMPARED, message=failure.message)
+    return structs.replace(comparison, verdict=Verdict.NOT_COMPARED, message=failure.message)
 
 
 def unknown(case: CasePlan, dtype: str, backends: Iterable[str], failure: Failure) -> Iterator[Comparison]:
     """A comparison without a verdict for each backend, where nothing could be compared."""
     for name in backends:
         of = (case.id, dtype, "output", name, ORACLE)
-        yield Comparison(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=failure.message)
+        yield comparison_of(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=failure.message)
 
 
 def logged(diagnoses: Sequence[Diagnosis]) -> Iterator[str]:

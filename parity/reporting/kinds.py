@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, cast
 
 from markupsafe import Markup
 
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.diff.compared_run import ComparedRun
 from parity.reporting.results.cells import CellResult
 from parity.reporting.results.measures import CaseMeasures, measures_of
-from parity.reporting.results.rows import CaseRow, ComparisonRow, Results
+from parity.reporting.results.rows import CaseRow, Results
 from parity.reporting.text.reasons import ADVICE, REASONS, CaseRows
 
 if TYPE_CHECKING:
@@ -41,28 +42,28 @@ class CaseReport(CaseMeasures):
         """The same in labelled lines."""
         return [("op", self.call(case))]
 
-    def enveloped(self, row: ComparisonRow) -> bool:
+    def enveloped(self, row: Comparison) -> bool:
         """Whether a comparison is judged by its envelope and by no tolerance."""
         return False
 
-    def location(self, row: ComparisonRow) -> str:
+    def location(self, row: Comparison) -> str:
         """The location of a comparison's worst element."""
         return str(row.worst_index)
 
-    def shows_oracle(self, row: ComparisonRow) -> bool:
+    def shows_oracle(self, row: Comparison) -> bool:
         """Whether the oracle's value belongs beside the values of a comparison."""
         return True
 
-    def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
+    def reason(self, row: Comparison, rows: CaseRows) -> str:
         """Why a comparison has its verdict, in its own numbers."""
         return REASONS[row.verdict](row, rows)
 
-    def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
+    def advice(self, findings: Sequence[Comparison]) -> Iterator[str]:
         """Where to look next, by the comparisons that fail and are not accepted."""
         verdicts = dict.fromkeys(row.verdict for row in findings)
         yield from (f"{verdict}: {ADVICE[verdict]}" for verdict in verdicts)
 
-    def part(self, row: ComparisonRow, diagnosis: Diagnosis | None) -> str:
+    def part(self, row: Comparison, diagnosis: Diagnosis | None) -> str:
         """The part of the compared tensor that the values belong to, if the diagnosis names one."""
         return ""
 
@@ -70,7 +71,7 @@ class CaseReport(CaseMeasures):
         """Since when a backend differs, if its diagnosis says so."""
         return ""
 
-    def drifts(self, row: ComparisonRow) -> bool:
+    def drifts(self, row: Comparison) -> bool:
         """Whether a suspect pass is a curve that leaves its ensemble."""
         return False
 

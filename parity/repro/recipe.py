@@ -21,10 +21,10 @@ from parity.config.backends import ADAPTERS
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, Envelope, error_ratio
-from parity.judge.compare.verdict import Verdict
+from parity.judge.compare.verdict import Comparison, Verdict
 from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import CellResult, ratio_of
-from parity.reporting.results.rows import BackendRow, BroughtRow, ComparisonRow, Results
+from parity.reporting.results.rows import BackendRow, BroughtRow, Results
 from parity.reporting.results.stored_tensors import KeptError, backend_folders, kept_path, load
 from parity.reporting.results.strict_json import as_number
 from parity.reporting.text.reasons import CaseRows
@@ -86,7 +86,7 @@ class Check:
     dtype of the live tensor, `expected` those of the other; None if there is no such tensor.
     """
 
-    row: ComparisonRow
+    row: Comparison
     live: str
     label: str
     shown: ArrayLayout | None
@@ -379,7 +379,7 @@ def checks_of(
         )
 
 
-def decides(cell: CellResult, row: ComparisonRow) -> bool:
+def decides(cell: CellResult, row: Comparison) -> bool:
     """Whether a comparison is the last one of a tensor in which the backend has a finite error beyond the bound."""
     rows = [other for other in wanted_rows(cell) if other.tensor == row.tensor]
     by_size = all(cell.backend in other.culprit and other.verdict in BY_SIZE for other in rows)
@@ -387,14 +387,14 @@ def decides(cell: CellResult, row: ComparisonRow) -> bool:
     return row is rows[-1] and by_size and known
 
 
-def lacks(row: ComparisonRow, backend: str) -> bool:
+def lacks(row: Comparison, backend: str) -> bool:
     """Whether the message of a comparison says that a backend lacks the tensor."""
     return row.message.startswith(f"{backend} has no ")
 
 
-def wanted_rows(cell: CellResult) -> list[ComparisonRow]:
+def wanted_rows(cell: CellResult) -> list[Comparison]:
     """For each tensor the comparisons that fail, or the one in which the tolerance hides that the backend is wrong."""
-    rows: list[ComparisonRow] = []
+    rows: list[Comparison] = []
     for tensor in cell.tensors:
         failing = [row for row in cell.failing if row.tensor == tensor]
         hidden = [row for row in cell.hidden if row.tensor == tensor]
@@ -421,7 +421,7 @@ def layout(values: Array | None, dtype: str, *, exact: bool = False) -> ArrayLay
 
 
 def accuracy(
-    cell: CellResult, row: ComparisonRow, live: Array | None, exact: Array | None, careful: CarefulRuns | None
+    cell: CellResult, row: Comparison, live: Array | None, exact: Array | None, careful: CarefulRuns | None
 ) -> Accuracy:
     """The error from which on the backend counts as wrong, whatever the tolerance.
 

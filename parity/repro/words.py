@@ -9,10 +9,10 @@ from pathlib import PurePath
 
 from parity.config.nodes import printable
 from parity.diagnoses import Entry, catalogue
-from parity.judge.compare.verdict import Verdict
+from parity.judge.compare.verdict import Comparison, Verdict
 from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import CellResult
-from parity.reporting.results.rows import ComparisonRow, Results, SourceLocation
+from parity.reporting.results.rows import Results, SourceLocation
 from parity.reporting.text.evidence import HARMLESS
 from parity.reporting.text.words import few as first_few
 from parity.reporting.text.words import listed, plural
@@ -196,7 +196,7 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
         yield f"    its error{where} is {size.ratio:.3g} times that of a careful implementation; {bound}"
 
 
-def odd_or_largest(row: ComparisonRow) -> str:
+def odd_or_largest(row: Comparison) -> str:
     """What is expected where only one value is finite, or the largest difference."""
     if row.verdict != Verdict.NONFINITE.value:
         return f"largest difference {row.max_abs_diff}"

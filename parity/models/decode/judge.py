@@ -13,7 +13,7 @@ import numpy as np
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.compare.metrics import compare
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, EnvelopeRow, ErrorRatios, Verdict, comparison_of
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models import steps
 from parity.models.call_traces import NEAR, ROUGHLY
@@ -407,7 +407,7 @@ class Decoding:
                 if one is not None:
                     yield self._comparison(f"{way}.{i}", other, one, references[i])
         for way, message in self.failed.items():
-            yield Comparison(
+            yield comparison_of(
                 self.case.id, self.dtype, f"{way}.0", self.port.name, FULL, Verdict.STRUCTURE, 0.0, 0.0,
                 message=f"it does not run: {message}", culprit=(self.port.name,),
             )  # fmt: skip
@@ -417,10 +417,10 @@ class Decoding:
         metrics, is_wrong = compare(*one.logprobs, 0.0, envelope.max), bool(one.ratios.wrong_tokens)
         verdict = Verdict.SEMANTIC if is_wrong else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
         name = self.port.name
-        return Comparison(
+        return comparison_of(
             self.case.id, self.dtype, tensor, name, other,
             Verdict.NONFINITE if metrics.n_nonfinite_mismatched else verdict, 0.0, 0.0, metrics=metrics,
-            error_ratio=(one.ratios.largest, None), envelope=(envelope.rms, envelope.max),
+            error_ratio=ErrorRatios(one.ratios.largest, None), envelope=EnvelopeRow(envelope.rms, envelope.max),
             culprit=(name,) if is_wrong else (),
         )  # fmt: skip
 

@@ -19,11 +19,11 @@ from parity.config.nodes import printable
 from parity.diagnoses import Entry, catalogue
 from parity.errors import UserError
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.judge.compare.verdict import Verdict
+from parity.judge.compare.verdict import Comparison, Verdict
 from parity.reporting.console.run import OpTable, finding_lines, lineup, tensor_lines
 from parity.reporting.kinds import report_of
 from parity.reporting.results.results import read_results
-from parity.reporting.results.rows import FAILING, FINDINGS, BackendRow, CaseRow, ComparisonRow, Results, RunRow
+from parity.reporting.results.rows import FAILING, FINDINGS, BackendRow, CaseRow, Results, RunRow
 from parity.reporting.text.evidence import diagnosis_lines, residual_text
 from parity.reporting.text.findings import by_cause
 from parity.reporting.text.reasons import (
@@ -266,13 +266,13 @@ def not_run(rows: CaseRows, results: Results) -> Iterator[RenderableType]:
             yield Text.assemble((printable(f"{who}: {row.outcome}"), "yellow"), f": {printable(message)}")
 
 
-def by_tensor(rows: CaseRows) -> dict[tuple[str, str], list[ComparisonRow]]:
+def by_tensor(rows: CaseRows) -> dict[tuple[str, str], list[Comparison]]:
     """The failing and suspect comparisons of each tensor, the worst first."""
     worst = sorted((row for row in rows.comparisons if row.fails or row.suspect), key=worst_first)
     return grouped(((row.dtype, row.tensor), row) for row in worst)
 
 
-def tensor_parts(dtype: str, tensor: str, group: Sequence[ComparisonRow], rows: CaseRows) -> Iterator[RenderableType]:
+def tensor_parts(dtype: str, tensor: str, group: Sequence[Comparison], rows: CaseRows) -> Iterator[RenderableType]:
     """A failing or suspect tensor: the values at the worst elements, the error ratios, the verdict in words."""
     worst = group[0]
     style, label = ("bold red", worst.verdict) if worst.fails else ("yellow", f"{worst.verdict}, suspect")

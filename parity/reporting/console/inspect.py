@@ -20,6 +20,7 @@ from parity.config.nodes import printable
 from parity.config.plan import ORACLE
 from parity.errors import UserError
 from parity.judge.bound.envelope import ERROR_BOUND
+from parity.judge.compare.verdict import Comparison
 from parity.reporting.console.explain import case_called, choices, hint
 from parity.reporting.plots.tensors import (
     N_LEVELS,
@@ -33,7 +34,7 @@ from parity.reporting.plots.tensors import (
     thinned,
 )
 from parity.reporting.results.results import read_results
-from parity.reporting.results.rows import CaseRow, ComparisonRow, Results
+from parity.reporting.results.rows import CaseRow, Results
 from parity.reporting.results.stored_tensors import backend_folders, kept_path, load
 from parity.reporting.text.reasons import worst_first
 from parity.reporting.text.words import columns_used, digits_of, factor, few, number
@@ -67,7 +68,7 @@ class StoredTensor:
     dtype: str
     name: str
     values: Mapping[str, Array]
-    rows: Sequence[ComparisonRow] = ()
+    rows: Sequence[Comparison] = ()
     unit: float | None = None
 
     @property
@@ -137,7 +138,7 @@ def input_values(case: CaseRow, name: str, run_dir: Path) -> Array:
 def output(
     results: Results,
     case: CaseRow,
-    rows: Sequence[ComparisonRow],
+    rows: Sequence[Comparison],
     run_dir: Path,
     dtype: str | None,
     backends: Sequence[str],

@@ -12,13 +12,13 @@ from typing import Any
 from parity.diagnoses import Entry, catalogue
 from parity.engine.inputs import slug
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.judge.compare.verdict import Verdict
+from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.html.figures import residuals
 from parity.reporting.html.pictures import Gallery
 from parity.reporting.kinds import CaseReport, anchors_of, report_of
 from parity.reporting.results.cells import CellResult
-from parity.reporting.results.rows import FINDINGS, CaseRow, ComparisonRow, Results
+from parity.reporting.results.rows import FINDINGS, CaseRow, Results
 from parity.reporting.text.cell_text import scripts
 from parity.reporting.text.evidence import HARMLESS, evidence_text, residual_text
 from parity.reporting.text.reasons import CaseRows, aligned, case_rows, failing, known_entries, tolerance_entry
@@ -70,7 +70,7 @@ class FindingRenderer:
         }
 
     def whys(
-        self, cell: CellResult, rows: Sequence[ComparisonRow], pictured: Collection[str]
+        self, cell: CellResult, rows: Sequence[Comparison], pictured: Collection[str]
     ) -> Iterator[tuple[str, str, str, str]]:
         """The reason for each verdict: the worst tensor that has it, the reason in words, the ratios of every backend
         where no picture shows them, and the other tensors of which the same is true.
@@ -118,12 +118,12 @@ def case_anchors(cells: Sequence[CellResult]) -> dict[str, str]:
     return {case_id: unique(f"case-{slug(case_id)}", taken) for case_id in dict.fromkeys(cell.id for cell in cells)}
 
 
-def by_tensor(rows: Iterable[ComparisonRow], report: CaseReport) -> list[tuple[str, list[dict[str, str]]]]:
+def by_tensor(rows: Iterable[Comparison], report: CaseReport) -> list[tuple[str, list[dict[str, str]]]]:
     """The comparisons of each tensor."""
     return list(grouped((row.tensor, comparison(row, report)) for row in rows).items())
 
 
-def comparison(row: ComparisonRow, report: CaseReport) -> dict[str, str]:
+def comparison(row: Comparison, report: CaseReport) -> dict[str, str]:
     """A comparison as a row of a finding's table, with its three values at the worst element.
 
     The actual value is in two parts: the digits that it shares with the exact answer, and those in which it differs.
@@ -173,7 +173,7 @@ def with_ratio(tensor: str, ratio: float | None) -> str:
     return tensor if ratio is None else f"{tensor} ({factor(ratio)})"
 
 
-def unit_of(rows: Iterable[ComparisonRow], tensor: str) -> float | None:
+def unit_of(rows: Iterable[Comparison], tensor: str) -> float | None:
     """The envelope, root mean square, where the run kept it."""
     for row in rows:
         if row.tensor == tensor and row.envelope is not None and 0 < row.envelope.rms < math.inf:

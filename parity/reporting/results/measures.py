@@ -16,7 +16,8 @@ import numpy as np
 
 from parity.cases.draw import Draw, TensorPlan, Values
 from parity.config.plan import CasePlan
-from parity.reporting.results.rows import ComparisonRow, InputRow
+from parity.judge.compare.verdict import Comparison
+from parity.reporting.results.rows import InputRow
 
 OP = "parity.reporting.kinds:CaseReport"
 REPORTS: Mapping[str, str] = {
@@ -44,7 +45,7 @@ class CaseMeasures:
         """Whether the `index`-th case of a run was interrupted in the middle of a dtype."""
         return False
 
-    def excess(self, row: ComparisonRow) -> float:
+    def excess(self, row: Comparison) -> float:
         """The difference of the worst element in tolerances; inf for what no tolerance accepts."""
         if row.verdict in ("structure", "nonfinite"):
             return math.inf

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 from parity.cases.op import default_params
 from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine import BackendInfo, EngineOptions
 from parity.engine.inputs import slug
-from parity.judge.compare.metrics import Metrics
-from parity.judge.compare.verdict import Comparison
 from parity.judge.known import AppliedEntry
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results.measures import measures_of
@@ -22,10 +20,7 @@ from parity.reporting.results.rows import (
     BroughtRow,
     CaseRow,
     CellKey,
-    ComparisonRow,
     ConfigRow,
-    EnvelopeRow,
-    ErrorRatios,
     KnownRow,
     OutcomeRow,
     RunRow,
@@ -127,41 +122,6 @@ def outcome_row(outcome: CellOutcome) -> OutcomeRow:
 def unsupported(outcomes: Sequence[OutcomeRow]) -> frozenset[CellKey]:
     """Case, dtype and backend of each unsupported cell."""
     return frozenset(row.key for row in outcomes if row.outcome == Outcome.UNSUPPORTED.value)
-
-
-MEASURES = tuple(
-    f.name
-    for f in fields(Metrics)
-    if f.name not in ("n_nonfinite_mismatched", "equal", "worst_index", "frontier", "expected_rms")
-)
-
-
-def comparison_row(comparison: Comparison) -> ComparisonRow:
-    """A row of `comparisons`; unmeasured fields are None."""
-    metrics, envelope = comparison.metrics, comparison.envelope
-    index = None if metrics is None else metrics.worst_index
-    return ComparisonRow(
-        case=comparison.case,
-        dtype=comparison.dtype,
-        tensor=comparison.tensor,
-        actual=comparison.actual,
-        expected=comparison.expected,
-        verdict=comparison.verdict.value,
-        culprit=list(comparison.culprit),
-        suspect=comparison.suspect,
-        known=comparison.known,
-        **{name: None if metrics is None else getattr(metrics, name) for name in MEASURES},
-        worst_index=None if index is None else list(index),
-        rtol=comparison.rtol,
-        atol=comparison.atol,
-        oracle_value=comparison.oracle_value,
-        error_ratio=ErrorRatios(*comparison.error_ratio),
-        envelope=None if envelope is None else EnvelopeRow(*envelope),
-        message=comparison.message,
-        frontier=None if metrics is None or metrics.frontier is None else list(metrics.frontier),
-        hidden=None if comparison.hidden is None else comparison.hidden.value,
-        counted=None if comparison.counted is None else list(comparison.counted),
-    )
 
 
 def known_row(entry: AppliedEntry) -> KnownRow:

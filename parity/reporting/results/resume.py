@@ -18,7 +18,7 @@ from parity.judge.compare.verdict import Comparison
 from parity.reporting.results import record
 from parity.reporting.results.measures import measures_of
 from parity.reporting.results.results import read_results
-from parity.reporting.results.rows import FILE_NAME, VERDICTS, BackendRow, CaseRow, ComparisonRow, ResultsError, RunRow
+from parity.reporting.results.rows import FILE_NAME, BackendRow, CaseRow, ResultsError, RunRow
 from parity.reporting.results.store import BACKENDS, CASES, RUN, STORE, Store, fill, read_only, store_of
 from parity.reporting.results.strict_json import spelled
 
@@ -175,21 +175,6 @@ def finished_cells(plan: Plan, store: Store, run_dir: Path) -> Iterator[tuple[st
             yield from whole
 
 
-def key(row: ComparisonRow | Comparison) -> Key:
+def key(row: Comparison) -> Key:
     """The identity of a comparison."""
     return row.case, row.dtype, row.tensor, row.actual, row.expected
-
-
-def comparison(row: ComparisonRow) -> Comparison:
-    """A stored comparison, for matching `known` entries; its measures stay in the row."""
-    return Comparison(
-        *key(row),
-        verdict=VERDICTS[row.verdict],
-        rtol=row.rtol,
-        atol=row.atol,
-        error_ratio=(row.error_ratio.actual, row.error_ratio.expected),
-        culprit=tuple(row.culprit),
-        suspect=row.suspect,
-        message=row.message,
-        counted=None if row.counted is None else tuple(row.counted),
-    )

@@ -29,6 +29,7 @@ from msgspec import inspect, structs
 
 from parity.exit_codes import DEFAULT_FAIL_ON, INTERRUPTED
 from parity.exit_codes import FAILING as LEVELS
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.results.rows import (
     FAILING,
@@ -38,7 +39,6 @@ from parity.reporting.results.rows import (
     SEVERITY,
     BackendRow,
     CaseRow,
-    ComparisonRow,
     KnownRow,
     MatrixRow,
     OutcomeRow,
@@ -64,8 +64,8 @@ WAL_PAGES = 250
 MAX_COLUMN = 1 << 63
 RENAMED = {"case": "case_id"}
 KINDS: Mapping[type, str] = {
-    inspect.StrType: "TEXT", inspect.LiteralType: "TEXT", inspect.IntType: "INTEGER", inspect.BoolType: "INTEGER",
-    inspect.FloatType: "REAL",
+    inspect.StrType: "TEXT", inspect.LiteralType: "TEXT", inspect.EnumType: "TEXT", inspect.IntType: "INTEGER",
+    inspect.BoolType: "INTEGER", inspect.FloatType: "REAL",
 }  # fmt: skip
 """SQL types of fields; all others are JSON."""
 
@@ -181,7 +181,7 @@ def plain(text: str) -> str:
 RUN, SUMMARY, BACKENDS = Table("run", RunRow), Table("summary", Summary), Table("backends", BackendRow)
 CASES, KNOWN = Table("cases", CaseRow, ("id",)), Table("known", KnownRow)
 CELL = ("case_id", "dtype")
-OUTCOMES, COMPARISONS = Table("outcomes", OutcomeRow, CELL), Table("comparisons", ComparisonRow, CELL)
+OUTCOMES, COMPARISONS = Table("outcomes", OutcomeRow, CELL), Table("comparisons", Comparison, CELL)
 DIAGNOSES, TRAININGS = Table("diagnoses", Diagnosis, CELL), Table("trainings", TrainingRow, CELL)
 TABLES = (RUN, SUMMARY, BACKENDS, CASES, OUTCOMES, COMPARISONS, DIAGNOSES, KNOWN, TRAININGS)
 BY_CELL = (OUTCOMES, COMPARISONS, DIAGNOSES, TRAININGS)

@@ -9,9 +9,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from parity.config.nodes import printable
+from parity.judge.compare.verdict import Comparison
 from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import CellResult, Status
-from parity.reporting.results.rows import CaseRow, CellKey, ComparisonRow, KnownRow, Results, SourceLocation
+from parity.reporting.results.rows import CaseRow, CellKey, KnownRow, Results, SourceLocation
 from parity.reporting.text.evidence import HARMLESS, residual_text
 from parity.reporting.text.findings import Difference, Finding, by_cause
 from parity.reporting.text.reasons import CaseRows
@@ -119,7 +120,7 @@ def details(cell: CellResult, rows: CaseRows, findings: Sequence[Finding]) -> It
 
 
 def tensor_lines(
-    worst: ComparisonRow, cell: CellResult, rows: CaseRows, explained: set[tuple[str, bool]]
+    worst: Comparison, cell: CellResult, rows: CaseRows, explained: set[tuple[str, bool]]
 ) -> Iterator[str]:
     """One tensor: the values at its worst element, and the reason for its verdict unless it is in `explained`."""
     yield f"{worst.tensor}: {worst.verdict}; {values_text(worst, report_of(cell.op))}"
