@@ -63,12 +63,12 @@ class Partners:
         except ValueError as error:
             raise DumpError(f"{self.left.name}: a file ends early: {error}") from error
 
-    def right_at(self, index: Shape | None) -> float | None:
+    def right_at(self, index: Sequence[int] | None) -> float | None:
         """The right tensor's value at an index of the left one; None where it cannot be looked up."""
         if index is None or self.transform.blocks or self.transform.reshape or self.right.stream is not None:
             return None
         values = self.right.view()
-        value = (values.transpose(self.transform.axes) if self.transform.axes else values)[index]
+        value = (values.transpose(self.transform.axes) if self.transform.axes else values)[tuple(index)]
         return None if values.dtype.kind == "c" else float(value)
 
     def corners(self, most: int) -> tuple[Array, Array]:

@@ -270,7 +270,7 @@ class Session:
             if mine is None or theirs is None:
                 made = [both]
             else:
-                both = structs.replace(both, oracle_value=mine.right_at(worst_of(both)))
+                both = structs.replace(both, oracle_value=mine.right_at(both.worst_index))
                 with_truth = zip((mine, theirs), self.job.names, strict=True)
                 rules = self.options.rules
                 (left, size), (right, _) = (against(names, one, rules, name) for one, name in with_truth)
@@ -366,11 +366,6 @@ class Session:
             fail_on=self.options.fail_on,
             seconds=round(time.monotonic() - self.clock, 3),
         )
-
-
-def worst_of(comparison: Comparison) -> tuple[int, ...] | None:
-    """The index of the worst element, if values were compared."""
-    return None if comparison.worst_index is None else tuple(comparison.worst_index)
 
 
 def row_of(row: Comparison) -> Comparison:

@@ -261,7 +261,8 @@ def nearest(search: Search) -> str:
 def answer(search: Search, request: HuntRequest, subject: Subject, folder: Path) -> None:
     """Print what was found, each with its smallest case, or that nothing was, and what was tried."""
     findings = [*search.findings, *search.crashed]
-    trials = f"{plural(search.bench.n_trials, 'trial')} of {', '.join(ops_of(search))}"
+    ops = dict.fromkeys(base.case.op for base in search.bases)
+    trials = f"{plural(search.bench.n_trials, 'trial')} of {', '.join(ops)}"
     if findings:
         say(f"FOUND  {plural(len(findings), 'finding')} in {trials}")
     else:
@@ -291,11 +292,6 @@ def answer(search: Search, request: HuntRequest, subject: Subject, folder: Path)
     if findings:
         say(f"run it again: {shlex.join(['parity', 'run', str(folder / CONFIG)])}")
     say(f"continue: {shlex.join(['parity', 'hunt', '--resume', str(folder)])}")
-
-
-def ops_of(search: Search) -> list[str]:
-    """The ops of a search."""
-    return list(dict.fromkeys(base.case.op for base in search.bases))
 
 
 def scripts_of(folder: Path, findings: Sequence[HuntFinding]) -> Iterator[tuple[int, str]]:

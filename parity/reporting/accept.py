@@ -259,7 +259,7 @@ def notes(
     """What would still fail a run with these entries, and how to accept it."""
     held = run.held(known)
     judged = [c for c in held.comparisons if c.known is None and c.counts]
-    left = {(c.case, c.dtype, c.tensor) for c in judged if c.verdict.value in level}
+    left = {(c.case, c.dtype, c.tensor) for c in judged if c.verdict in level}
     if left:
         more = "" if request.reason else "; --reason TEXT accepts them"
         yield f"{plural(len(left), 'tensor')} still {'differs' if len(left) == 1 else 'differ'}{more}"

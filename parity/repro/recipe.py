@@ -96,7 +96,7 @@ class Check:
     @property
     def structural(self) -> bool:
         """Whether the two differ in shape or dtype, or one of them lacks the tensor."""
-        return self.row.verdict == Verdict.STRUCTURE.value
+        return self.row.verdict == Verdict.STRUCTURE
 
     @property
     def other(self) -> str:
@@ -358,7 +358,7 @@ def checks_of(
             raise ReproError(f"{name_of(cell)}: {row.not_stored}")
         live = "actual" if row.actual == cell.backend else "expected"
         other = row.expected if live == "actual" else row.actual
-        tensor, structural = row.tensor, row.verdict == Verdict.STRUCTURE.value
+        tensor, structural = row.tensor, row.verdict == Verdict.STRUCTURE
         stored = {
             name: kept(run_dir, kept_path(cell.case, cell.dtype, name, tensor, folders), optional)
             for name, optional in ((cell.backend, True), (ORACLE, structural), (other, structural))

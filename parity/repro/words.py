@@ -74,7 +74,7 @@ def convention(recipe: ScriptRecipe) -> Entry | None:
 
 def only_rounding(recipe: ScriptRecipe) -> bool:
     """Whether every difference is rounding: no backend exceeds the error bound."""
-    return bool(recipe.checks) and all(check.row.verdict == Verdict.ROUNDING.value for check in recipe.checks)
+    return bool(recipe.checks) and all(check.row.verdict == Verdict.ROUNDING for check in recipe.checks)
 
 
 def not_theirs(recipe: ScriptRecipe) -> str:
@@ -198,7 +198,7 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
 
 def odd_or_largest(row: Comparison) -> str:
     """What is expected where only one value is finite, or the largest difference."""
-    if row.verdict != Verdict.NONFINITE.value:
+    if row.verdict != Verdict.NONFINITE:
         return f"largest difference {row.max_abs_diff}"
     got, wanted = (
         "a number" if value is None or math.isfinite(value) else str(value).replace("nan", "NaN")

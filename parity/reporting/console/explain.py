@@ -189,7 +189,7 @@ def brief(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Iterat
 def do_next(rows: CaseRows, run_dir: Path) -> Iterator[Text]:
     """The tolerance that rounding needs, and the next commands."""
     failures = [row for row in failing(rows.comparisons) if row.known is None]
-    rounding = [row for row in failures if row.verdict == Verdict.ROUNDING.value]
+    rounding = [row for row in failures if row.verdict == Verdict.ROUNDING]
     if rounding:
         yield Text("\ntensors that exceed rtol/atol by rounding alone pass with")
         yield Text(f"  {printable(tolerance_entry(rounding))}")
@@ -296,7 +296,7 @@ def tensor_parts(dtype: str, tensor: str, group: Sequence[Comparison], rows: Cas
 def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
     """How close the passing tensors are to the limit, by dtype."""
     report, doubtful = report_of(rows.case.op), {(dtype, tensor) for dtype, tensor in by_tensor(rows)}
-    fine = [row for row in rows.comparisons if row.verdict in (Verdict.EQUAL.value, Verdict.CLOSE.value)]
+    fine = [row for row in rows.comparisons if row.verdict in (Verdict.EQUAL, Verdict.CLOSE)]
     fine = [row for row in fine if (row.dtype, row.tensor) not in doubtful]
     for dtype in dict.fromkeys(row.dtype for row in fine):
         group = [row for row in fine if row.dtype == dtype]
@@ -319,7 +319,7 @@ def next_steps(rows: CaseRows, run_dir: Path) -> Iterator[RenderableType]:
     if not failures:
         return
     yield Text("\nwhat to do", style="bold")
-    rounding = [row for row in failures if row.verdict == Verdict.ROUNDING.value]
+    rounding = [row for row in failures if row.verdict == Verdict.ROUNDING]
     if rounding:
         yield Text("  rounding: set the tolerance that this case needs, or run with --fail-on degraded:")
         yield Text(f"    {printable(tolerance_entry(rounding))}")

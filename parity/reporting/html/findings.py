@@ -202,7 +202,7 @@ def cause(row: Diagnosis) -> dict[str, Any]:
 def steps(rows: CaseRows) -> Iterator[tuple[str, list[str]]]:
     """What to do about a case: a sentence, and lines to paste."""
     open_rows = [row for row in failing(rows.comparisons) if row.known is None and row.counts]
-    rounding = [row for row in open_rows if row.verdict == Verdict.ROUNDING.value]
+    rounding = [row for row in open_rows if row.verdict == Verdict.ROUNDING]
     findings = [row for row in open_rows if row.verdict in FINDINGS]
     yield from ((f"{advice}.", []) for advice in report_of(rows.case.op).advice(findings))
     if rounding:

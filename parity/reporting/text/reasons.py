@@ -84,7 +84,7 @@ def aligned(rows: Sequence[Comparison]) -> str:
     failures = failing(made)
     if any(row.verdict in FINDINGS for row in failures):
         return refusal([row for row in failures if row.verdict in FINDINGS]) + left_out
-    rounding = [row for row in failures if row.verdict != Verdict.CHOICE.value]
+    rounding = [row for row in failures if row.verdict != Verdict.CHOICE]
     if rounding:
         return f"yes, within rounding: needs {needs(rounding)}{left_out}"
     if failures:
@@ -147,7 +147,7 @@ def passing_reason(row: Comparison, rows: CaseRows) -> str:
         return f"it passes only because the tolerance is loose: {distance(row, rows)}"
     if row.suspect:
         return "it passes, but zeros, or a doubled or sign-flipped tensor, could pass too, or nothing is finite"
-    return "bit for bit equal" if row.verdict == Verdict.EQUAL.value else "within the tolerance"
+    return "bit for bit equal" if row.verdict == Verdict.EQUAL else "within the tolerance"
 
 
 def rounding_reason(row: Comparison, rows: CaseRows) -> str:
@@ -203,11 +203,11 @@ FORMULA: Mapping[str, tuple[str, str]] = {
 
 def message_reason(row: Comparison, _: CaseRows) -> str:
     """Values were not compared."""
-    if row.verdict == Verdict.NOT_COMPARED.value:
+    if row.verdict == Verdict.NOT_COMPARED:
         return row.message or "a backend gave no result"
-    if row.verdict == Verdict.STRUCTURE.value and row.tensor.startswith("input."):
+    if row.verdict == Verdict.STRUCTURE and row.tensor.startswith("input."):
         return f"{row.message}; later reads get other numbers"
-    if row.verdict == Verdict.STRUCTURE.value:
+    if row.verdict == Verdict.STRUCTURE:
         return f"{row.message or 'shape, dtype or set of outputs differs'}; the values were not compared"
     names = listed(row.culprit)
     detail = f": {names} is not finite where the exact answer is, or the reverse" if names else ""
