@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -208,7 +209,9 @@ def clustered(kind: str, workers: int, nodes: Nodes | None) -> Iterator[Callable
         nodes.start()
     try:
         with connected(nodes.address if nodes else f"local:{workers}") as cluster:
-            yield cluster.run
+            from parity.cluster.source import events
+
+            yield partial(events, cluster)
     finally:
         if nodes is not None:
             nodes.end()
@@ -218,7 +221,8 @@ def one_run(folder: Path, kind: str, workers: int, kill: float) -> dict[str, obj
     """A run in this process; its processor time, memory, shards and a digest of its rows."""
     from parity.config import load_plan
     from parity.engine import EngineOptions
-    from parity.run import claimed, run
+    from parity.reporting.results.claims import claimed
+    from parity.run import run
 
     began = time.monotonic()
     plan = load_plan((folder / "config.yaml",))

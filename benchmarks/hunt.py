@@ -27,7 +27,7 @@ from parity.hunt.search import HuntFinding, Search
 from parity.hunt.subject import Subject, bases_of
 from parity.hunt.write import STATE, read_state, restored, write_config
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.reporting.results.results import spelled
+from parity.reporting.results.strict_json import spelled
 
 CENSUS = Path(__file__).parent.parent / "configs" / "census"
 

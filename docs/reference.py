@@ -19,7 +19,7 @@ from parity.cases.draw import DISTRIBUTIONS
 from parity.cli import main
 from parity.config import json_schema
 from parity.diagnoses import catalogue
-from parity.judge.compare.verdict import Verdict
+from parity.judge.compare.verdict import EnvelopeRow, ErrorRatios, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.listing import op_card
 from parity.outcome import Outcome
@@ -215,6 +215,7 @@ def results_page() -> str:
         "The document is a `Results`. A field with a default may be missing.",
     ]
     structs = [value for value in vars(rows).values() if inspect.isclass(value) and issubclass(value, msgspec.Struct)]
+    structs += [ErrorRatios, EnvelopeRow]
     for cls in [rows.Results, *(cls for cls in structs if cls not in (rows.Results, msgspec.Struct)), Diagnosis]:
         parts += [f"## {cls.__name__}", own_doc(cls), table(["field", "type", "default"], list(field_rows(cls)))]
     parts += ["## Outcomes", ", ".join(f"`{outcome.value}`" for outcome in Outcome)]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from parity.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from parity.capture.capturing import capture
     from parity.library import Agreement, Hint, ParityError, ParityWarning, Report, Row, assert_parity, compare
 
-__version__ = "0.1.0"
 __all__ = ["Agreement", "Hint", "ParityError", "ParityWarning", "Report", "Row", "assert_parity", "capture", "compare"]
 
 

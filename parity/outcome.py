@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import StrEnum
 from typing import Any, NoReturn
 
 from numpy.typing import NDArray
@@ -14,8 +14,8 @@ Arrays = Mapping[str, Array]
 """Tensors by name."""
 
 
-class Judgement(Enum):
-    """An enum without a truth value, since `if outcome` would treat a crash as a success."""
+class Judgement(StrEnum):
+    """An enum of words without a truth value, since `if outcome` would treat a crash as a success."""
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} has no truth value; compare it with a member")

@@ -13,9 +13,10 @@ import pytest
 from parity.cases import OPS
 from parity.config import json_schema
 from parity.diagnoses import catalogue
+from parity.judge.compare.verdict import Comparison
 from parity.listing import op_card
 from parity.reporting.html.templates import source
-from parity.reporting.results.rows import ComparisonRow, Results
+from parity.reporting.results.rows import Results
 from tests.cli.test_cli import COMMANDS
 from tests.conftest import ROOT
 
@@ -53,7 +54,7 @@ def test_every_diagnosis_and_every_op_has_a_section(pages, page, names):
 
 
 def test_every_field_of_the_results_is_there(pages):
-    for cls in (Results, ComparisonRow):
+    for cls in (Results, Comparison):
         assert [name for name in cls.__struct_fields__ if f"| `{name}` |" not in pages["results.md"]] == []
 
 

@@ -10,8 +10,9 @@ from typing import TypeVar
 from benchmarks.judge.faults import Fault, Healthy
 from benchmarks.judge.measure import Effect
 from benchmarks.judge.runs import Run
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.reporting.results.rows import ComparisonRow, Results
+from parity.reporting.results.rows import Results
 
 NOT_IDENTIFIABLE = "not-identifiable"
 HARMLESS = ("rounding", "degenerate-gradient")
@@ -20,7 +21,7 @@ UNEXPLAINED = ("unexplained", "none", "reference-edit")
 
 Key = tuple[str, str, str]
 
-R = TypeVar("R", ComparisonRow, Diagnosis)
+R = TypeVar("R", Comparison, Diagnosis)
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def causes_of(diagnoses: Sequence[Diagnosis], backend: str) -> list[Diagnosis]:
     return [d for d in diagnoses if d.backend == backend and d.id not in HARMLESS]
 
 
-def verdicts(accused: Sequence[ComparisonRow], backend: str) -> tuple[str, ...]:
+def verdicts(accused: Sequence[Comparison], backend: str) -> tuple[str, ...]:
     """The verdicts of the tensors of which a backend is the culprit, against the oracle."""
     return tuple(sorted({c.verdict for c in accused if (c.actual, c.expected) == (backend, "oracle")}))
 

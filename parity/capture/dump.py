@@ -2,7 +2,7 @@
 
 Names of tensors, for the layer LAYER (its dotted name; left out, with its point, where it is the model itself):
 
-    LAYER.callN.input.WHERE         of the Nth call of this layer, from 0; WHERE as in frameworks/calls.py
+    LAYER.callN.input.WHERE         of the Nth call of this layer, from 0; WHERE as in calls.py
     LAYER.callN.output.WHERE
     LAYER.callN.grad.input.WHERE    the gradient from this call alone
     LAYER.callN.grad.output.WHERE
@@ -21,9 +21,9 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 
-import parity
-from parity.capture.frameworks.calls import Call, CapturedLayer
+from parity.capture.calls import Call, CapturedLayer
 from parity.capture.safetensors import NAMES, PARTIAL, Writer
+from parity.version import __version__
 
 SHARD_BYTES = 512 << 20
 INDEX = "index.json"
@@ -45,7 +45,7 @@ class DumpWriter:
         self.folder = folder
         self.shard_bytes = shard_bytes
         self.shards: List[Writer] = []
-        self.index: Dict[str, Any] = {"format": FORMAT, "parity": parity.__version__, "complete": False}
+        self.index: Dict[str, Any] = {"format": FORMAT, "parity": __version__, "complete": False}
         self.index.update(frameworks={}, layers=[], parameters=[], buffers=[], calls=[], left_out={}, tensors={})
         self.calls: Dict[int, Dict[str, Any]] = {}
         _prepare(folder)

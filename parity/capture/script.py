@@ -13,9 +13,10 @@ from typing import Any, Callable, Iterable, Optional
 
 import numpy as np
 
-from parity.capture.capturing import Capture, capture, say
+from parity.capture.capturing import capture
 from parity.capture.dump import CaptureError
 from parity.capture.frameworks import FRAMEWORKS, framework
+from parity.capture.frameworks.base import Capture, say
 
 USAGE = 2
 WATCHED = tuple(name for name in FRAMEWORKS if name != "onnxruntime")

@@ -131,9 +131,10 @@ def shown(job: ComparisonJob, options: CompareOptions, out: Path | None, wanted:
     from parity.config.plan import Plan
     from parity.dumps.progress import progress
     from parity.dumps.session import Session
+    from parity.reporting.console.run import show
+    from parity.reporting.results.claims import claimed
     from parity.reporting.results.directory import Losses
     from parity.reporting.results.outputs import write_run_files
-    from parity.run import claimed, show
 
     losses = Losses()
     try:

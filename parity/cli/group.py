@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from parity import __version__
 from parity.cli.streams import stdout_loss, use_lossy_streams
 from parity.errors import UserError
 from parity.exit_codes import INCOMPLETE, INTERRUPTED, USAGE
+from parity.version import __version__
 
 if TYPE_CHECKING:
     from parity.reporting.results.outputs import Outputs

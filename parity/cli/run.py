@@ -6,6 +6,7 @@ import datetime
 import math
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -151,7 +152,8 @@ def run(
     from parity.engine import EngineOptions
     from parity.preflight import remarks
     from parity.reporting.results import last
-    from parity.run import claimed, run_and_show
+    from parity.reporting.results.claims import claimed
+    from parity.run import run_and_show
 
     if not math.isfinite(timeout):
         raise click.BadParameter(f"{timeout} is not a number of seconds", param_hint="--timeout")
@@ -205,7 +207,10 @@ def on_cluster(address: str | None) -> Source:
         return execute
     from parity.cluster import connected
 
-    return click.get_current_context().with_resource(connected(address)).run
+    cluster = click.get_current_context().with_resource(connected(address))
+    from parity.cluster.source import events
+
+    return partial(events, cluster)
 
 
 @main.command(

@@ -63,10 +63,11 @@ def merge(runs: tuple[Path, ...], out: Path, quiet: bool) -> None:
     Exit code: that of the merged run, as of `parity run`; 2 if the runs have different seeds or backends, disagree in a
     cell, or cannot be read, or the directory cannot be written; 3 if all would pass but a shard is missing.
     """
+    from parity.reporting.console.run import show
     from parity.reporting.merge import merge
+    from parity.reporting.results.claims import check_ours, empty
     from parity.reporting.results.directory import held, made
     from parity.reporting.text.words import listed
-    from parity.run import check_ours, empty, show
 
     if out.resolve() in {run_dir.resolve() for run_dir in runs}:
         raise click.UsageError(f"{out} is one of the runs; name another --out")

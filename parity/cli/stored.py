@@ -34,10 +34,10 @@ def report(run_dir: Path, quiet: bool, verbose: bool, wanted: Outputs) -> None:
 
     Exit code: 0 whatever the run found; 2 the run cannot be read or a file cannot be written.
     """
+    from parity.reporting.console.run import show
     from parity.reporting.results.directory import Losses
     from parity.reporting.results.outputs import write_asked
     from parity.reporting.results.results import read_results
-    from parity.run import show
 
     losses = Losses()
     try:

@@ -41,7 +41,8 @@ def fingerprint(op: str, as_json: bool, **asked: Any) -> NoReturn:
 
     Exit code: 0 everything was measured; 2 the command is wrong; 3 something could not be measured; 130 interrupted.
     """
-    from parity.fingerprint.study import fingerprint_and_show, request
+    from parity.fingerprint.study import request
+    from parity.fingerprint.table import fingerprint_and_show
 
     try:
         wanted = request(op, **asked)

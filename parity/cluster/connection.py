@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,6 @@ from parity.errors import UserError
 
 if TYPE_CHECKING:
     from distributed import Client
-
-    from parity.config.plan import Plan
-    from parity.engine import EngineOptions, Event
 
 ADDRESS = re.compile(r"local:(?P<local>[1-9]\d{0,2})|(?:tcp|tls)://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}", re.ASCII)
 MAX_LOCAL = 256
@@ -109,12 +106,6 @@ class Cluster:
     def is_connected(self) -> bool:
         """Whether the scheduler is connected, as far as is known."""
         return str(self.client.status) == "running"
-
-    def run(self, plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[str]) -> Iterator[Event]:
-        """Run the op cases, except the finished ones, like `engine.execute`; raises ClusterError."""
-        from parity.cluster.source import events
-
-        return events(self, plan, options, run_dir, done)
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """The workers that are alive, by address; raises OSError if the scheduler is lost."""

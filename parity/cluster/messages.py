@@ -13,15 +13,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from parity import __version__
 from parity.cases.draw import File
 from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine import EngineOptions
 from parity.engine.inputs import folder_name
 from parity.engine.shards import Shard
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.reporting.results.results import escaped
-from parity.reporting.results.rows import BackendRow, ComparisonRow, OutcomeRow
+from parity.reporting.results.rows import BackendRow, OutcomeRow
+from parity.reporting.results.strict_json import escaped
+from parity.version import __version__
 
 MAX_FILE_BYTES = 64 << 20
 """Larger files of a case with a finding are not sent; all files of a shard may have four times this size."""
@@ -118,7 +119,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     host: str = msgspec.field(default_factory=socket.gethostname)
     backends: list[BackendRow]
     outcomes: list[OutcomeRow]
-    comparisons: list[ComparisonRow]
+    comparisons: list[Comparison]
     diagnoses: list[Diagnosis]
     folders: dict[str, str]
     tensors: dict[str, bytes]

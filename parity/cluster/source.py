@@ -293,9 +293,8 @@ def lost_case(plan: Plan, case: CasePlan, outcome: Outcome, message: str) -> dic
         cell = [CellOutcome(case.id, dtype, spec.name, outcome, message=message) for spec in own.backends]
         outcomes += list(map(record.outcome_row, cell))
         comparisons += marked(CellJudge(case, dtype, oracle).comparisons(cell, own.baseline), own.subject)
-    rows = list(map(record.comparison_row, comparisons))
     empty: dict[str, Any] = {"backends": [], "diagnoses": [], "folders": {}, "tensors": {}, "lost": {}}
-    return empty | {"outcomes": outcomes, "comparisons": rows, "judge_seconds": 0.0}
+    return empty | {"outcomes": outcomes, "comparisons": comparisons, "judge_seconds": 0.0}
 
 
 def failed_case(plan: Plan, case: CasePlan, failure: Failure) -> dict[str, Any]:
@@ -305,7 +304,7 @@ def failed_case(plan: Plan, case: CasePlan, failure: Failure) -> dict[str, Any]:
     rows = [row for comparisons, _ in parts for row in marked(comparisons, own.subject)]
     causes = [cause for _, diagnoses in parts for cause in diagnoses]
     given: dict[str, Any] = {"backends": [], "outcomes": [], "folders": {}, "tensors": {}, "lost": {}}
-    return given | {"comparisons": list(map(record.comparison_row, rows)), "diagnoses": causes, "judge_seconds": 0.0}
+    return given | {"comparisons": rows, "diagnoses": causes, "judge_seconds": 0.0}
 
 
 def compared_in(case: CasePlan) -> Sequence[str]:

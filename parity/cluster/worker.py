@@ -26,9 +26,10 @@ from parity.engine.engine import Dispatcher, RunnerPool
 from parity.engine.inputs import folder_name
 from parity.engine.logs import RunLog
 from parity.engine.shards import SHARD_CELLS
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.reporting.results.rows import BackendRow, ComparisonRow, OutcomeRow
-from parity.run import RunState, follow
+from parity.reporting.results.rows import BackendRow, OutcomeRow
+from parity.run_state import RunState, follow
 
 IDLE_S = 120.0
 """A worker without a shard for so long ends its backends, since the host may have died."""
@@ -132,7 +133,7 @@ class _WarmPool:
         plan = replace(self._plan, cases=tuple(case for _, case in cases))
         try:
             rows, state = self._judged(plan, cases, run_dir, ended)
-            wanted = {row.case for row in rows.of(ComparisonRow) if row.fails or row.culprit}
+            wanted = {row.case for row in rows.of(Comparison) if row.fails or row.culprit}
             names = {case.id: f"tensors/{folder_name(index, case)}" for index, case in cases if case.id in wanted}
             folders = {case: name for case, name in names.items() if (run_dir / name).is_dir()}
             return self._reply(rows, state, folders, address)
@@ -159,7 +160,7 @@ class _WarmPool:
             worker=address,
             backends=list(self._backends.values()),
             outcomes=rows.of(OutcomeRow),
-            comparisons=rows.of(ComparisonRow),
+            comparisons=rows.of(Comparison),
             diagnoses=rows.of(Diagnosis),
             folders=folders,
             tensors=tensors,

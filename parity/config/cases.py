@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import Any
 
 from parity.cases.brought import op_of
@@ -14,10 +15,10 @@ from parity.config.defaults import Defaults
 from parity.config.grammar import CaseModel, check_keys, read_partly, require_mapping
 from parity.config.ids import automatic_id, check_id, swept_id
 from parity.config.inputs import plan_tensors, read_inputs
-from parity.config.kinds import KIND, KINDS, case_kind
+from parity.config.kinds import KIND, KINDS
 from parity.config.memory import MemoryNeed, memory_of_op
 from parity.config.nodes import Node, Problems, child
-from parity.config.plan import CasePlan, WrittenAt
+from parity.config.plan import BackendSpec, CasePlan, WrittenAt
 from parity.config.references import substitute
 from parity.config.stress import stressed
 from parity.config.sweep import Combination, expand
@@ -50,6 +51,27 @@ class BuiltCase:
     def with_plan(self, **changes: Any) -> BuiltCase:
         """This case with another plan."""
         return replace(self, plan=replace(self.plan, **changes))
+
+
+@dataclass(frozen=True)
+class CaseKind:
+    """A kind of cases.
+
+    `model` describes an entry of `cases`; `build(node, scope)` makes its cases; `shortened(built, steps)` is a case
+    with only its first steps; `check(built, baseline, backends, report)` reports what these backends cannot run, or
+    cannot compare with this baseline.
+    """
+
+    model: Any
+    build: Callable[[Node, Scope], Iterator[BuiltCase]]
+    shortened: Callable[[BuiltCase, int], BuiltCase]
+    check: Callable[[BuiltCase, str, tuple[BackendSpec, ...], Problems], None]
+
+
+def case_kind(name: str) -> CaseKind:
+    """The kind of cases with this name."""
+    kind: CaseKind = resolve_name(KINDS[name])
+    return kind
 
 
 def build_cases(node: Node, scope: Scope) -> Iterator[BuiltCase]:

@@ -13,9 +13,10 @@ from pydantic_core import core_schema
 
 from parity.cases import OPS
 from parity.config.case_models import DefaultsByOp, OpCase, case_model_of, defaults_model_of
+from parity.config.cases import case_kind
 from parity.config.documents import ConfigKeys
 from parity.config.grammar import CaseModel
-from parity.config.kinds import KIND, KINDS, case_kind
+from parity.config.kinds import KIND, KINDS
 
 Schema = dict[str, Any]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from parity.cases.dtypes import COARSENESS
 from parity.config.backend_options import described, describes
 from parity.config.case_filter import KeywordError, keyword_matcher, nearest_first
-from parity.config.cases import BuiltCase
-from parity.config.kinds import OP, case_kind
+from parity.config.cases import BuiltCase, case_kind
+from parity.config.kinds import OP
 from parity.config.memory import GIB
 from parity.config.nodes import Problems
 from parity.config.plan import ORACLE, Asked, BackendSpec, ConfigFile, KnownDeviation, Overrides, Plan, own_kernels

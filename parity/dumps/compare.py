@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
+from msgspec import structs
 
 from parity.cases.exact.formats import FORMATS
 from parity.config.plan import ORACLE
@@ -19,7 +20,7 @@ from parity.judge.compare.cell import vacuous
 from parity.judge.compare.chunked import RunningMaxima, compare_parts
 from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare, quotient
 from parity.judge.compare.screen import screened
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, EnvelopeRow, ErrorRatios, Verdict, comparison_of
 from parity.library.arrays import Tensor
 from parity.library.limits import COARSENESS, TOLERANCES, row_of
 
@@ -62,12 +63,12 @@ class Partners:
         except ValueError as error:
             raise DumpError(f"{self.left.name}: a file ends early: {error}") from error
 
-    def right_at(self, index: Shape | None) -> float | None:
+    def right_at(self, index: Sequence[int] | None) -> float | None:
         """The right tensor's value at an index of the left one; None where it cannot be looked up."""
         if index is None or self.transform.blocks or self.transform.reshape or self.right.stream is not None:
             return None
         values = self.right.view()
-        value = (values.transpose(self.transform.axes) if self.transform.axes else values)[index]
+        value = (values.transpose(self.transform.axes) if self.transform.axes else values)[tuple(index)]
         return None if values.dtype.kind == "c" else float(value)
 
     def corners(self, most: int) -> tuple[Array, Array]:
@@ -143,24 +144,25 @@ class ComparedTensor:
 
 def structural(names: ComparedTensor, dtype: str, message: str) -> Comparison:
     """A tensor whose values cannot be compared."""
-    return Comparison(
+    return comparison_of(
         names.case, dtype, names.tensor, names.left, names.right, Verdict.STRUCTURE, 0.0, 0.0, message=message
     )
 
 
-def compared(names: ComparedTensor, pair: Partners, rules: Rules) -> Comparison:
-    """The comparison of two tensors; raises DumpError for a damaged file."""
+def compared(names: ComparedTensor, pair: Partners, rules: Rules) -> tuple[Comparison, float]:
+    """The comparison of two tensors, and the root mean square of the right one, NaN where only the structure was
+    compared; raises DumpError for a damaged file."""
     left, right = pair.dtypes
     moved = pair.transform.apply(np.broadcast_to(np.int8(0), pair.right.shape), pair.shape).shape if fits(pair) else ()
     if moved != pair.shape:
         shapes = f"{names.left} has shape {list(pair.shape)}, {names.right} {list(pair.right.shape)}"
-        return structural(names, left, shapes)
+        return structural(names, left, shapes), math.nan
     if left != right and (rules.check_dtype or "c" in (numpy_dtype(left).kind, numpy_dtype(right).kind)):
         remedy = "; --ignore-dtype compares the values" if rules.check_dtype else ""
-        return structural(names, left, f"{names.left} has dtype {left}, {names.right} {right}{remedy}")
+        return structural(names, left, f"{names.left} has dtype {left}, {names.right} {right}{remedy}"), math.nan
     limits = rules.tolerance(names.tensor, (left, right))
     metrics = measured(pair, limits)
-    comparison = Comparison(
+    comparison = comparison_of(
         names.case,
         left,
         names.tensor,
@@ -171,14 +173,15 @@ def compared(names: ComparedTensor, pair: Partners, rules: Rules) -> Comparison:
         limits.atol,
         metrics=metrics,
     )
+    size = metrics.expected_rms
     if not metrics.n_mismatched:
         apart = metrics.max_abs_diff > 0
-        return replace(comparison, suspect=apart and zeros_would_pass(pair, metrics, limits))
+        return structs.replace(comparison, suspect=apart and zeros_would_pass(pair, metrics, limits)), size
     unit = max(map(unit_roundoff, (left, right)))
-    ratio = quotient(metrics.rmse, unit * metrics.expected_rms)
-    scale = None if not unit else (unit * metrics.expected_rms, unit * metrics.expected_rms)
+    ratio = quotient(metrics.rmse, unit * size)
+    scale = EnvelopeRow(unit * size, unit * size) if unit else None
     verdict = Verdict.NONFINITE if metrics.n_nonfinite_mismatched else kind(metrics, ratio, left, unit)
-    return replace(comparison, verdict=verdict, error_ratio=(ratio, None), envelope=scale)
+    return structs.replace(comparison, verdict=verdict, error_ratio=ErrorRatios(ratio, None), envelope=scale), size
 
 
 def fits(pair: Partners) -> bool:
@@ -243,27 +246,28 @@ def kind(metrics: Metrics, ratio: float, dtype: str, unit: float) -> Verdict:
     return Verdict.UNSTABLE if ratio <= LOSSY else Verdict.SEMANTIC
 
 
-def judged(both: Comparison, left: Comparison, right: Comparison) -> tuple[Comparison, Comparison, Comparison]:
-    """The comparison of two dumps and those of each with the truth, with their culprits.
+def judged(
+    both: Comparison, left: Comparison, right: Comparison, size: float
+) -> tuple[Comparison, Comparison, Comparison]:
+    """The comparison of two dumps and those of each with the truth, of this root mean square, with their culprits.
 
     Both errors are divided by the smaller one, or by a rounding of the truth if that is larger: the nearer dump shows
     which accuracy is possible. If even that error is as large as an unstable algorithm's, both dumps are wrong.
     """
-    ml, mr = left.metrics, right.metrics
-    if ml is None or mr is None:
+    if left.rmse is None or right.rmse is None:
         return both, left, right
     unit = max(unit_roundoff(dtype) for dtype in (left.dtype, right.dtype))
-    floor = unit * ml.expected_rms
-    scale = min(max(min(ml.rmse, mr.rmse), floor), LOSSY / ERROR_BOUND * floor)
-    ratios = quotient(ml.rmse, scale), quotient(mr.rmse, scale)
+    floor = unit * size
+    scale = min(max(min(left.rmse, right.rmse), floor), LOSSY / ERROR_BOUND * floor)
+    ratios = quotient(left.rmse, scale), quotient(right.rmse, scale)
     culprits = [
         c.actual for c, ratio in ((left, ratios[0]), (right, ratios[1])) if not ratio < ERROR_BOUND or nonfinite(c)
     ]
     made = []
     for comparison, ratio in ((left, ratios[0]), (right, ratios[1])):
         mine = tuple(name for name in culprits if name == comparison.actual)
-        made.append(blamed(comparison, mine, (ratio, None), scale))
-    return blamed(both, tuple(culprits), ratios, scale), made[0], made[1]
+        made.append(blamed(comparison, mine, ErrorRatios(ratio, None), scale))
+    return blamed(both, tuple(culprits), ErrorRatios(*ratios), scale), made[0], made[1]
 
 
 def nonfinite(comparison: Comparison) -> bool:
@@ -271,22 +275,21 @@ def nonfinite(comparison: Comparison) -> bool:
     return comparison.verdict is Verdict.NONFINITE
 
 
-def blamed(
-    comparison: Comparison, culprits: tuple[str, ...], ratios: tuple[float | None, float | None], scale: float
-) -> Comparison:
+def blamed(comparison: Comparison, culprits: tuple[str, ...], ratios: ErrorRatios, scale: float) -> Comparison:
     """A comparison that fails or hides an error, with its culprits; without any, it differs by rounding."""
     if comparison.verdict is Verdict.STRUCTURE or (comparison.verdict.passes and not culprits):
         return comparison
-    updated = replace(comparison, culprit=culprits, error_ratio=ratios, envelope=(scale, scale))
+    envelope = EnvelopeRow(scale, scale)
+    updated = structs.replace(comparison, culprit=culprits, error_ratio=ratios, envelope=envelope)
     if comparison.verdict.passes:
-        return replace(updated, suspect=True, hidden=Verdict.UNSTABLE)
+        return structs.replace(updated, suspect=True, hidden=Verdict.UNSTABLE)
     if not culprits and comparison.verdict is not Verdict.NONFINITE:
-        return replace(updated, verdict=Verdict.ROUNDING)
-    return replace(updated, verdict=Verdict.UNSTABLE) if comparison.verdict is Verdict.ROUNDING else updated
+        return structs.replace(updated, verdict=Verdict.ROUNDING)
+    return structs.replace(updated, verdict=Verdict.UNSTABLE) if comparison.verdict is Verdict.ROUNDING else updated
 
 
-def against(names: ComparedTensor, pair: Partners, rules: Rules, backend: str) -> Comparison:
-    """One dump against the truth; raises DumpError if the truth has a lower precision."""
+def against(names: ComparedTensor, pair: Partners, rules: Rules, backend: str) -> tuple[Comparison, float]:
+    """One dump against the truth, as `compared`; raises DumpError if the truth has a lower precision."""
     if unit_roundoff(pair.right.dtype) > unit_roundoff(pair.left.dtype) and not pair.right.weak:
         raise DumpError(
             f"the truth's {pair.right.name} is {pair.right.dtype} and cannot judge {pair.left.dtype}; "

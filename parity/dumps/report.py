@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from parity.config.nodes import printable
 from parity.judge.bound.envelope import ERROR_BOUND
+from parity.judge.compare.verdict import Comparison
 from parity.reporting.blocks import Listed
 from parity.reporting.kinds import CaseReport
-from parity.reporting.results.rows import FINDINGS, NOT_COMPARED, CaseRow, ComparisonRow, Results
+from parity.reporting.results.rows import FINDINGS, NOT_COMPARED, CaseRow, Results
 from parity.reporting.text.evidence import called
 from parity.reporting.text.words import factor, listed, plural
 
@@ -42,11 +43,11 @@ class DumpReport(CaseReport):
             ("paired", "by exact names")
         ]
 
-    def shows_oracle(self, row: ComparisonRow) -> bool:
+    def shows_oracle(self, row: Comparison) -> bool:
         """Whether there is a third dump."""
         return row.oracle_value is not None
 
-    def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
+    def reason(self, row: Comparison, rows: CaseRows) -> str:
         """The distance of two tensors, in roundings of the dtype."""
         if row.verdict in ("structure", NOT_COMPARED):
             return row.message or "the structure differs"
@@ -63,7 +64,7 @@ class DumpReport(CaseReport):
         times = "" if ratio is None else f" by {factor(ratio)} roundings of {row.dtype} in the root mean square"
         return f"the dumps differ{times}; {SIZES.get(row.verdict, '')}"
 
-    def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
+    def advice(self, findings: Sequence[Comparison]) -> Iterator[str]:
         """What would give more information."""
         if any(row.verdict in ("unstable", "semantic", "degraded") and not row.culprit for row in findings):
             yield ADVICE

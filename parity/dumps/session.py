@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec import structs
 
-from parity import __version__
 from parity.cases.options import differing
 from parity.config.errors import ConfigError
 from parity.config.known import parse_known
@@ -26,25 +25,18 @@ from parity.dumps.compare import ComparedTensor, Partners, Rules, against, compa
 from parity.dumps.hints import CORNER, MOST, hint_of, joined, twin
 from parity.dumps.matching import How, Matching, Moments, Pair, TensorSummary, Transform, match
 from parity.dumps.tensors import Dump, DumpError, Stored
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import Outcome
 from parity.reporting.results.directory import Losses
-from parity.reporting.results.record import comparison_row, cpu_model
-from parity.reporting.results.results import FILE_NAME, as_json, write_atomically
-from parity.reporting.results.rows import (
-    BackendRow,
-    CaseRow,
-    ComparisonRow,
-    OutcomeRow,
-    Results,
-    RunRow,
-    SourceLocation,
-)
+from parity.reporting.results.record import cpu_model
+from parity.reporting.results.results import as_json, write_atomically
+from parity.reporting.results.rows import FILE_NAME, BackendRow, CaseRow, OutcomeRow, Results, RunRow, SourceLocation
 from parity.reporting.results.store import BACKENDS, CASES, LARGE, RUN, STORE, Store
 from parity.reporting.results.summary import settle
 from parity.reporting.text.evidence import FITS
 from parity.reporting.text.words import grouped
+from parity.version import __version__
 
 KIND = "dump"
 """The op of the rows' cases."""
@@ -273,21 +265,21 @@ class Session:
         """Compare two tensors, and both with the truth if it has them."""
         names = ComparedTensor(case_of(pair.left.name), pair.left.name, *self.job.names)
         try:
-            both = compared(names, pair, self.options.rules)
+            both, _ = compared(names, pair, self.options.rules)
             mine, theirs = self.job.truths[0].get(pair.left.name), self.job.truths[1].get(pair.right.name)
             if mine is None or theirs is None:
                 made = [both]
             else:
-                both = replace(both, oracle_value=mine.right_at(worst_of(both)))
+                both = structs.replace(both, oracle_value=mine.right_at(both.worst_index))
                 with_truth = zip((mine, theirs), self.job.names, strict=True)
-                made = list(
-                    judged(both, *(against(names, partners, self.options.rules, name) for partners, name in with_truth))
-                )
+                rules = self.options.rules
+                (left, size), (right, _) = (against(names, one, rules, name) for one, name in with_truth)
+                made = list(judged(both, left, right, size))
         except DumpError as error:
-            unread = Comparison(
+            unread = comparison_of(
                 names.case, pair.dtypes[0], names.tensor, names.left, names.right, Verdict.NOT_COMPARED, 0.0, 0.0
             )
-            made = [replace(unread, message=printable(str(error)))]
+            made = [structs.replace(unread, message=printable(str(error)))]
         self.add(made)
         if made[0].verdict.fails:
             self.failing.append((made[0], pair))
@@ -376,14 +368,8 @@ class Session:
         )
 
 
-def worst_of(comparison: Comparison) -> tuple[int, ...] | None:
-    """The index of the worst element, if values were compared."""
-    return None if comparison.metrics is None else comparison.metrics.worst_index
-
-
-def row_of(comparison: Comparison) -> ComparisonRow:
+def row_of(row: Comparison) -> Comparison:
     """A row of `comparisons`; a screened tensor lacks some numbers."""
-    row = comparison_row(comparison)
     unmeasured = [name for name in ("max_rel_diff", "required_rtol") if str(getattr(row, name)) == "nan"]
     return structs.replace(row, **dict.fromkeys(unmeasured)) if unmeasured else row
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from msgspec import to_builtins
 
-from parity import __version__
 from parity.config.plan import BackendSpec
 from parity.engine import EngineOptions
 from parity.exit_codes import INCOMPLETE, INTERRUPTED, PASSED
@@ -33,6 +32,7 @@ from parity.reporting.plots.drift import Line, drift_file
 from parity.reporting.results.directory import made
 from parity.reporting.results.record import backend_row, cpu_model
 from parity.reporting.results.results import new_directory, write_atomically
+from parity.version import __version__
 
 FORMAT = 1
 FILE_NAME = "fingerprint.json"
@@ -100,26 +100,6 @@ def request(
     options = EngineOptions(timeout_s=timeout, threads=threads, provision=not no_provision)
     wanted = tuple(dtype for dtype in DTYPES if not dtypes or dtype in dtypes)
     return FingerprintRequest(op, specs, wanted, options, claim(out, op), ("parity", *sys.argv[1:]))
-
-
-def fingerprint_and_show(request: FingerprintRequest, *, as_json: bool = False) -> int:
-    """Fingerprint with progress on stderr and the answer on stdout; the exit code. Raises OSError."""
-    from rich.console import Console
-
-    from parity.fingerprint.table import study_report
-    from parity.reporting.blocks.console import show
-    from parity.reporting.console.progress import reporter_for
-    from parity.reporting.console.run import stdout_console
-
-    n_probes = sum(len(list(request.experiment.probes(PRECISIONS[dtype]))) for dtype in request.dtypes)
-    study = conduct(request, reporter_for(Console(stderr=True), n_probes, quiet=False))
-    if as_json:
-        print(json.dumps(study.document, indent=2))  # noqa: T201 - the document is the output
-    else:
-        show(study_report(study), stdout_console(), verbosity=1)
-    note = f"written to {request.run_dir}"
-    Console(stderr=True).print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
-    return study.exit_code
 
 
 def conduct(request: FingerprintRequest, reporter: Any) -> Study:

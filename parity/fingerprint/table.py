@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 
 from msgspec import convert
+from rich.console import Console
 
 from parity import exit_codes
-from parity.fingerprint.study import Study
+from parity.fingerprint.precision import PRECISIONS
+from parity.fingerprint.study import FingerprintRequest, Study, conduct
 from parity.reporting.blocks import Block, BlockReport, Sentence
+from parity.reporting.blocks.console import show
+from parity.reporting.console.progress import reporter_for
+from parity.reporting.console.run import stdout_console
 from parity.reporting.fingerprints import FingerprintFile, claims_grid
 from parity.reporting.text.words import plural
 
 LABELS = {exit_codes.PASSED: ("FINGERPRINT", "well"), exit_codes.INTERRUPTED: ("INTERRUPTED", "doubtful")}
+
+
+def fingerprint_and_show(request: FingerprintRequest, *, as_json: bool = False) -> int:
+    """Fingerprint with progress on stderr and the answer on stdout; the exit code. Raises OSError."""
+    n_probes = sum(len(list(request.experiment.probes(PRECISIONS[dtype]))) for dtype in request.dtypes)
+    study = conduct(request, reporter_for(Console(stderr=True), n_probes, quiet=False))
+    if as_json:
+        print(json.dumps(study.document, indent=2))  # noqa: T201 - the document is the output
+    else:
+        show(study_report(study), stdout_console(), verbosity=1)
+    note = f"written to {request.run_dir}"
+    Console(stderr=True).print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
+    return study.exit_code
 
 
 def study_report(study: Study) -> BlockReport:

@@ -39,13 +39,14 @@ from parity.hunt.write import (
 from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.failures import Failures, of_failed_case
+from parity.reporting.results.claims import empty
 from parity.reporting.results.directory import held, made
 from parity.reporting.results.outputs import Outputs, write_run_files
 from parity.reporting.results.results import REPORTS, new_directory
 from parity.reporting.text.words import plural
 from parity.repro import ReproError
 from parity.repro.write import write_scripts
-from parity.run import RunState, empty, keep, take_in
+from parity.run_state import RunState, keep, take_in
 from parity.starter.write import case_lines
 
 DEFAULT_DTYPES = ("float32", "float64")
@@ -271,7 +272,8 @@ def nearest(search: Search) -> str:
 def answer(search: Search, request: HuntRequest, subject: Subject, folder: Path) -> None:
     """Print what was found, each with its smallest case, or that nothing was, and what was tried."""
     findings = [*search.findings, *search.crashed]
-    trials = f"{plural(search.bench.n_trials, 'trial')} of {', '.join(ops_of(search))}"
+    ops = dict.fromkeys(base.case.op for base in search.bases)
+    trials = f"{plural(search.bench.n_trials, 'trial')} of {', '.join(ops)}"
     if findings:
         say(f"FOUND  {plural(len(findings), 'finding')} in {trials}")
     else:
@@ -301,11 +303,6 @@ def answer(search: Search, request: HuntRequest, subject: Subject, folder: Path)
     if findings:
         say(f"run it again: {shlex.join(['parity', 'run', str(folder / CONFIG)])}")
     say(f"continue: {shlex.join(['parity', 'hunt', '--resume', str(folder)])}")
-
-
-def ops_of(search: Search) -> list[str]:
-    """The ops of a search."""
-    return list(dict.fromkeys(base.case.op for base in search.bases))
 
 
 def scripts_of(folder: Path, findings: Sequence[HuntFinding]) -> Iterator[tuple[int, str]]:

@@ -24,7 +24,8 @@ from parity.hunt.subject import Subject
 from parity.judge.bound.envelope import ERROR_BOUND, Array
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import Outcome
-from parity.reporting.results.results import as_number, spelled, write_atomically
+from parity.reporting.results.results import write_atomically
+from parity.reporting.results.strict_json import as_number, spelled
 from parity.starter.write import case_lines, flow
 
 CONFIG, STATE, INPUTS = "hunt.yaml", "hunt.json", "inputs"

@@ -139,7 +139,7 @@ def lacking(run: JudgedRun, chosen: Chosen, level: Collection[str]) -> list[Know
     present: dict[Kind, dict[Location, float]] = {}
     needed: dict[Kind, set[Location]] = {}
     for c in held.comparisons:
-        fails = c.verdict.value in level
+        fails = c.verdict in level
         if c.known is not None or not c.counts or not (fails or (c.suspect and c.culprit)):
             continue
         location = (c.case, c.dtype, c.tensor)

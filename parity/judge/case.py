@@ -12,6 +12,7 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from parity.cases.blocked import LARGE
 from parity.cases.dtypes import as_dtype
@@ -35,7 +36,7 @@ from parity.judge.bound.envelope import (
 )
 from parity.judge.bound.orders import has_orders, in_order_of, index_tensors
 from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
-from parity.judge.compare.verdict import ON_OTHER_INPUTS, Comparison, Verdict
+from parity.judge.compare.verdict import ON_OTHER_INPUTS, Comparison, EnvelopeRow, ErrorRatios, Verdict
 from parity.judge.diagnose.approximation import APPROXIMATED
 from parity.judge.diagnose.behaviour import (
     UNREPEATABLE,
@@ -382,14 +383,12 @@ class Cell:
         return self._nearness[backend, tensor]
 
     def _is_near(self, backend: str, tensor: str) -> bool:
-        metrics = next(
-            c.metrics for c in self.comparisons if (c.actual, c.expected, c.tensor) == (backend, ORACLE, tensor)
-        )
-        if metrics is None or metrics.n_nonfinite_mismatched:
+        row = next(c for c in self.comparisons if (c.actual, c.expected, c.tensor) == (backend, ORACLE, tensor))
+        if row.rmse is None or row.max_abs_diff is None or row.verdict is Verdict.NONFINITE:
             return False
         limit = ERROR_BOUND * FLOOR[self.dtype]
         scale = self.scales[tensor]
-        if metrics.rmse > limit * scale[0] or metrics.max_abs_diff > limit * scale[1]:
+        if row.rmse > limit * scale[0] or row.max_abs_diff > limit * scale[1]:
             return False
         values = self._usable(backend, tensor)
         return values is not None and error_ratio(values, self.oracle[tensor], self._narrowest[tensor]) < ERROR_BOUND
@@ -593,7 +592,7 @@ class CaseJudge:
             return finished(cell, comparison, kind_of)
         own = next(c for c in call.cell.comparisons if c.tensor == tensor)
         message = f"in call {call.ordinal}, {ON_OTHER_INPUTS}"
-        return replace(finished(call.cell, own, kind_of), message=message, call=call.ordinal)
+        return structs.replace(finished(call.cell, own, kind_of), message=message, call=call.ordinal)
 
     def _diagnoses(self, dtype: str, comparisons: Sequence[Comparison], results: Results) -> Iterator[Diagnosis]:
         """The diagnoses of a dtype: the causes, then what is no error of a formula; each backend's on its own."""
@@ -882,16 +881,16 @@ def finished(cell: Cell, comparison: Comparison, kind_of: KindOf) -> Comparison:
         return comparison
     if tensor not in cell.oracle:
         extra = tuple(name for name in names if name != ORACLE and tensor in cell.outcomes[name].outputs)
-        return replace(comparison, culprit=extra)
+        return structs.replace(comparison, culprit=extra)
     culprit = tuple(name for name in names if tensor in cell.wrong.get(name, ()))
     if comparison.verdict.passes and not culprit:
         return comparison
     actual, expected = (None if name == ORACLE else cell.ratios(name).get(tensor) for name in names)
     scale = cell.envelope(tensor) if actual is not None or expected is not None else None
-    measured = replace(
+    measured = structs.replace(
         comparison,
-        error_ratio=(actual, expected),
-        envelope=None if scale is None else (scale.rms, scale.max),
+        error_ratio=ErrorRatios(actual, expected),
+        envelope=None if scale is None else EnvelopeRow(scale.rms, scale.max),
         culprit=culprit,
         suspect=comparison.suspect or comparison.verdict.passes,
     )
@@ -899,6 +898,6 @@ def finished(cell: Cell, comparison: Comparison, kind_of: KindOf) -> Comparison:
         return measured
     if not culprit:
         chose = any(cell.chose(name, tensor) for name in names)
-        return replace(measured, verdict=Verdict.CHOICE) if chose else measured
+        return structs.replace(measured, verdict=Verdict.CHOICE) if chose else measured
     worst = KINDS[max((kind_of(cell.dtype, name, tensor) for name in culprit), key=ORDER.index)]
-    return replace(measured, hidden=worst) if comparison.verdict.passes else replace(measured, verdict=worst)
+    return structs.replace(measured, **{"hidden" if comparison.verdict.passes else "verdict": worst})

@@ -8,7 +8,7 @@ from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import Array
 from parity.judge.case import CaseJudge, Cell, Judged, OtherCall
 from parity.judge.compare.cell import Oracle, consult_oracle
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
 from parity.judge.diagnose.kernel import Ask
 from parity.judge.diagnose.memory import Memory
 from parity.judge.failures import Failure, Failures, unjudged, with_failures
@@ -97,4 +97,4 @@ class ContainedJudge:
             message = failure.message if outcome.outcome is Outcome.OK else failed
             for name in names:
                 of = (self.case.id, dtype, name, outcome.backend, ORACLE)
-                yield Comparison(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=message)
+                yield comparison_of(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=message)

@@ -14,10 +14,11 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import parity
+from msgspec import structs
+
 from parity.config.plan import ORACLE, CasePlan
 from parity.diagnoses import catalogue
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
 from parity.judge.diagnose.diagnosis import Diagnosis
 
 FAILED, UNEXPLAINED = "judge-failed", "unexplained"
@@ -57,7 +58,7 @@ class Failure:
 
 def location(error: Exception) -> str:
     """`judge/case.py:12`: the last line of parity in a traceback."""
-    home = Path(parity.__file__).parent
+    home = Path(__file__).parents[1]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(home)]
     return f"{Path(frames[-1].filename).relative_to(home.parent)}:{frames[-1].lineno}" if frames else "outside parity"
 
@@ -142,14 +143,14 @@ def unjudged(comparison: Comparison, failure: Failure) -> Comparison:
     """The comparison, with its numbers, without a verdict that needs more than them."""
     if comparison.verdict in DECIDED:
         return comparison
-    return replace(comparison, verdict=Verdict.NOT_COMPARED, message=failure.message)
+    return structs.replace(comparison, verdict=Verdict.NOT_COMPARED, message=failure.message)
 
 
 def unknown(case: CasePlan, dtype: str, backends: Iterable[str], failure: Failure) -> Iterator[Comparison]:
     """A comparison without a verdict for each backend, where nothing could be compared."""
     for name in backends:
         of = (case.id, dtype, "output", name, ORACLE)
-        yield Comparison(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=failure.message)
+        yield comparison_of(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=failure.message)
 
 
 def of_failed_case(

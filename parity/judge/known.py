@@ -14,9 +14,11 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+
+from msgspec import structs
 
 from parity.config.plan import ORACLE, Asked, KnownDeviation, Plan
 from parity.judge.compare.cell import NOTHING_FINITE
@@ -218,8 +220,7 @@ def covered_parts(known: KnownDeviation, c: Comparison, causes: Collection[tuple
 
 def ratios_of(c: Comparison, names: Collection[str]) -> list[float]:
     """The known error ratios of these backends; NaN counts as infinite."""
-    pairs = zip((c.actual, c.expected), c.error_ratio, strict=True)
-    ratios = [ratio for name, ratio in pairs if name in names and ratio is not None]
+    ratios = [ratio for name, ratio in c.backend_ratios if name in names and ratio is not None]
     return [math.inf if math.isnan(ratio) else ratio for ratio in ratios]
 
 
@@ -342,7 +343,7 @@ def accepted(
         blamed = (*comparison.culprit, *reach.absent(comparison))
         causes_of_blamed = [(name, placed.get((comparison.case, comparison.dtype, name), ())) for name in blamed]
         if i in parts and all(is_covered(name, comparison, parts[i], own) for name, own in causes_of_blamed):
-            yield replace(comparison, known="; ".join(reasons[i]))
+            yield structs.replace(comparison, known="; ".join(reasons[i]))
         else:
             yield comparison
 

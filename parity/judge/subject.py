@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Comparison, Verdict

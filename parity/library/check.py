@@ -12,7 +12,7 @@ from parity.library.hints import hints
 from parity.library.limits import Limits
 from parity.library.measure import Judge
 from parity.library.pairs import NOT_GIVEN, Pairs, TensorPair, Unpaired, Walk
-from parity.library.report import ParityError, ParityWarning, Report
+from parity.library.report import ParityError, ParityWarning, Report, suspects_text
 
 MAX_EXPLAINED = 20
 P = ParamSpec("P")
@@ -96,7 +96,5 @@ assert_parity = asserting(compare)
 
 def warn_of_suspects(report: Report, stacklevel: int) -> None:
     """Warn of passes that prove little, as from the caller that is `stacklevel` calls away."""
-    from parity.library.message import suspects_text
-
     if report.suspects:
         warnings.warn(suspects_text(report), ParityWarning, stacklevel=stacklevel)

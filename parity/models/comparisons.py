@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND, FLOOR
 from parity.judge.compare.cell import NOTHING_FINITE
 from parity.judge.compare.metrics import Metrics, compare, quotient
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, EnvelopeRow, ErrorRatios, Verdict, comparison_of, measures
 from parity.judge.diagnose.memory import Memory
 from parity.models import orders, steps
 from parity.models.findings import Boundary, ModelFinding
@@ -122,8 +123,8 @@ class ComparedPorts:
             Verdict.NONFINITE if metrics.n_nonfinite_mismatched else Verdict.SEMANTIC if is_wrong else Verdict.CLOSE
         )
         return replace(
-            start, verdict=verdict, metrics=metrics, error_ratio=(ratio, None), envelope=(scale, scale),
-            culprit=(self.other.name,) if is_wrong else (),
+            start, verdict=verdict, error_ratio=ErrorRatios(ratio, None), envelope=EnvelopeRow(scale, scale),
+            culprit=(self.other.name,) if is_wrong else (), **measures(metrics),
         )  # fmt: skip
 
     def _metrics(self) -> Iterator[Comparison]:
@@ -133,7 +134,8 @@ class ComparedPorts:
         for name, value in self.metrics.get(self.other.name, {}).items():
             if name not in ours:
                 continue
-            start = replace(self._start(f"metric.{name}"), metrics=differing(np.array([value]), np.array([ours[name]])))
+            metrics = differing(np.array([value]), np.array([ours[name]]))
+            start = replace(self._start(f"metric.{name}"), **measures(metrics))
             if not np.isfinite(ours[name]):
                 yield replace(start, verdict=Verdict.NOT_COMPARED, message=NOTHING_FINITE)
                 continue
@@ -145,8 +147,9 @@ class ComparedPorts:
             ratio = quotient(abs(value - ours[name]), spread)
             verdict = Verdict.EQUAL if value == ours[name] else Verdict.CLOSE
             yield replace(
-                start, verdict=Verdict.SEMANTIC if ratio >= ERROR_BOUND else verdict, error_ratio=(ratio, 0.0),
-                envelope=(spread, spread), culprit=(self.other.name,) if ratio >= ERROR_BOUND else (),
+                start, verdict=Verdict.SEMANTIC if ratio >= ERROR_BOUND else verdict,
+                error_ratio=ErrorRatios(ratio, 0.0), envelope=EnvelopeRow(spread, spread),
+                culprit=(self.other.name,) if ratio >= ERROR_BOUND else (),
             )  # fmt: skip
 
     def _other_outputs(self) -> str:
@@ -161,7 +164,7 @@ class ComparedPorts:
 
     def _start(self, tensor: str) -> Comparison:
         """A comparison without a result yet."""
-        return Comparison(
+        return comparison_of(
             self.case.id, self.dtype, tensor, self.other.name, self.base.name, Verdict.STRUCTURE, 0.0, 0.0
         )
 
@@ -187,7 +190,7 @@ class ComparedPorts:
             return self._comparison(theirs, ours[0], None)
         parts = move.shares(self.run.load(theirs), [self.free.plain.load(one) for one in ours])
         rows = [self._comparison(theirs, one, part) for one, part in zip(ours, parts, strict=True)]
-        return max(rows, key=lambda row: row.error_ratio[0] or 0.0)
+        return max(rows, key=lambda row: row.error_ratio.actual or 0.0)
 
     def _row(self, base: Comparison, distance: Distance, values: Array, expected: Array) -> Comparison:
         """A comparison with its verdict, by the envelope."""
@@ -202,9 +205,9 @@ class ComparedPorts:
         return replace(
             base,
             verdict=verdict,
-            metrics=metrics,
-            error_ratio=(distance.ratio, distance.base_ratio),
-            envelope=(distance.envelope.rms, distance.envelope.max),
+            **measures(metrics),
+            error_ratio=ErrorRatios(distance.ratio, distance.base_ratio),
+            envelope=EnvelopeRow(distance.envelope.rms, distance.envelope.max),
             culprit=(self.other.name,) if distance.exceeds_bound else (),
         )
 
@@ -221,7 +224,11 @@ class ComparedPorts:
             start = self._start(f"layer.{at.layer or 'model'}.{at.state or at.role}{at.index or ''}")
             metrics = finding.metrics.get(at)
             yield replace(
-                start, verdict=Verdict.SEMANTIC, metrics=metrics, error_ratio=(ratio, None), culprit=(self.other.name,)
+                start,
+                verdict=Verdict.SEMANTIC,
+                **measures(metrics),
+                error_ratio=ErrorRatios(ratio, None),
+                culprit=(self.other.name,),
             )
 
 

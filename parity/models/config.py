@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema
 
 from parity.config.case_models import Dtypes
-from parity.config.cases import BuiltCase, Scope, expanded, id_of, tolerance_of
+from parity.config.cases import BuiltCase, CaseKind, Scope, expanded, id_of, tolerance_of
 from parity.config.files import existing_file
 from parity.config.grammar import Text, list_of, model_of, read
-from parity.config.kinds import CaseKind
 from parity.config.memory import MemoryNeed
 from parity.config.nodes import Node, Problems
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, WrittenAt

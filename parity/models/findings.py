@@ -81,7 +81,7 @@ class ModelFinding:
     @property
     def ratio(self) -> float:
         """The largest error ratio."""
-        judged = [c.error_ratio[0] for c in self.comparisons if c.error_ratio[0] is not None]
+        judged = [c.error_ratio.actual for c in self.comparisons if c.error_ratio.actual is not None]
         return max([*self.boundaries.values(), *judged], default=0.0)
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from parity.cases.options import differing
 from parity.config.plan import ORACLE, CasePlan
@@ -733,4 +734,4 @@ def times(n: int) -> str:
 
 def renamed(comparison: Comparison, finding: ModelFinding) -> Comparison:
     """A layer's comparison as one of the model."""
-    return replace(comparison, tensor=f"layer.{finding.layer}.{comparison.tensor}")
+    return structs.replace(comparison, tensor=f"layer.{finding.layer}.{comparison.tensor}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.comparisons import ComparedPorts, outputs_of
 from parity.models.measure import TRUTH, ReferenceRuns
@@ -138,7 +138,7 @@ def moved_by(ports: ComparedPorts, name: str, third: Recorded) -> float:
 def rows(ports: ComparedPorts, wrong: Sequence[RepeatedCall]) -> Iterator[Comparison]:
     """A failing comparison for each tensor of a further call that is wrong."""
     for tensor, call in {call.tensor: call for call in wrong}.items():
-        yield Comparison(
+        yield comparison_of(
             ports.case.id, ports.dtype, tensor, ports.other.name, ports.base.name, Verdict.STRUCTURE, 0.0, 0.0,
             culprit=(ports.other.name,), message=call.title,
         )  # fmt: skip

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND
+from parity.judge.compare.verdict import Comparison
 from parity.models.view import COLUMNS, CaseView, views
 from parity.reporting.blocks import CaseAnswer, Chapter, Grid, GridColumn
 from parity.reporting.kinds import CaseReport
-from parity.reporting.results.rows import ComparisonRow, InputRow, Results
+from parity.reporting.results.rows import InputRow, Results
 
 if TYPE_CHECKING:
     from parity.reporting.text.reasons import CaseRows
@@ -46,17 +47,17 @@ class ModelReport(CaseReport):
         """The functions; the batch is drawn by the baseline."""
         return case.params.recorded(), {}
 
-    def enveloped(self, row: ComparisonRow) -> bool:
+    def enveloped(self, row: Comparison) -> bool:
         """Whether there is no tolerance; layers in step that are ops have one."""
         return not row.rtol and not row.atol
 
-    def excess(self, row: ComparisonRow) -> float:
+    def excess(self, row: Comparison) -> float:
         """The difference in tolerances; ERROR_BOUND envelopes are one."""
         if self.enveloped(row) and row.verdict not in UNMEASURED:
             return row.largest_ratio / ERROR_BOUND
         return super().excess(row)
 
-    def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
+    def reason(self, row: Comparison, rows: CaseRows) -> str:
         """How far a tensor is from the baseline's."""
         if row.verdict in UNMEASURED or not self.enveloped(row):
             return super().reason(row, rows)
@@ -70,7 +71,7 @@ class ModelReport(CaseReport):
             f"and inputs are perturbed by an ulp; the error bound is {ERROR_BOUND:g}"
         )
 
-    def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
+    def advice(self, findings: Sequence[Comparison]) -> Iterator[str]:
         """Where to look next."""
         if findings and not any(row.tensor.startswith((LAYER, WEIGHTS)) for row in findings):
             yield "no layer differs when given the same inputs: look before and after the model, and at the loss"

@@ -17,7 +17,7 @@ from parity.engine.inputs import folder_name
 from parity.engine.logs import RunLog
 from parity.engine.starting import replaceable
 from parity.engine.workers import Workers
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.failures import Failures, unjudged, unknown, with_failures
 from parity.models import converted, orders, repeated
@@ -82,7 +82,7 @@ def with_missing(judged: JudgedCase, baseline: str) -> JudgedCase:
     failed = [o for o in judged.outcomes if o.outcome is not Outcome.OK and o.backend not in compared]
     others = [o for o in failed if o.backend != baseline] or failed
     missing = [
-        Comparison(o.case, o.dtype, "output", o.backend, baseline, Verdict.NOT_COMPARED, 0.0, 0.0, message=o.message)
+        comparison_of(o.case, o.dtype, "output", o.backend, baseline, Verdict.NOT_COMPARED, 0.0, 0.0, message=o.message)
         for o in others
     ]
     return replace(judged, comparisons=[*judged.comparisons, *missing])

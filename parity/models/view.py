@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from parity.engine.inputs import slug
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.spec import MODEL
 from parity.reporting.blocks import GridColumn
-from parity.reporting.results.rows import CaseRow, ComparisonRow, Results
+from parity.reporting.results.rows import CaseRow, Results
 from parity.reporting.text.words import cut, listed, number
 
 COLUMNS: Sequence[GridColumn] = (
@@ -69,8 +70,8 @@ class ModelView(CaseView):
     """
 
     baseline: str
-    outputs: Sequence[ComparisonRow]
-    rows: Sequence[ComparisonRow]
+    outputs: Sequence[Comparison]
+    rows: Sequence[Comparison]
     parts: Sequence[Diagnosis]
     ended: str = ""
     lacking: Sequence[str] = ()
@@ -127,7 +128,7 @@ class ModelView(CaseView):
         ]
 
 
-def size(row: ComparisonRow) -> str:
+def size(row: Comparison) -> str:
     """`1.2e-07, expected 3e-07`."""
     envelope = math.nan if row.envelope is None else row.envelope.max
     return f"{number(row.max_abs_diff)} at most, {number(envelope)} expected"

@@ -25,7 +25,7 @@ from parity.reporting.console.explain import case_called, choices, hint
 from parity.reporting.results import record
 from parity.reporting.results.cells import failing_level
 from parity.reporting.results.results import read_results, write_atomically
-from parity.reporting.results.resume import comparison, question
+from parity.reporting.results.resume import question
 from parity.reporting.results.rows import FINDINGS, CaseRow, KnownRow, Results
 from parity.reporting.text.words import plural
 
@@ -102,7 +102,8 @@ def acceptance(run_dir: Path, request: AcceptRequest, today: datetime.date) -> A
     plan, documents = current(results)
     cannot = record.unsupported(results.outcomes)
     messages = {row.key: shortened(row.message) for row in results.outcomes if row.key in cannot}
-    run = JudgedRun(plan, list(map(comparison, results.comparisons)), results.diagnoses, messages, today)
+    rows = [structs.replace(row, known=None) for row in results.comparisons]
+    run = JudgedRun(plan, rows, results.diagnoses, messages, today)
     level = FINDINGS | failing_level(results)
     dropped = stale(request, plan.known, results.known) if request.expired else []
     changed = renewed(run, request)
@@ -258,7 +259,7 @@ def notes(
     """What would still fail a run with these entries, and how to accept it."""
     held = run.held(known)
     judged = [c for c in held.comparisons if c.known is None and c.counts]
-    left = {(c.case, c.dtype, c.tensor) for c in judged if c.verdict.value in level}
+    left = {(c.case, c.dtype, c.tensor) for c in judged if c.verdict in level}
     if left:
         more = "" if request.reason else "; --reason TEXT accepts them"
         yield f"{plural(len(left), 'tensor')} still {'differs' if len(left) == 1 else 'differ'}{more}"

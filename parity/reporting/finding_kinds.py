@@ -11,7 +11,7 @@ import msgspec
 import yaml
 
 from parity.errors import UserError
-from parity.reporting.results.results import problem
+from parity.reporting.results.strict_json import problem
 from parity.reporting.text.findings import Difference
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]

@@ -13,7 +13,9 @@ from msgspec import Meta, Struct, structs
 
 from parity.reporting.blocks import Block, Figures, Grid, GridCell, GridColumn, Sentence
 from parity.reporting.plots.drift import DriftPlot, Line
-from parity.reporting.results.results import ResultsError, problem, read_json
+from parity.reporting.results.results import read_json
+from parity.reporting.results.rows import ResultsError
+from parity.reporting.results.strict_json import problem
 from parity.reporting.text.words import grouped
 
 FORMAT = 1

@@ -4,57 +4,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import cache
-from pathlib import Path
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import cast
 
-from parity.config.plan import CasePlan
-from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Results
-
-if TYPE_CHECKING:
-    from parity.judge.diagnose.diagnosis import Diagnosis
-    from parity.reporting.blocks import Chapter, Listed
-    from parity.reporting.diff.compared_run import ComparedRun
-    from parity.reporting.results.cells import CellResult
-    from parity.reporting.text.reasons import CaseRows
-
-REPORTS: Mapping[str, str] = {
-    "train": "parity.training.report.case:TrainingReport",
-    "model": "parity.models.report:ModelReport",
-    "decode": "parity.models.decode.report:DecodeReport",
-    "dump": "parity.dumps.report:DumpReport",
-}
-"""The reports of the cases that are not those of an op, by what their rows have as `op`."""
+from parity.judge.compare.verdict import Comparison
+from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.reporting.blocks import Chapter, Listed
+from parity.reporting.diff.compared_run import ComparedRun
+from parity.reporting.results.cells import CellResult
+from parity.reporting.results.measures import CaseMeasures, measures_of
+from parity.reporting.results.rows import CaseRow, Results
+from parity.reporting.text.reasons import ADVICE, REASONS, CaseRows
 
 Anchors = Mapping[tuple[str, str], str]
 """Anchors of answers by case and dtype."""
 
 
-class CaseReport:
+class CaseReport(CaseMeasures):
     """How reports show the cases of an op; other kinds of cases override what differs."""
 
     no_script = ""
     """Why there can be no script of a case; empty if there can."""
     pictured = True
     """Whether a finding has pictures of its tensors."""
-    resumes_by_dtype = False
-    """Whether an interrupted run can resume with some of a case's dtypes."""
     legend = ""
     """The console's legend for the column of tolerances."""
-
-    def recorded(self, case: CasePlan, folder: Path | None) -> tuple[dict[str, Any], dict[str, InputRow]]:
-        """The params and the inputs of a case, as results.json has them."""
-        from parity.reporting.results.record import input_row
-
-        return asdict(case.params), {tensor.name: input_row(tensor, folder) for tensor in case.tensors}
-
-    def is_going(self, run_dir: Path, index: int, case: CasePlan, dtype: str) -> bool:
-        """Whether the `index`-th case of a run was interrupted in the middle of a dtype."""
-        return False
 
     def call(self, case: CaseRow) -> str:
         """What a case computes: `layer_norm(eps=1e-05)`."""
@@ -64,44 +38,28 @@ class CaseReport:
         """The same in labelled lines."""
         return [("op", self.call(case))]
 
-    def enveloped(self, row: ComparisonRow) -> bool:
+    def enveloped(self, row: Comparison) -> bool:
         """Whether a comparison is judged by its envelope and by no tolerance."""
         return False
 
-    def excess(self, row: ComparisonRow) -> float:
-        """The difference of the worst element in tolerances; inf for what no tolerance accepts."""
-        if row.verdict in ("structure", "nonfinite"):
-            return math.inf
-        if row.worst_index is None or row.actual_value is None or row.expected_value is None:
-            return 0.0
-        allowed = row.atol + row.rtol * abs(row.expected_value)
-        difference = abs(row.actual_value - row.expected_value)
-        if math.isnan(difference) or difference == 0.0:
-            return 0.0
-        return float(difference / allowed) if allowed else math.inf
-
-    def location(self, row: ComparisonRow) -> str:
+    def location(self, row: Comparison) -> str:
         """The location of a comparison's worst element."""
         return str(row.worst_index)
 
-    def shows_oracle(self, row: ComparisonRow) -> bool:
+    def shows_oracle(self, row: Comparison) -> bool:
         """Whether the oracle's value belongs beside the values of a comparison."""
         return True
 
-    def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
+    def reason(self, row: Comparison, rows: CaseRows) -> str:
         """Why a comparison has its verdict, in its own numbers."""
-        from parity.reporting.text.reasons import REASONS
-
         return REASONS[row.verdict](row, rows)
 
-    def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
+    def advice(self, findings: Sequence[Comparison]) -> Iterator[str]:
         """Where to look next, by the comparisons that fail and are not accepted."""
-        from parity.reporting.text.reasons import ADVICE
-
         verdicts = dict.fromkeys(row.verdict for row in findings)
         yield from (f"{verdict}: {ADVICE[verdict]}" for verdict in verdicts)
 
-    def part(self, row: ComparisonRow, diagnosis: Diagnosis | None) -> str:
+    def part(self, row: Comparison, diagnosis: Diagnosis | None) -> str:
         """The part of the compared tensor that the values belong to, if the diagnosis names one."""
         return ""
 
@@ -109,7 +67,7 @@ class CaseReport:
         """Since when a backend differs, if its diagnosis says so."""
         return ""
 
-    def drifts(self, row: ComparisonRow) -> bool:
+    def drifts(self, row: Comparison) -> bool:
         """Whether a suspect pass is a curve that leaves its ensemble."""
         return False
 
@@ -134,16 +92,9 @@ class CaseReport:
         yield from ()
 
 
-@cache
 def report_of(op: str) -> CaseReport:
     """The report of the cases of this op."""
-    if op not in REPORTS:
-        return OPS
-    report: CaseReport = resolve_name(REPORTS[op])()
-    return report
-
-
-OPS = CaseReport()
+    return cast(CaseReport, measures_of(op))
 
 
 def reports_of(results: Results) -> list[CaseReport]:

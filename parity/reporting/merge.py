@@ -16,13 +16,14 @@ from msgspec import structs
 from parity.engine.inputs import slug
 from parity.errors import UserError
 from parity.exit_codes import INTERRUPTED
+from parity.judge.compare.verdict import Comparison
 from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, rendered
-from parity.reporting.results.results import FILE_NAME, as_json, encode, write_atomically
+from parity.reporting.results.results import as_json, write_atomically
 from parity.reporting.results.resume import identity, question, stored
 from parity.reporting.results.rows import (
+    FILE_NAME,
     BackendRow,
     CaseRow,
-    ComparisonRow,
     KnownRow,
     OutcomeRow,
     Results,
@@ -43,6 +44,7 @@ from parity.reporting.results.store import (
     TRAININGS,
     Store,
 )
+from parity.reporting.results.strict_json import encode
 from parity.reporting.results.summary import settle_again
 
 Rows = dict[str, list[Any]]
@@ -220,7 +222,7 @@ def without_times(row: Any) -> Any:
         return structs.replace(row, seconds=0.0)
     if isinstance(row, TrainingRow):
         return structs.replace(row, norms=None)
-    return structs.replace(row, known=None) if isinstance(row, ComparisonRow) else row
+    return structs.replace(row, known=None) if isinstance(row, Comparison) else row
 
 
 def joined(one: RunRow, other: RunRow) -> RunRow:

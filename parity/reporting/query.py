@@ -86,7 +86,7 @@ def as_csv(answer: Answer, file: TextIO) -> None:
 
 def as_lines(answer: Answer, file: TextIO) -> None:
     """A JSON array of objects, one per line; infinite numbers are the texts "inf" and "-inf", as in results.json."""
-    from parity.reporting.results.results import encode
+    from parity.reporting.results.strict_json import encode
 
     file.write("[")
     for i, row in enumerate(answer.rows):

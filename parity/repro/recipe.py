@@ -21,12 +21,13 @@ from parity.config.backends import ADAPTERS
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, Envelope, error_ratio
-from parity.judge.compare.verdict import Verdict
+from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.new_process import RIGHT
+from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import CellResult, ratio_of
-from parity.reporting.results.results import as_number
-from parity.reporting.results.rows import BackendRow, BroughtRow, ComparisonRow, Results
+from parity.reporting.results.rows import BackendRow, BroughtRow, Results
 from parity.reporting.results.stored_tensors import KeptError, backend_folders, input_paths, kept_path, load
+from parity.reporting.results.strict_json import as_number
 from parity.reporting.text.reasons import CaseRows
 from parity.repro import ReproError
 from parity.repro.part import CarefulRuns, Part
@@ -87,7 +88,7 @@ class Check:
     the first call at the worst element of a later one.
     """
 
-    row: ComparisonRow
+    row: Comparison
     live: str
     label: str
     shown: ArrayLayout | None
@@ -98,7 +99,7 @@ class Check:
     @property
     def structural(self) -> bool:
         """Whether the two differ in shape or dtype, or one of them lacks the tensor."""
-        return self.row.verdict == Verdict.STRUCTURE.value
+        return self.row.verdict == Verdict.STRUCTURE
 
     @property
     def other(self) -> str:
@@ -203,8 +204,8 @@ def shown(cell: CellResult) -> bool:
 
 def recipe(cell: CellResult, rows: CaseRows, results: Results, run_dir: Path) -> ScriptRecipe:
     """The recipe for a cell, from its case in the run; raises ReproError."""
-    if cell.report.no_script:
-        raise ReproError(f"{name_of(cell)}: {cell.report.no_script}")
+    if report_of(cell.op).no_script:
+        raise ReproError(f"{name_of(cell)}: {report_of(cell.op).no_script}")
     if any(row.storage for row in cell.case.inputs.values()):
         raise ReproError(f"{name_of(cell)}: scripts do not support operands of 8 bits")
     backend = next(row for row in results.backends if row.name == cell.backend)
@@ -377,7 +378,7 @@ def checks_of(
             raise ReproError(f"{name_of(cell)}: {row.not_stored}")
         live = "actual" if row.actual == cell.backend else "expected"
         other = row.expected if live == "actual" else row.actual
-        tensor, structural = row.tensor, row.verdict == Verdict.STRUCTURE.value
+        tensor, structural = row.tensor, row.verdict == Verdict.STRUCTURE
         stored = {
             name: kept(run_dir, kept_path(cell.case, cell.dtype, name, tensor, folders, row.call), optional)
             for name, optional in ((cell.backend, True), (ORACLE, structural), (other, structural))
@@ -399,7 +400,7 @@ def checks_of(
         )
 
 
-def first_value(cell: CellResult, row: ComparisonRow, run_dir: Path, folders: dict[str, str]) -> float | None:
+def first_value(cell: CellResult, row: Comparison, run_dir: Path, folders: dict[str, str]) -> float | None:
     """The backend's value in the first call at the worst element of a later one; None if that is not known."""
     if row.call is None or row.worst_index is None:
         return None
@@ -409,7 +410,7 @@ def first_value(cell: CellResult, row: ComparisonRow, run_dir: Path, folders: di
     return float(values[index]) if known and values is not None else None
 
 
-def decides(cell: CellResult, row: ComparisonRow) -> bool:
+def decides(cell: CellResult, row: Comparison) -> bool:
     """Whether a comparison is the last one of a tensor in which the backend has a finite error beyond the bound."""
     rows = [other for other in wanted_rows(cell) if other.tensor == row.tensor]
     by_size = all(cell.backend in other.culprit and other.verdict in BY_SIZE for other in rows)
@@ -417,15 +418,15 @@ def decides(cell: CellResult, row: ComparisonRow) -> bool:
     return row is rows[-1] and by_size and known
 
 
-def lacks(row: ComparisonRow, backend: str) -> bool:
+def lacks(row: Comparison, backend: str) -> bool:
     """Whether the message of a comparison says that a backend lacks the tensor."""
     return row.message.startswith(f"{backend} has no ")
 
 
-def wanted_rows(cell: CellResult) -> list[ComparisonRow]:
+def wanted_rows(cell: CellResult) -> list[Comparison]:
     """For each tensor the comparisons that fail, or the one in which the tolerance hides that the backend is wrong;
     only those of a later call, if there are any."""
-    rows: list[ComparisonRow] = []
+    rows: list[Comparison] = []
     for tensor in cell.tensors:
         failing = [row for row in cell.failing if row.tensor == tensor]
         hidden = [row for row in cell.hidden if row.tensor == tensor]
@@ -452,7 +453,7 @@ def layout(values: Array | None, dtype: str, *, exact: bool = False) -> ArrayLay
 
 
 def accuracy(
-    cell: CellResult, row: ComparisonRow, live: Array | None, exact: Array | None, careful: CarefulRuns | None
+    cell: CellResult, row: Comparison, live: Array | None, exact: Array | None, careful: CarefulRuns | None
 ) -> Accuracy:
     """The error from which on the backend counts as wrong, whatever the tolerance.
 

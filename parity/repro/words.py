@@ -9,9 +9,10 @@ from pathlib import PurePath
 
 from parity.config.nodes import printable
 from parity.diagnoses import Entry, catalogue
-from parity.judge.compare.verdict import Verdict
+from parity.judge.compare.verdict import Comparison, Verdict
+from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import CellResult
-from parity.reporting.results.rows import ComparisonRow, Results, SourceLocation
+from parity.reporting.results.rows import Results, SourceLocation
 from parity.reporting.text.evidence import HARMLESS
 from parity.reporting.text.words import few as first_few
 from parity.reporting.text.words import listed, plural
@@ -74,7 +75,7 @@ def convention(recipe: ScriptRecipe) -> Entry | None:
 
 def only_rounding(recipe: ScriptRecipe) -> bool:
     """Whether every difference is rounding: no backend exceeds the error bound."""
-    return bool(recipe.checks) and all(check.row.verdict == Verdict.ROUNDING.value for check in recipe.checks)
+    return bool(recipe.checks) and all(check.row.verdict == Verdict.ROUNDING for check in recipe.checks)
 
 
 def not_theirs(recipe: ScriptRecipe) -> str:
@@ -129,7 +130,7 @@ def reasons(recipe: ScriptRecipe) -> Iterator[tuple[str, str]]:
     rows = {check.row.tensor: check.row for check in reversed(recipe.checks)}
     for tensor in recipe.cell.tensors[:MAX_TENSORS]:
         if tensor in rows:
-            yield tensor, f"{rows[tensor].verdict}: {recipe.rows.report.reason(rows[tensor], recipe.rows)}"
+            yield tensor, f"{rows[tensor].verdict}: {report_of(recipe.rows.case.op).reason(rows[tensor], recipe.rows)}"
 
 
 def causes(cell: CellResult) -> Iterator[str]:
@@ -200,9 +201,9 @@ def recorded_check(check: Check, label: str) -> Iterator[str]:
         yield f"    its error{where} is {size.ratio:.3g} times that of a careful implementation; {bound}"
 
 
-def odd_or_largest(row: ComparisonRow) -> str:
+def odd_or_largest(row: Comparison) -> str:
     """What is expected where only one value is finite, or the largest difference."""
-    if row.verdict != Verdict.NONFINITE.value:
+    if row.verdict != Verdict.NONFINITE:
         return f"largest difference {row.max_abs_diff}"
     got, wanted = (
         "a number" if value is None or math.isfinite(value) else str(value).replace("nan", "NaN")

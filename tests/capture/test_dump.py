@@ -15,9 +15,9 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from parity.capture.capturing import Capture, rank_folder
+from parity.capture.calls import Call, CapturedLayer
 from parity.capture.dump import CaptureError, DumpWriter
-from parity.capture.frameworks.calls import Call, CapturedLayer
+from parity.capture.frameworks.base import Capture, rank_folder
 from parity.capture.safetensors import HEADER_BYTES, SafetensorsError, Writer, entries, read
 from tests.conftest import ROOT, waited_for
 

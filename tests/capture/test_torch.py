@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import parity
-from parity.capture.capturing import Capture
 from parity.capture.frameworks import framework
+from parity.capture.frameworks.base import Capture
 from parity.capture.frameworks.recorder import Recorder, start, stop
 from parity.capture.safetensors import entries, read
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import dask
@@ -18,10 +18,12 @@ import pytest
 from msgspec.structs import replace
 
 from parity.cluster import connected
+from parity.cluster.source import events
 from parity.config import Overrides, load_plan
 from parity.engine import Announced, EngineOptions, ShardFinished, execute, shards
+from parity.reporting.results.claims import claimed
 from parity.reporting.results.results import encode_part
-from parity.run import claimed, run
+from parity.run import run
 from tests.conftest import call, processes_with, waited_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
@@ -136,7 +138,7 @@ def rows(results):
 
 def test_two_workers_give_the_rows_of_one_process(place, pair):
     seen = Watching()
-    found = place.run("two", pair.run, seen)
+    found = place.run("two", partial(events, pair), seen)
     assert seen.n_shards == 3
     assert {row.outcome for row in place.whole.outcomes} == {"ok", "crash"}
     assert any(row.id == "variance-naive" for row in found.diagnoses)
@@ -160,11 +162,11 @@ def test_a_run_that_was_interrupted_goes_on(light, pair):
             os.kill(pid, signal.SIGINT)
         raise KeyboardInterrupt
 
-    cut = light.run("cut", pair.run, Watching(interrupt))
+    cut = light.run("cut", partial(events, pair), Watching(interrupt))
     assert cut.summary.exit_code == 130
     assert 0 < len(cut.outcomes) < len(light.whole.outcomes)
     seen = Watching()
-    assert rows(light.run("cut", pair.run, seen, resume=True)) == rows(light.whole)
+    assert rows(light.run("cut", partial(events, pair), seen, resume=True)) == rows(light.whole)
     assert 0 < sum(event.n_cases for event in seen.events if isinstance(event, ShardFinished)) < len(cut.cases)
     assert pair.client.run(os.getpid) == workers
 
@@ -172,7 +174,7 @@ def test_a_run_that_was_interrupted_goes_on(light, pair):
 def test_a_killed_worker_loses_nothing(light):
     with connected("local:1") as cluster:
         (light.folder / "once").touch()
-        found = light.run("killed", cluster.run)
+        found = light.run("killed", partial(events, cluster))
         assert not (light.folder / "once").exists()
     assert rows(found) == rows(light.whole)
 
@@ -180,7 +182,7 @@ def test_a_killed_worker_loses_nothing(light):
 def test_a_case_that_kills_every_worker_is_a_crash(light, pair):
     (light.folder / "always").touch()
     try:
-        found = light.run("killing", pair.run)
+        found = light.run("killing", partial(events, pair))
     finally:
         (light.folder / "always").unlink()
     bad = [row for row in found.outcomes if row.case == "killer"]
@@ -247,7 +249,7 @@ def test_a_scheduler_that_is_started_again_gets_what_is_left(light, tmp_path, mo
         with connected(address) as cluster:
             waited_for(lambda: len(cluster.workers()) == 2)
             seen = Watching(restart)
-            found = light.run("restarted", cluster.run, seen)
+            found = light.run("restarted", partial(events, cluster), seen)
     assert any("the scheduler is gone" in event.message for event in seen.events if isinstance(event, Announced))
     assert rows(found) == rows(light.whole)
     waited_for(lambda: not processes_with("PARITY_TEST_MARK", str(tmp_path)))

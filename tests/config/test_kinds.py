@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from parity.cases import OPS
-from parity.config.kinds import KINDS, OP, case_kind
+from parity.config.cases import case_kind
+from parity.config.kinds import KINDS, OP
 from parity.training.spec import TRAIN
 from tests.configs.loading import CONFIGS
 

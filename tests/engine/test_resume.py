@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from parity.config import Overrides, load_plan
 from parity.engine import CellFinished, EngineOptions, ModelFinished, Resumed, TrainingAdvanced
+from parity.reporting.results.claims import claimed
 from parity.reporting.results.results import encode_part
 from parity.reporting.results.resume import ResumeError
 from parity.reporting.results.rows import Results
-from parity.run import claimed, run
+from parity.run import run
 from tests.conftest import call
 
 OPS = """

@@ -7,10 +7,11 @@ import math
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from parity.config.plan import Asked, BackendSpec, KnownDeviation, Plan
 from parity.judge.acceptance import JudgedRun, globs, lacking, outgrown, unsupported
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import ErrorRatios, Verdict, comparison_of
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import EntryState
 from parity.reporting.results.rows import FINDINGS
@@ -29,8 +30,8 @@ def run(comparisons, diagnoses=(), known=(), cannot=(), cases=SWEEP):
 
 def off(case, dtype="float32", tensor="y", ratio=20.0, verdict=Verdict.UNSTABLE, **changed):
     culprit = changed.pop("culprit", ("paddle",))
-    c = Comparison(case, dtype, tensor, "paddle", "torch", verdict, 0.0, 0.0, culprit=culprit)
-    return replace(c, error_ratio=(ratio, 0.5), **changed)
+    c = comparison_of(case, dtype, tensor, "paddle", "torch", verdict, 0.0, 0.0, culprit=culprit)
+    return structs.replace(c, error_ratio=ErrorRatios(ratio, 0.5), **changed)
 
 
 def cause(c, name="variance-naive"):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from parity import exit_codes
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Verdict, comparison_of
 
 
 def compared(*verdicts, known=None):
-    return [Comparison("one", "float32", "y", "b", "a", verdict, 0.0, 0.0, known=known) for verdict in verdicts]
+    return [replace(comparison_of("one", "float32", "y", "b", "a", verdict), known=known) for verdict in verdicts]
 
 
 @pytest.mark.parametrize(

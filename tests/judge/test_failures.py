@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from parity.judge import case as judging
 from parity.judge import contained
 from parity.judge.bound.choices import Chosen
 from parity.judge.compare import cell
-from parity.judge.compare.verdict import Verdict
+from parity.judge.compare.verdict import MEASURES, Comparison, Verdict
 from parity.judge.contained import ContainedJudge
 from parity.judge.diagnose import inquiry
 from parity.judge.diagnose.diagnosis import Diagnosis
@@ -26,6 +26,10 @@ from tests.judge.test_inquiry import NORM, Kernel, judged, raw_for_normalised
 
 def fails(*_: Any, **__: Any) -> Any:
     raise StopIteration("injected")
+
+
+def measured(comparisons: Iterable[Comparison]) -> list[tuple[Any, ...]]:
+    return [tuple(getattr(c, name) for name in MEASURES) for c in comparisons]
 
 
 def contained_judge(kernel: Kernel) -> ContainedJudge:
@@ -43,7 +47,7 @@ def test_an_explainer_that_fails_is_left_out_and_said(name: str, monkeypatch: py
     monkeypatch.setattr(inquiry, name, fails)
     wrong = judged(NORM, Kernel(raw_for_normalised))
     assert [c.verdict for c in wrong.comparisons] == [c.verdict for c in right.comparisons]
-    assert [c.metrics for c in wrong.comparisons] == [c.metrics for c in right.comparisons]
+    assert measured(wrong.comparisons) == measured(right.comparisons)
     if name == "edit_causes":
         assert {d.id for d in wrong.diagnoses} == {FAILED}
         failure = wrong.diagnoses[0].evidence[FAILURES][0]
@@ -65,13 +69,13 @@ def test_another_explainer_explains_in_its_place(monkeypatch: pytest.MonkeyPatch
     ("where", "name"), [(judging, "error_ratio"), (cell, "compare"), (judging, "finished"), (judging, "KINDS")]
 )
 def test_a_tensor_without_a_verdict_is_not_compared(where: Any, name: str, monkeypatch: pytest.MonkeyPatch):
-    numbers = [c.metrics for c in judged(NORM, Kernel(raw_for_normalised)).comparisons]
+    numbers = measured(judged(NORM, Kernel(raw_for_normalised)).comparisons)
     monkeypatch.setattr(where, name, {} if name == "KINDS" else fails)
     found = contained_judge(Kernel(raw_for_normalised)).judged()
     missing = [c for c in found.comparisons if c.verdict is Verdict.NOT_COMPARED]
     assert any(c.tensor == "grad.weight" for c in missing)
     assert all("parity failed here" in c.message and "log.txt" in c.message for c in missing)
-    assert name == "compare" or [c.metrics for c in found.comparisons] == numbers
+    assert name == "compare" or measured(found.comparisons) == numbers
     assert FAILURES in found.diagnoses[0].evidence
 
 

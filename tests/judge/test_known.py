@@ -6,11 +6,11 @@ import datetime
 from dataclasses import replace
 
 import pytest
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from parity.config.plan import Asked, BackendSpec, KnownDeviation, Plan, WrittenAt
 from parity.diagnoses import catalogue
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import ErrorRatios, Verdict, comparison_of
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import EntryState, apply
 from parity.reporting.results.record import known_row
@@ -45,7 +45,7 @@ def compared(changed=(), cases=CASES, backends=SIDES):
             for tensor in ("y", "grad.weight"):
                 pairs = [(b, "oracle") for b in backends] + [(b, "torch") for b in backends if b != "torch"]
                 for actual, expected in pairs:
-                    c = Comparison(case, dtype, tensor, actual, expected, Verdict.CLOSE, 0.0, 0.0)
+                    c = comparison_of(case, dtype, tensor, actual, expected, Verdict.CLOSE, 0.0, 0.0)
                     found[key(c)] = c
     found |= {key(c): c for c in changed}
     return list(found.values())
@@ -66,8 +66,8 @@ def off(
     ratio=100.0,
     **more,
 ):
-    ratios = tuple(ratio if side in culprit else 0.5 for side in (actual, expected))
-    return Comparison(
+    ratios = ErrorRatios(*(ratio if side in culprit else 0.5 for side in (actual, expected)))
+    return comparison_of(
         case, dtype, tensor, actual, expected, verdict, 0.0, 0.0, culprit=culprit, error_ratio=ratios, **more
     )
 
@@ -227,7 +227,7 @@ def test_no_number_is_beyond_any_recorded_size(ratio):
 
 
 def test_the_other_backends_ratio_does_not_count():
-    c = replace(off("oneflow", "torch"), error_ratio=(10.0, 1e6))
+    c = structs.replace(off("oneflow", "torch"), error_ratio=ErrorRatios(10.0, 1e6))
     assert judged(entry(backend="oneflow", error_ratio=20.0), [c])[1] == [EntryState.MATCHED]
 
 
@@ -269,7 +269,7 @@ def test_an_unsupported_cell_can_show_nothing():
 
 
 def test_a_comparison_that_could_not_be_made_is_no_answer():
-    run = [replace(c, verdict=Verdict.NOT_COMPARED) if c.actual == "oneflow" else c for c in compared()]
+    run = [structs.replace(c, verdict=Verdict.NOT_COMPARED) if c.actual == "oneflow" else c for c in compared()]
     assert apply(plan(entry(backend="oneflow")), run, (), TODAY).entries[0].state is EntryState.NOT_CHECKED
 
 
@@ -317,7 +317,7 @@ def without(*absent, case="bn-0", dtype="float32"):
     """Every comparison; those of a cell in which these backends gave no result could not be made."""
     here = (case, dtype)
     return [
-        replace(c, verdict=Verdict.NOT_COMPARED)
+        structs.replace(c, verdict=Verdict.NOT_COMPARED)
         if (c.case, c.dtype) == here and not {c.actual, c.expected}.isdisjoint(absent)
         else c
         for c in compared()

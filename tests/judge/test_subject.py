@@ -9,7 +9,7 @@ import pytest
 
 from parity.config import ConfigError, Overrides, load_plan
 from parity.config.plan import Plan
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
 from parity.judge.subject import marked
 from parity.reporting.results.cells import cells
 from parity.reporting.results.results import read_results
@@ -69,7 +69,7 @@ def test_a_subject_is_one_of_the_backends(tmp_path):
 
 
 def row(actual: str, expected: str, verdict: Verdict, *culprit: str) -> Comparison:
-    return Comparison("c", "float32", "y", actual, expected, verdict, 0.0, 0.0, culprit=culprit)
+    return comparison_of("c", "float32", "y", actual, expected, verdict, 0.0, 0.0, culprit=culprit)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from parity.reporting.results.results import FILE_NAME, encode_part, results_of, write_atomically
-from parity.reporting.results.rows import Results
+from parity.reporting.results.results import encode_part, results_of, write_atomically
+from parity.reporting.results.rows import FILE_NAME, Results
 
 Row = dict[str, Any]
 """A row as JSON has it."""

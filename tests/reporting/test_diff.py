@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from parity.reporting.diff.compare import ChangeKind, Diff, compare
-from parity.reporting.results.results import FILE_NAME, ResultsError
+from parity.reporting.results.rows import FILE_NAME, ResultsError
 from tests.reporting.stored_runs import CASE, Row, case_row, comparison, diagnosis, stored, unstable
 
 Y = {"dtype": "float32", "expected": "oracle"}

@@ -12,12 +12,12 @@ from rich.console import Console
 
 from parity.config.plan import REASON_WANTED, Asked, KnownDeviation, Plan
 from parity.diagnoses import catalogue
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, ErrorRatios, Verdict, comparison_of
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import apply
 from parity.reporting.console.explain import ExplainError, case_called, explain_case, explain_id, explain_list
-from parity.reporting.results.results import ResultsError, results_of
-from parity.reporting.results.rows import ComparisonRow
+from parity.reporting.results.results import results_of
+from parity.reporting.results.rows import ResultsError
 from parity.reporting.text.evidence import evidence_text
 from parity.reporting.text.reasons import ADVICE, FINDINGS, REASONS, aligned, limit, rounded_up
 from tests.configs.loading import load
@@ -185,8 +185,17 @@ def test_the_entry_to_paste_is_one_that_accepts_it(run_dir, tmp_path):
     (known,) = pasted(shown(run_dir), tmp_path)
     assert isinstance(known, KnownDeviation)
     assert (known.diagnosis, known.until, known.dtype) == ("variance-naive", datetime.date(2027, 8, 1), "float32")
-    found = Comparison(
-        CASE, "float32", "y", "paddle", "torch", Verdict.UNSTABLE, 0, 0, error_ratio=(81234.0, 0.3), culprit=("paddle",)
+    found = comparison_of(
+        CASE,
+        "float32",
+        "y",
+        "paddle",
+        "torch",
+        Verdict.UNSTABLE,
+        0,
+        0,
+        error_ratio=ErrorRatios(81234.0, 0.3),
+        culprit=("paddle",),
     )
     cause = Diagnosis(CASE, "float32", "paddle", "variance-naive", "", ("y",), True)
     plan = Plan("x", (), (), "torch", 0, (), (known,), Asked(((CASE, ("float32",)),), ("torch", "paddle")))
@@ -253,7 +262,7 @@ def test_a_passing_case_is_aligned(tmp_path):
     ],
 )  # fmt: skip
 def test_may_i_call_these_aligned(rows, answer):
-    assert aligned(convert(rows, list[ComparisonRow])) == answer
+    assert aligned(convert(rows, list[Comparison])) == answer
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-5, 2e-5, 2.04e-5, 9.99e-5, 1.3e-6, 0.95, 123.0, 99.9, 1e-300])
@@ -265,7 +274,7 @@ def test_what_is_needed_is_rounded_up(value):
 
 def test_a_tolerance_near_zero_is_an_absolute_one():
     rows = [comparison(required_rtol=0.5, max_abs_diff=1.23e-4), comparison(required_rtol=None, max_abs_diff=None)]
-    near, unknown = convert(rows, list[ComparisonRow])
+    near, unknown = convert(rows, list[Comparison])
     assert limit([near]) == {"atol": 1.3e-4}
     assert limit([unknown]) == {"atol": float("inf")}
 

@@ -19,7 +19,8 @@ from parity.reporting.html.page import html_report
 from parity.reporting.junit import junit_xml
 from parity.reporting.markdown import markdown
 from parity.reporting.results.cells import LABELS, Status, cells
-from parity.reporting.results.results import FILE_NAME, as_json, read_results, write_atomically
+from parity.reporting.results.results import as_json, read_results, write_atomically
+from parity.reporting.results.rows import FILE_NAME
 from tests.conftest import FAKES, three_cases, user_config
 from tests.reporting import ci_runs
 from tests.reporting.stored_runs import changed, plain

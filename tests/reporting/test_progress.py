@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from parity.engine import Announced, CellFinished, Judging, ModelFinished, Resumed, TrainingAdvanced, WorkBegun
 from parity.engine.logs import CONTROL
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
 from parity.reporting.console.progress import BarReporter, LineReporter, reporter_for
 from tests.conftest import FAKES, call, three_cases, user_config
 
@@ -32,7 +32,7 @@ def cell(case: str = "bn", dtype: str = "float32") -> CellFinished:
 
 
 def finding(**changes) -> Comparison:
-    return replace(Comparison("bn", "float32", "y", "mine", "oracle", Verdict.SEMANTIC, 0.0, 0.0), **changes)
+    return replace(comparison_of("bn", "float32", "y", "mine", "oracle", Verdict.SEMANTIC, 0.0, 0.0), **changes)
 
 
 class Log:

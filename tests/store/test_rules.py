@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from benchmarks.faults import measure
 from benchmarks.judge.measure import dynamo_same
 from parity.judge.compare.metrics import compare
-from parity.reporting.results.rows import ErrorRatios
+from parity.judge.compare.verdict import ErrorRatios
 from parity.reporting.results.store import store_of
 from parity.reporting.rules import RULES, tensors
 from tests.conftest import call, run_in, user_config

@@ -266,7 +266,7 @@ def test_the_page_names_every_column():
 
 def test_a_large_run_has_its_rows_in_the_store_alone_and_reports_say_the_same(found, tmp_path, monkeypatch):
     monkeypatch.setattr("parity.reporting.results.store.LARGE", 8)
-    monkeypatch.setattr("parity.run.LARGE", 8)
+    monkeypatch.setattr("parity.run_state.LARGE", 8)
     monkeypatch.setattr("parity.reporting.results.store.MAX_CASES", 6)
     config, out = found.run_dir.parent / "config.yaml", tmp_path / "large"
     large = call("run", config, "--out", out, "-q", "--json")

@@ -21,7 +21,7 @@ from rich.console import Console
 from parity.cli import main
 from parity.config.loader import load_plan
 from parity.config.plan import Overrides
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.console.explain import explain_case
 from parity.reporting.console.run import render
@@ -34,8 +34,8 @@ from parity.reporting.markdown import markdown
 from parity.reporting.plots.curves import Band, DrawnCurve, Look, Mark, Panel, plot
 from parity.reporting.results.cells import cells, counts
 from parity.reporting.results.record import case_row
-from parity.reporting.results.results import FILE_NAME, ResultsError, read_results
-from parity.reporting.results.rows import MAX_STEPS, ComparisonRow, Results, Stage
+from parity.reporting.results.results import read_results
+from parity.reporting.results.rows import FILE_NAME, MAX_STEPS, Results, ResultsError, Stage
 from parity.training.judge.findings import attributed
 from parity.training.report.view import clauses, sparkline, table_row, training_runs
 from parity.training.spec import STAGES
@@ -311,7 +311,7 @@ def test_envelopes_are_the_tolerance_of_a_training():
     def excess(op: str = "train", **changed: Any) -> float:
         ratio = {"actual": 80.0, "expected": NAN}
         row = comparison(**{"verdict": "semantic", "rtol": 0.0, "atol": 0.0, "error_ratio": ratio, **changed})
-        return report_of(op).excess(convert(row, ComparisonRow))
+        return report_of(op).excess(convert(row, Comparison))
 
     assert excess() == 10.0
     assert excess(atol=1.0) == pytest.approx(1e-6)
@@ -617,7 +617,7 @@ def test_an_accepted_parting_is_known(tmp_path):
 
 def test_a_cause_accounts_for_its_stage_for_what_follows_and_for_the_curves():
     def off(tensor: str, *culprit: str) -> Comparison:
-        return Comparison("case", "float32", tensor, "paddle", "oracle", Verdict.SEMANTIC, 0.0, 0.0, culprit=culprit)
+        return comparison_of("case", "float32", tensor, "paddle", "oracle", Verdict.SEMANTIC, 0.0, 0.0, culprit=culprit)
 
     def cause(name: str, stage: str | None, backend: str = "paddle") -> Diagnosis:
         evidence = {"step": 1, "stage": stage}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 import numpy as np
 
+from parity.capture.calls import CapturedLayer, joined
 from parity.capture.frameworks import recorder as recorders
-from parity.capture.frameworks.base import LayeredFramework
-from parity.capture.frameworks.calls import CapturedLayer, joined
-
-if TYPE_CHECKING:
-    from parity.capture.capturing import Capture
+from parity.capture.frameworks.base import Capture
+from parity.capture.frameworks.recorder import LayeredFramework
 
 
 class FlaxFramework(LayeredFramework):

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterator, Tuple
 
 import numpy as np
 
-from parity.capture.frameworks.base import LayeredFramework
+from parity.capture.frameworks.recorder import LayeredFramework
 
 
 class KerasFramework(LayeredFramework):

@@ -7,16 +7,13 @@ A layer is a node, or a scope: a layer of the model that torch.onnx exported, kn
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Set, Tuple
 
 import numpy as np
 
 from parity.adapters.bits import bits_of
-from parity.capture.frameworks.base import Framework
-from parity.capture.frameworks.calls import Call, CapturedLayer
-
-if TYPE_CHECKING:
-    from parity.capture.capturing import Capture
+from parity.capture.calls import Call, CapturedLayer
+from parity.capture.frameworks.base import Capture, Framework
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 """Where torch.onnx.export(dynamo=True) keeps the names of the layers around a node, and of the node."""

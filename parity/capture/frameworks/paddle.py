@@ -6,7 +6,7 @@ from typing import Any, Iterator, Tuple
 
 import numpy as np
 
-from parity.capture.frameworks.base import LayeredFramework
+from parity.capture.frameworks.recorder import LayeredFramework
 
 STATISTICS = ("_mean", "_variance")
 """Parameters of paddle.nn.BatchNorm* that are buffers in other frameworks."""

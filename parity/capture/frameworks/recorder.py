@@ -1,19 +1,65 @@
-"""Records every call of a layer, by patching the `__call__` of its base class."""
+"""Frameworks with a base class of layers, and the recording of every call of a layer by patching its `__call__`."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
-from parity.capture.frameworks.calls import Arguments, Call, Sink, joined
+from parity.capture.calls import Arguments, Call, CapturedLayer, Sink, described, joined
+from parity.capture.frameworks.base import Capture, Framework
 from parity.capture.frameworks.visit import Placeholder, filled, visit
-
-if TYPE_CHECKING:
-    from parity.capture.capturing import Capture
-    from parity.capture.frameworks.base import LayeredFramework
 
 RECORDERS: Dict[Any, List["Recorder"]] = {}
 """The active recorders by the class whose `__call__` is patched."""
+
+
+class LayeredFramework(Framework):
+    """A framework whose layers are instances of one class, `base`, and are called by its `__call__`."""
+
+    base: Any
+
+    def named_layers(self, model: Any) -> Iterator[Tuple[str, Any]]:
+        """Every layer once, with its first name, in definition order; the model itself first, as ""."""
+        raise NotImplementedError
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether this is a tensor with values, and no symbol of a graph that is being traced."""
+        raise NotImplementedError
+
+    def is_tracing(self) -> bool:
+        """Whether calls are being traced into a graph, and compute nothing."""
+        return False
+
+    def alias(self, tensor: Any) -> Any:
+        """The same memory as a new node of the autograd graph, whose gradient is that of one use."""
+        raise NotImplementedError
+
+    def layers(self, model: Any) -> List[CapturedLayer]:
+        return [
+            CapturedLayer(name, type(layer).__name__, self.options(layer)) for name, layer in self.named_layers(model)
+        ]
+
+    def options(self, layer: Any) -> Dict[str, Any]:
+        """A layer's plain attributes, such as eps and stride, without those of its base class except `training`."""
+        ignored = set(vars(self.base())) - {"training"}
+        given = {name.lstrip("_"): described(value) for name, value in vars(layer).items() if name not in ignored}
+        return {name: value for name, value in given.items() if value is not NotImplemented}
+
+    def attach(self, capture: Capture, model: Any) -> Callable[[], None]:
+        recorder = ModelRecorder(capture, self, model)
+        start(recorder, self.base)
+        return functools.partial(stop, recorder, self.base)
+
+    def tensors(self, value: Any) -> List[Tuple[str, Any]]:
+        """All tensors in a result, by name."""
+        pairs: List[Tuple[str, Any]] = []
+
+        def take(name: str, tensor: Any) -> Any:
+            pairs.append((name or "0", tensor))
+            return tensor
+
+        visit(value, self.is_tensor, take)
+        return pairs
 
 
 class Recorder:

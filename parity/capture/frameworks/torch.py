@@ -6,7 +6,7 @@ from typing import Any, Iterable, Iterator, List, Tuple
 
 import numpy as np
 
-from parity.capture.frameworks.base import LayeredFramework
+from parity.capture.frameworks.recorder import LayeredFramework
 
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 """Attributes in which torch.compile and activation checkpoints keep the layer that they stand for."""

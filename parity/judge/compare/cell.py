@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from parity.cases.dtypes import as_dtype
@@ -20,7 +21,7 @@ from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import INTEGERS, dtype_of
 from parity.judge.compare.frontier import NEVER
 from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
 from parity.judge.failures import Failures
 from parity.outcome import CellOutcome, Outcome, Output
 
@@ -65,7 +66,7 @@ class CellJudge:
 
     def changed(self, outcome: CellOutcome, name: str) -> Comparison:
         """An input that the op has changed in place."""
-        return Comparison(
+        return comparison_of(
             self.case.id,
             self.dtype,
             f"input.{name}",
@@ -87,7 +88,7 @@ class CellJudge:
             # All that a backend returns beyond the op's outputs is one difference.
             kept = [self._compared(tensor, actual, expected) for tensor in names if tensor not in extra[1:]]
             rest = f", nor {extra[1]}" + (f" and {len(extra) - 2} more" if len(extra) > 2 else "")
-            return [replace(c, message=c.message + rest) if c.tensor == extra[0] else c for c in kept]
+            return [structs.replace(c, message=c.message + rest) if c.tensor == extra[0] else c for c in kept]
         return [self._compared(tensor, actual, expected) for tensor in names]
 
     def _compared(self, tensor: str, actual: CellOutcome, expected: CellOutcome) -> Comparison:
@@ -97,7 +98,7 @@ class CellJudge:
             return self.compare_tensor(tensor, actual, expected)
         self.failures.setdefault((actual.backend, tensor), Failures()).note(failures[0])
         of = (self.case.id, self.dtype, tensor, actual.backend, expected.backend)
-        return Comparison(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=failures[0].message)
+        return comparison_of(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=failures[0].message)
 
     def limits(self, tensor: str) -> tuple[float, float]:
         """rtol and atol; integers must be equal."""
@@ -112,10 +113,10 @@ class CellJudge:
         names = (self.case.id, self.dtype, tensor, actual.backend, expected.backend)
         message = why_not_compared(tensor, actual, expected)
         if message:
-            return Comparison(*names, Verdict.NOT_COMPARED, *limits, message=message)
+            return comparison_of(*names, Verdict.NOT_COMPARED, *limits, message=message)
         difference = structural_difference(tensor, actual, expected)
         if difference:
-            return Comparison(*names, Verdict.STRUCTURE, *limits, message=difference)
+            return comparison_of(*names, Verdict.STRUCTURE, *limits, message=difference)
         left, right = actual.outputs[tensor].values, expected.outputs[tensor].values
         assert left is not None and right is not None  # noqa: S101 - structure comes first
         metrics = compare(left, right, *limits)
@@ -126,9 +127,9 @@ class CellJudge:
         at_worst = value_at(self.oracle.get(tensor), metrics.worst_index, left.shape)
         verdict = verdict_of(metrics)
         if verdict.passes and not any_finite(self.oracle.get(tensor)):
-            return Comparison(*names, Verdict.NOT_COMPARED, *limits, message=NOTHING_FINITE)
+            return comparison_of(*names, Verdict.NOT_COMPARED, *limits, message=NOTHING_FINITE)
         suspect = verdict.passes and vacuous(right, metrics, *limits)
-        return Comparison(*names, verdict, *limits, metrics=metrics, oracle_value=at_worst, suspect=suspect)
+        return comparison_of(*names, verdict, *limits, metrics=metrics, oracle_value=at_worst, suspect=suspect)
 
 
 NOTHING_FINITE = "no exact value is finite, so nothing can be compared"

@@ -190,10 +190,11 @@ def rounding_diagnoses(comparisons: Sequence[Comparison], zero_gradients: Collec
             groups.setdefault((c.actual, kind), []).append(c)
     for (backend, kind), group in groups.items():
         tensors = tuple(dict.fromkeys(c.tensor for c in group))
-        ratio = worst(c.error_ratio[0] for c in group if c.error_ratio[0] is not None)
+        ratio = worst(c.error_ratio.actual for c in group if c.error_ratio.actual is not None)
         evidence = {
             "required_rtol": {
-                t: worst(c.metrics.required_rtol for c in group if c.tensor == t and c.metrics) for t in tensors
+                t: worst(c.required_rtol for c in group if c.tensor == t and c.required_rtol is not None)
+                for t in tensors
             },
             "compared_with": sorted({"the oracle" if c.expected == ORACLE else c.expected for c in group}),
         }

@@ -8,10 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema
 
 from parity.config.case_models import Dtypes
-from parity.config.cases import BuiltCase, Scope, expanded
+from parity.config.cases import BuiltCase, CaseKind, Scope, expanded
 from parity.config.files import existing_file
 from parity.config.grammar import Text, list_of, model_of
-from parity.config.kinds import CaseKind
 from parity.config.nodes import Node
 from parity.config.sweep import Combination, sweep_of
 from parity.config.tolerance_grammar import Tolerances

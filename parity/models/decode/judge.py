@@ -13,7 +13,7 @@ import numpy as np
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.compare.metrics import compare
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, EnvelopeRow, ErrorRatios, Verdict, comparison_of
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.failures import FAILED, Failure, Failures, with_failures
 from parity.models import steps
@@ -438,7 +438,7 @@ class Decoding:
         for way, failures in self.failures.items():
             yield from self._not_compared(way, failures[-1])
         for way, message in self.failed.items():
-            yield Comparison(
+            yield comparison_of(
                 self.case.id, self.dtype, f"{way}.0", self.port.name, FULL, Verdict.STRUCTURE, 0.0, 0.0,
                 message=f"it does not run: {message}", culprit=(self.port.name,),
             )  # fmt: skip
@@ -448,10 +448,10 @@ class Decoding:
         metrics, is_wrong = compare(*one.logprobs, 0.0, envelope.max), bool(one.ratios.wrong_tokens)
         verdict = Verdict.SEMANTIC if is_wrong else Verdict.EQUAL if metrics.equal else Verdict.CLOSE
         name = self.port.name
-        return Comparison(
+        return comparison_of(
             self.case.id, self.dtype, tensor, name, other,
             Verdict.NONFINITE if metrics.n_nonfinite_mismatched else verdict, 0.0, 0.0, metrics=metrics,
-            error_ratio=(one.ratios.largest, None), envelope=(envelope.rms, envelope.max),
+            error_ratio=ErrorRatios(one.ratios.largest, None), envelope=EnvelopeRow(envelope.rms, envelope.max),
             culprit=(name,) if is_wrong else (),
         )  # fmt: skip
 
@@ -460,7 +460,7 @@ class Decoding:
         other = FULL if self.base is None or way != "port" else self.base.port.name
         for i in self._numbers if way not in self.ran else ():
             of = (self.case.id, self.dtype, f"{way}.{i}", self.port.name, other)
-            yield Comparison(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=failure.message)
+            yield comparison_of(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=failure.message)
 
     def diagnoses(self) -> Iterator[Diagnosis]:
         """One for each way that differs, and one for each at which parity failed."""

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from parity.judge.bound.envelope import ERROR_BOUND
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.models.decode.spec import DECODE
 from parity.models.decode.ways import WORDS
 from parity.models.report import UNMEASURED, ModelReport
 from parity.models.view import CaseView
 from parity.reporting.blocks import GridColumn
-from parity.reporting.results.rows import ComparisonRow, OutcomeRow, Results
+from parity.reporting.results.rows import OutcomeRow, Results
 from parity.reporting.text.words import grouped, listed, number
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ NOTHING = "-"
 class DecodeView(CaseView):
     """A backend that decodes: `rows` are the comparisons of its ways, `causes` the diagnoses."""
 
-    rows: Sequence[ComparisonRow]
+    rows: Sequence[Comparison]
     causes: Sequence[Diagnosis]
     ended: OutcomeRow | None
 
@@ -45,7 +46,7 @@ class DecodeView(CaseView):
         return any(row.fails for row in self.rows)
 
     @property
-    def by_way(self) -> dict[str, list[ComparisonRow]]:
+    def by_way(self) -> dict[str, list[Comparison]]:
         """The comparisons of each way."""
         return grouped((row.tensor.partition(".")[0], row) for row in self.rows)
 
@@ -75,7 +76,7 @@ class DecodeView(CaseView):
         return [row_of(way, rows, causes.get(way)) for way, rows in self.by_way.items()]
 
 
-def row_of(way: str, rows: Sequence[ComparisonRow], cause: Diagnosis | None) -> tuple[str, ...]:
+def row_of(way: str, rows: Sequence[Comparison], cause: Diagnosis | None) -> tuple[str, ...]:
     """A way in the order of `COLUMNS`."""
     worst = max((row.largest_ratio for row in rows), default=0.0)
     if rows[0].message:
@@ -143,7 +144,7 @@ class DecodeReport(ModelReport):
     columns = COLUMNS
     legend = f"Of a model that decodes, {ERROR_BOUND:g} envelopes of a token are the tolerance. "
 
-    def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
+    def reason(self, row: Comparison, rows: CaseRows) -> str:
         """How far a way is from the full pass."""
         if row.verdict in UNMEASURED:
             return super().reason(row, rows)
@@ -154,12 +155,12 @@ class DecodeReport(ModelReport):
             f"{ERROR_BOUND:g}"
         )
 
-    def location(self, row: ComparisonRow) -> str:
+    def location(self, row: Comparison) -> str:
         """The token and the id of the largest difference."""
         index = row.worst_index
         return f"token {index[0]}, id {index[1]}" if index and len(index) == 2 else super().location(row)
 
-    def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:  # noqa: ARG002 - the answer says it
+    def advice(self, findings: Sequence[Comparison]) -> Iterator[str]:  # noqa: ARG002 - the answer says it
         """Nothing beside the answer."""
         yield from ()
 

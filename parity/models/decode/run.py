@@ -12,7 +12,7 @@ from parity.clients import Client, JudgedCase
 from parity.config.plan import ORACLE, CasePlan, Plan
 from parity.engine import Announced, Judging
 from parity.engine.workers import Workers
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.failures import Failure, Failures, with_failures
 from parity.models import run as models
@@ -93,7 +93,7 @@ class DecodeRun:
         missing = failures[-1].message if failures else ended if rows else ""
         if missing:
             of = (self.case.id, self.dtype, "output", name, ORACLE)
-            rows.append(Comparison(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=missing))
+            rows.append(comparison_of(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=missing))
         if decoding is not None:
             with failures.contained("stating the causes"):
                 causes.extend(decoding.diagnoses())

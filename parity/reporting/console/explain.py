@@ -18,13 +18,13 @@ from parity.config.nodes import printable
 from parity.diagnoses import Entry, catalogue
 from parity.errors import UserError
 from parity.judge.bound.envelope import ERROR_BOUND
-from parity.judge.compare.verdict import Verdict
+from parity.judge.compare.verdict import Comparison, Verdict
 from parity.reporting.blocks import Grid, GridColumn
 from parity.reporting.blocks.console import answer_parts, block_parts, grid_parts, print_parts
 from parity.reporting.console.run import OpTable, finding_lines, lineup, tensor_lines
 from parity.reporting.kinds import report_of
 from parity.reporting.results.results import read_results
-from parity.reporting.results.rows import FAILING, FINDINGS, BackendRow, CaseRow, ComparisonRow, Results, RunRow
+from parity.reporting.results.rows import FAILING, FINDINGS, BackendRow, CaseRow, Results, RunRow
 from parity.reporting.text.evidence import diagnosis_lines, residual_text
 from parity.reporting.text.findings import by_cause
 from parity.reporting.text.reasons import (
@@ -32,10 +32,10 @@ from parity.reporting.text.reasons import (
     aligned,
     case_rows,
     failing,
-    steps,
     tolerance_entry,
     worst_first,
 )
+from parity.reporting.text.steps import steps
 from parity.reporting.text.values import values_text
 from parity.reporting.text.words import grouped, number, plural
 
@@ -186,7 +186,7 @@ def brief(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Iterat
 def do_next(rows: CaseRows, run_dir: Path) -> Iterator[Text]:
     """The tolerance that rounding needs, and the next commands."""
     failures = [row for row in failing(rows.comparisons) if row.known is None]
-    rounding = [row for row in failures if row.verdict == Verdict.ROUNDING.value]
+    rounding = [row for row in failures if row.verdict == Verdict.ROUNDING]
     if rounding:
         yield Text("\ntensors that exceed rtol/atol by rounding alone pass with")
         yield Text(f"  {printable(tolerance_entry(rounding))}")
@@ -195,7 +195,7 @@ def do_next(rows: CaseRows, run_dir: Path) -> Iterator[Text]:
         "  every number and the evidence", style="dim"
     )
     if any(row.verdict in FINDINGS and row.counts for row in failures):
-        if not rows.report.no_script:
+        if not report_of(rows.case.op).no_script:
             yield Text(f"parity repro {printable(arguments)}", style="bold").append(
                 "  a script without parity", style="dim"
             )
@@ -228,7 +228,7 @@ def screen(rows: CaseRows, results: Results, run_dir: Path, width: int) -> Itera
 
 def answers(rows: CaseRows, results: Results, dtypes: Collection[str], width: int) -> Iterator[RenderableType]:
     """What the report of this kind of case says about it, in full."""
-    chapter = rows.report.chapter(results)
+    chapter = report_of(rows.case.op).chapter(results)
     for answer in chapter.answers if chapter else ():
         if answer.case == rows.case.id and answer.dtype in dtypes:
             yield from answer_parts(answer, width, verbose=True)
@@ -271,26 +271,28 @@ def not_run(rows: CaseRows, results: Results) -> Iterator[RenderableType]:
             yield Text.assemble((printable(f"{who}: {row.outcome}"), "yellow"), f": {printable(message)}")
 
 
-def by_tensor(rows: CaseRows) -> dict[tuple[str, str], list[ComparisonRow]]:
+def by_tensor(rows: CaseRows) -> dict[tuple[str, str], list[Comparison]]:
     """The failing and suspect comparisons of each tensor, the worst first."""
     worst = sorted((row for row in rows.comparisons if row.fails or row.suspect), key=worst_first)
     return grouped(((row.dtype, row.tensor), row) for row in worst)
 
 
-def tensor_parts(dtype: str, tensor: str, group: Sequence[ComparisonRow], rows: CaseRows) -> Iterator[RenderableType]:
+def tensor_parts(dtype: str, tensor: str, group: Sequence[Comparison], rows: CaseRows) -> Iterator[RenderableType]:
     """A failing or suspect tensor: the values at the worst elements, the error ratios, the verdict in words."""
     worst = group[0]
     style, label = ("bold red", worst.verdict) if worst.fails else ("yellow", f"{worst.verdict}, suspect")
     yield Text.assemble((printable(f"{dtype} {tensor}: "), "bold"), (label, style))
     for row in group[:MAX_PAIRS]:
-        yield Text(f"  {printable(values_text(row, rows.report))}")
+        yield Text(f"  {printable(values_text(row, report_of(rows.case.op)))}")
     if len(group) > MAX_PAIRS:
         yield Text(f"  ... and {plural(len(group) - MAX_PAIRS, 'more comparison')} of this tensor")
     ratios = rows.ratios(dtype, tensor)
     if ratios:
         shown = " · ".join(f"{printable(name)} {number(ratio)}" for name, ratio in ratios.items())
         yield Text(f"  error over that of a careful {printable(dtype)} implementation: {shown}")
-    for said in dict.fromkeys(rows.report.reason(row, rows) for row in group if row.verdict == worst.verdict):
+    for said in dict.fromkeys(
+        report_of(rows.case.op).reason(row, rows) for row in group if row.verdict == worst.verdict
+    ):
         yield Padding(Text(f"why: {printable(said)}"), (0, 0, 0, 2), expand=False)
     for accepted in dict.fromkeys(row.known for row in group if row.known is not None):
         yield Padding(Text(f"accepted: {printable(accepted)}", style="green"), (0, 0, 0, 2), expand=False)
@@ -298,20 +300,20 @@ def tensor_parts(dtype: str, tensor: str, group: Sequence[ComparisonRow], rows: 
 
 def passing_parts(rows: CaseRows) -> Iterator[RenderableType]:
     """How close the passing tensors are to the limit, by dtype."""
-    doubtful = {(dtype, tensor) for dtype, tensor in by_tensor(rows)}
-    fine = [row for row in rows.comparisons if row.verdict in (Verdict.EQUAL.value, Verdict.CLOSE.value)]
+    report, doubtful = report_of(rows.case.op), {(dtype, tensor) for dtype, tensor in by_tensor(rows)}
+    fine = [row for row in rows.comparisons if row.verdict in (Verdict.EQUAL, Verdict.CLOSE)]
     fine = [row for row in fine if (row.dtype, row.tensor) not in doubtful]
     for dtype in dict.fromkeys(row.dtype for row in fine):
         group = [row for row in fine if row.dtype == dtype]
-        nearest_miss = max(group, key=rows.report.excess)
+        nearest_miss = max(group, key=report.excess)
         tensors = ", ".join(dict.fromkeys(row.tensor for row in group))
-        size = rows.report.excess(nearest_miss)
+        size = report.excess(nearest_miss)
         text = f"{tensors} agree; the worst element differs by {number(size, 2)} tolerances"
-        if rows.report.enveloped(nearest_miss):
+        if report.enveloped(nearest_miss):
             ratio = number(size * ERROR_BOUND, 2)
             text = f"{tensors} agree; the largest error ratio is {ratio}; {ERROR_BOUND:g} exceeds the error bound"
         elif nearest_miss.worst_index is not None:
-            text += f": {values_text(nearest_miss, rows.report)}"
+            text += f": {values_text(nearest_miss, report)}"
         yield Text()
         yield Text.assemble((printable(f"{dtype}: "), "bold"), ("aligned", "green"), f", {printable(text)}")
 

@@ -19,6 +19,7 @@ from parity.config.nodes import printable
 from parity.config.plan import ORACLE
 from parity.errors import UserError
 from parity.judge.bound.envelope import ERROR_BOUND
+from parity.judge.compare.verdict import Comparison
 from parity.reporting.blocks import Grid, GridColumn
 from parity.reporting.blocks.console import grid_parts
 from parity.reporting.console.explain import case_called, choices, hint
@@ -34,7 +35,7 @@ from parity.reporting.plots.tensors import (
     thinned,
 )
 from parity.reporting.results.results import read_results
-from parity.reporting.results.rows import CaseRow, ComparisonRow, Results
+from parity.reporting.results.rows import CaseRow, Results
 from parity.reporting.results.stored_tensors import backend_folders, kept_path, load
 from parity.reporting.text.reasons import worst_first
 from parity.reporting.text.words import columns_used, digits_of, factor, few, number
@@ -70,7 +71,7 @@ class StoredTensor:
     dtype: str
     name: str
     values: Mapping[str, Array]
-    rows: Sequence[ComparisonRow] = ()
+    rows: Sequence[Comparison] = ()
     unit: float | None = None
 
     @property
@@ -140,7 +141,7 @@ def input_values(case: CaseRow, name: str, run_dir: Path) -> Array:
 def output(
     results: Results,
     case: CaseRow,
-    rows: Sequence[ComparisonRow],
+    rows: Sequence[Comparison],
     run_dir: Path,
     dtype: str | None,
     backends: Sequence[str],
@@ -167,7 +168,7 @@ def output(
 
 
 def kept(
-    results: Results, case: CaseRow, dtype: str, row: ComparisonRow, run_dir: Path, backends: Sequence[str]
+    results: Results, case: CaseRow, dtype: str, row: Comparison, run_dir: Path, backends: Sequence[str]
 ) -> Iterator[tuple[str, Array]]:
     """The stored values of a comparison's tensor, in its call, exact ones first; an unreadable file is an error, a
     missing one is not."""

@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from parity.config.nodes import printable
+from parity.judge.compare.verdict import Comparison
 from parity.reporting.blocks.console import block_parts, chapter_parts, print_parts
 from parity.reporting.kinds import CaseReport, chapters_of, leads_of, report_of, reports_of
 from parity.reporting.results.cells import tally_text
-from parity.reporting.results.rows import NOT_COMPARED, PASSING, SEVERITY, ComparisonRow, Results
+from parity.reporting.results.rows import NOT_COMPARED, PASSING, SEVERITY, Results
 from parity.reporting.text.answer import MAX_CAUSES, answer, known_lines, warnings
 from parity.reporting.text.evidence import called
 from parity.reporting.text.findings import Finding, findings
@@ -48,6 +49,11 @@ def stdout_console() -> Console:
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
     return Console(width=PIPED_WIDTH)
+
+
+def show(results: Results, *, verbosity: int = 0) -> None:
+    """Print results as tables on stdout."""
+    render(results, stdout_console(), verbosity=verbosity)
 
 
 def render(results: Results, console: Console, *, verbosity: int = 0) -> None:
@@ -233,11 +239,11 @@ def aligned_row(cells: Sequence[Text], widths: Sequence[int]) -> Text:
 class TensorLine:
     """The summary of a tensor's comparisons; `errors` are those against the exact answer, by backend."""
 
-    worst: ComparisonRow
+    worst: Comparison
     excess: float
     partial: bool
     culprit: tuple[str, ...]
-    errors: Mapping[str, ComparisonRow]
+    errors: Mapping[str, Comparison]
 
     @property
     def verdict(self) -> str:
@@ -261,7 +267,7 @@ def tensor_lines(results: Results) -> dict[str, list[TensorLine]]:
     return lines
 
 
-def tensor_line(group: Sequence[ComparisonRow], report: CaseReport) -> TensorLine:
+def tensor_line(group: Sequence[Comparison], report: CaseReport) -> TensorLine:
     """The summary of a tensor's comparisons."""
     made = [row for row in group if row.compared]
     worst = max(

@@ -13,16 +13,10 @@ from parity import exit_codes
 from parity.config.errors import nearest
 from parity.config.nodes import printable
 from parity.errors import UserError
+from parity.judge.compare.verdict import Comparison
 from parity.reporting.results.cells import CellResult, Status, cells, ratio_of, status_of
-from parity.reporting.results.rows import (
-    NOT_COMPARED,
-    SEVERITY,
-    BackendRow,
-    CaseRow,
-    CellKey,
-    ComparisonRow,
-    Results,
-)
+from parity.reporting.results.measures import measures_of
+from parity.reporting.results.rows import NOT_COMPARED, SEVERITY, BackendRow, CaseRow, CellKey, Results
 from parity.reporting.text.words import grouped
 
 Pair = tuple[str, str, str, frozenset[str]]
@@ -105,7 +99,7 @@ class ComparedRun:
         by_tensor = grouped((row.tensor, row) for row in cell.rows)
         return {tensor: self.tensor_state(cell, tensor, rows) for tensor, rows in by_tensor.items()}
 
-    def tensor_state(self, cell: CellResult, tensor: str, rows: Sequence[ComparisonRow]) -> TensorState:
+    def tensor_state(self, cell: CellResult, tensor: str, rows: Sequence[Comparison]) -> TensorState:
         """A tensor of a cell; `rows` are its comparisons, the worst first."""
         status = status_of(rows, cell.ended, exit_codes.FAILING[self.level])
         compared = [row for row in rows if row.compared]
@@ -117,7 +111,7 @@ class ComparedRun:
         return TensorState(
             status=status,
             verdict=compared[0].verdict,
-            excess=max(map(cell.report.excess, compared)),
+            excess=max(map(measures_of(cell.op).excess, compared)),
             ratio=max(ratios, default=None),
             is_wrong=any(cell.backend in row.culprit for row in compared),
             causes=tuple(dict.fromkeys(d.id for d in cell.diagnoses if tensor in d.tensors)),
@@ -134,7 +128,7 @@ class ComparedRun:
             reason = "the run was interrupted before it" if self.interrupted else "it was not compared with anything"
         return TensorState(status, NOT_COMPARED, reason=reason)
 
-    def pair(self, row: ComparisonRow) -> frozenset[str]:
+    def pair(self, row: Comparison) -> frozenset[str]:
         """The two backends of a comparison, under the second run's names."""
         return frozenset(self.names.get(name, name) for name in (row.actual, row.expected))
 

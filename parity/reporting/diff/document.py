@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from parity.reporting.diff.compare import Change, ChangeKind, Diff, TensorChange
+from parity.reporting.diff.compare import Change, ChangeKind, Diff
 from parity.reporting.diff.compared_run import ComparedRun, TensorState
-from parity.reporting.results.results import spelled
+from parity.reporting.results.strict_json import spelled
 
 FORMAT = 1
 
@@ -55,13 +55,11 @@ def change_row(change: Change) -> dict[str, Any]:
         "backend": change.backend,
         "was_finding": change.was_finding,
         "notes": list(change.notes),
-        "tensors": [tensor_row(item) for item in change.tensors],
+        "tensors": [
+            {"tensor": item.tensor, "before": state_row(item.before), "after": state_row(item.after)}
+            for item in change.tensors
+        ],
     }
-
-
-def tensor_row(item: TensorChange) -> dict[str, Any]:
-    """A tensor before and after."""
-    return {"tensor": item.tensor, "before": state_row(item.before), "after": state_row(item.after)}
 
 
 def state_row(state: TensorState) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def weight(finding: Finding) -> tuple[float, ...]:
 
 def is_rounding(finding: Finding) -> bool:
     """Whether a finding is rounding alone, which a cell leaves to its marks."""
-    return (finding.id or finding.worst.row.verdict) == Verdict.ROUNDING.value
+    return (finding.id or finding.worst.row.verdict) == Verdict.ROUNDING
 
 
 def shown_by(finding: Finding) -> Difference:

@@ -12,6 +12,7 @@ from typing import Any
 from parity.diagnoses import Entry, catalogue
 from parity.engine.inputs import slug
 from parity.judge.bound.envelope import ERROR_BOUND
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.blocks import CodeLines, Folded, Grid, GridColumn, Sentence
 from parity.reporting.blocks.html import blocks_html
@@ -19,10 +20,11 @@ from parity.reporting.html.pictures import Gallery
 from parity.reporting.kinds import Anchors, CaseReport, report_of
 from parity.reporting.plots.figures import residuals
 from parity.reporting.results.cells import CellResult
-from parity.reporting.results.rows import CaseRow, ComparisonRow, Results
+from parity.reporting.results.rows import CaseRow, Results
 from parity.reporting.text.cell_text import scripts
 from parity.reporting.text.evidence import HARMLESS, evidence_text, residual_text
-from parity.reporting.text.reasons import CaseRows, aligned, case_rows, steps
+from parity.reporting.text.reasons import CaseRows, aligned, case_rows
+from parity.reporting.text.steps import steps
 from parity.reporting.text.words import digits_of, factor, grouped, listed, number, unique
 
 MAX_COMPARISONS = 10
@@ -54,14 +56,14 @@ class FindingRenderer:
     def finding(self, cell: CellResult, n_pictures: int) -> dict[str, Any]:
         """Everything shown of a cell, with pictures of so many tensors; `training` is the anchor of its curves."""
         rows = [*cell.failing, *cell.hidden]
-        n_pictures = n_pictures if cell.report.pictured else 0
+        n_pictures = n_pictures if report_of(cell.op).pictured else 0
         shown = cell.tensors[:n_pictures]
         pictures = [self.gallery.picture(cell, name, self.ratios(cell, name), unit_of(rows, name)) for name in shown]
         return {
             "cell": cell,
             "excess": factor(cell.excess),
             "ratio": "" if cell.ratio is None else factor(cell.ratio),
-            "comparisons": by_tensor(rows[:MAX_COMPARISONS], cell.report),
+            "comparisons": by_tensor(rows[:MAX_COMPARISONS], report_of(cell.op)),
             "n_hidden": max(len(rows) - MAX_COMPARISONS, 0),
             "whys": list(self.whys(cell, rows, {picture.tensor for picture in pictures if picture.histogram})),
             "pictures": pictures,
@@ -72,7 +74,7 @@ class FindingRenderer:
         }
 
     def whys(
-        self, cell: CellResult, rows: Sequence[ComparisonRow], pictured: Collection[str]
+        self, cell: CellResult, rows: Sequence[Comparison], pictured: Collection[str]
     ) -> Iterator[tuple[str, str, str, str]]:
         """The reason for each verdict: the worst tensor that has it, the reason in words, the ratios of every backend
         where no picture shows them, and the other tensors of which the same is true.
@@ -85,7 +87,7 @@ class FindingRenderer:
             known = " · ".join(f"{backend} {factor(ratio)}" for backend, ratio in ratios)
             same = [with_ratio(name, self.ratios(cell, name).get(cell.backend)) for name in others[:MAX_ALIKE]]
             same += [f"{len(others) - MAX_ALIKE} more"] if len(others) > MAX_ALIKE else []
-            yield first, cell.report.reason(worst[first], self.tensor_rows(cell, first)), known, listed(same)
+            yield first, report_of(cell.op).reason(worst[first], self.tensor_rows(cell, first)), known, listed(same)
 
     def ratios(self, cell: CellResult, tensor: str) -> dict[str, float]:
         """The error ratio of every backend for a tensor."""
@@ -132,12 +134,12 @@ def case_anchors(cells: Sequence[CellResult]) -> dict[str, str]:
     return {case_id: unique(f"case-{slug(case_id)}", taken) for case_id in dict.fromkeys(cell.id for cell in cells)}
 
 
-def by_tensor(rows: Iterable[ComparisonRow], report: CaseReport) -> list[tuple[str, list[dict[str, str]]]]:
+def by_tensor(rows: Iterable[Comparison], report: CaseReport) -> list[tuple[str, list[dict[str, str]]]]:
     """The comparisons of each tensor."""
     return list(grouped((row.tensor, comparison(row, report)) for row in rows).items())
 
 
-def comparison(row: ComparisonRow, report: CaseReport) -> dict[str, str]:
+def comparison(row: Comparison, report: CaseReport) -> dict[str, str]:
     """A comparison as a row of a finding's table, with its three values at the worst element.
 
     The actual value is in two parts: the digits that it shares with the exact answer, and those in which it differs.
@@ -187,7 +189,7 @@ def with_ratio(tensor: str, ratio: float | None) -> str:
     return tensor if ratio is None else f"{tensor} ({factor(ratio)})"
 
 
-def unit_of(rows: Iterable[ComparisonRow], tensor: str) -> float | None:
+def unit_of(rows: Iterable[Comparison], tensor: str) -> float | None:
     """The envelope, root mean square, where the run kept it."""
     for row in rows:
         if row.tensor == tensor and row.envelope is not None and 0 < row.envelope.rms < math.inf:

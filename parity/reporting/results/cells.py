@@ -15,19 +15,11 @@ from functools import cached_property
 
 from parity import exit_codes
 from parity.engine.inputs import slug
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import Outcome
-from parity.reporting.kinds import CaseReport, report_of
-from parity.reporting.results.rows import (
-    NOT_COMPARED,
-    REFERENCED,
-    SEVERITY,
-    CaseRow,
-    ComparisonRow,
-    OutcomeRow,
-    Results,
-    TrainingRow,
-)
+from parity.reporting.results.measures import measures_of
+from parity.reporting.results.rows import NOT_COMPARED, REFERENCED, SEVERITY, CaseRow, OutcomeRow, Results, TrainingRow
 from parity.reporting.text.words import grouped, plural, unique
 
 
@@ -78,7 +70,7 @@ class CellResult:
     dtype: str
     backend: str
     status: Status
-    rows: tuple[ComparisonRow, ...]
+    rows: tuple[Comparison, ...]
     diagnoses: tuple[Diagnosis, ...]
     ended: OutcomeRow | None
     anchor: str
@@ -93,11 +85,6 @@ class CellResult:
     def op(self) -> str:
         """The case's op."""
         return self.case.op
-
-    @property
-    def report(self) -> CaseReport:
-        """The report of this kind of case."""
-        return report_of(self.case.op)
 
     @property
     def outcome(self) -> str:
@@ -115,7 +102,7 @@ class CellResult:
         return self.ended is not None and self.ended.composed
 
     @property
-    def compared_rows(self) -> tuple[ComparisonRow, ...]:
+    def compared_rows(self) -> tuple[Comparison, ...]:
         """The comparisons that could be made."""
         return tuple(row for row in self.rows if row.compared)
 
@@ -132,7 +119,7 @@ class CellResult:
     @cached_property
     def excess(self) -> float:
         """The worst element's difference in units of its tolerance."""
-        return max(map(self.report.excess, self.compared_rows), default=0.0)
+        return max(map(measures_of(self.op).excess, self.compared_rows), default=0.0)
 
     @cached_property
     def ratio(self) -> float | None:
@@ -141,12 +128,12 @@ class CellResult:
         return max((ratio for ratio in ratios if ratio is not None), default=None)
 
     @property
-    def failing(self) -> tuple[ComparisonRow, ...]:
+    def failing(self) -> tuple[Comparison, ...]:
         """The comparisons that differ, accepted or not."""
         return tuple(row for row in self.rows if row.fails)
 
     @property
-    def hidden(self) -> tuple[ComparisonRow, ...]:
+    def hidden(self) -> tuple[Comparison, ...]:
         """The passes in which the tolerance hides that this backend exceeds its error bound."""
         return tuple(row for row in self.rows if row.suspect and self.backend in row.culprit)
 
@@ -215,7 +202,7 @@ def is_reference(case: CaseRow, backend: str, results: Results) -> bool:
 
 
 def status_of(
-    rows: Sequence[ComparisonRow], outcome: OutcomeRow | None, level: frozenset[str], *, reference: bool = False
+    rows: Sequence[Comparison], outcome: OutcomeRow | None, level: frozenset[str], *, reference: bool = False
 ) -> Status:
     """The status of a cell, from its comparisons and its outcome; a `reference` needs no comparison."""
     failing = [row for row in rows if row.fails]
@@ -237,15 +224,15 @@ def status_of(
     return Status.SUSPECT if any(row.suspect for row in rows) else Status.PASSED
 
 
-def ratio_of(row: ComparisonRow, backend: str) -> float | None:
+def ratio_of(row: Comparison, backend: str) -> float | None:
     """The error ratio of one backend of a comparison."""
     ratios = (ratio for name, ratio in row.backend_ratios if name == backend)
     return next((ratio for ratio in ratios if ratio is not None and not math.isnan(ratio)), None)
 
 
-def severity(row: ComparisonRow, op: str) -> tuple[float, float]:
+def severity(row: Comparison, op: str) -> tuple[float, float]:
     """Orders comparisons by verdict, then by the worst element's difference in tolerances."""
-    return SEVERITY[row.verdict] if row.compared else -1.0, report_of(op).excess(row)
+    return SEVERITY[row.verdict] if row.compared else -1.0, measures_of(op).excess(row)
 
 
 def urgency(cell: CellResult) -> tuple[float, ...]:
@@ -270,7 +257,7 @@ TENSOR_LABELS: Mapping[Status, str] = {
 """The status of a tensor in words, the most urgent first."""
 
 
-def tensor_status(rows: Sequence[ComparisonRow], level: frozenset[str]) -> Status:
+def tensor_status(rows: Sequence[Comparison], level: frozenset[str]) -> Status:
     """The status of a tensor, from all of its comparisons that count."""
     judged = [row for row in rows if row.counts]
     if not judged:
@@ -287,7 +274,7 @@ def tensor_status(rows: Sequence[ComparisonRow], level: frozenset[str]) -> Statu
     return Status.SUSPECT if any(row.suspect for row in made) else Status.PASSED
 
 
-def status_of_others(rows: Sequence[ComparisonRow]) -> Status:
+def status_of_others(rows: Sequence[Comparison]) -> Status:
     """The status of a tensor of which nothing is judged."""
     if any(row.known is not None for row in rows):
         return Status.KNOWN

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parity.judge.failures import Failures
-from parity.reporting.results.results import FILE_NAME
+from parity.reporting.results.rows import FILE_NAME
 
 LOCK = ".lock"
 FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -10,8 +10,8 @@ from pathlib import Path
 from parity.config.plan import Plan
 from parity.engine.inputs import slug
 from parity.reporting.results.cells import failing_level
-from parity.reporting.results.results import FILE_NAME, REPORTS, ResultsError, read_results
-from parity.reporting.results.rows import Results
+from parity.reporting.results.results import REPORTS, read_results
+from parity.reporting.results.rows import FILE_NAME, Results, ResultsError
 from parity.reporting.results.store import STORE
 from parity.reporting.text.words import plural
 

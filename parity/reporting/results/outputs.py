@@ -13,8 +13,8 @@ from pkgutil import resolve_name
 from typing import TextIO
 
 from parity.reporting.results.directory import Losses
-from parity.reporting.results.results import FILE_NAME, read_results, write_atomically
-from parity.reporting.results.rows import Results
+from parity.reporting.results.results import read_results, write_atomically
+from parity.reporting.results.rows import FILE_NAME, Results
 
 STDOUT = "-"
 

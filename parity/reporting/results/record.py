@@ -5,44 +5,35 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from parity import __version__
-from parity.cases.draw import Draw, TensorPlan, Values
 from parity.cases.op import default_params
 from parity.config.plan import BackendSpec, CasePlan, Plan
 from parity.engine import BackendInfo, EngineOptions
 from parity.engine.inputs import slug
-from parity.judge.compare.metrics import Metrics
-from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.failures import Failures, with_failures
 from parity.judge.known import AppliedEntry
 from parity.outcome import CellOutcome, Outcome
-from parity.reporting.kinds import report_of
-from parity.reporting.results.results import encode
+from parity.reporting.results.measures import measures_of
 from parity.reporting.results.rows import (
     BackendRow,
     BroughtRow,
     CaseRow,
     CellKey,
-    ComparisonRow,
     ConfigRow,
-    EnvelopeRow,
-    ErrorRatios,
-    InputRow,
     KnownRow,
     OutcomeRow,
     RunRow,
     SourceLocation,
 )
-
-MAX_LITERAL = 8
+from parity.reporting.results.strict_json import encode
+from parity.version import __version__
 
 
 def run_row(plan: Plan, run_id: str, started: str, command: Sequence[str], options: EngineOptions) -> RunRow:
@@ -97,7 +88,7 @@ def ops_copy(spec: BackendSpec) -> str:
 
 def case_row(case: CasePlan, folder: Path | None) -> CaseRow:
     """A row of `cases`; `folder` holds its inputs, relative to the run directory."""
-    params, inputs = report_of(case.op).recorded(case, folder)
+    params, inputs = measures_of(case.op).recorded(case, folder)
     source = SourceLocation(case.source.file, case.source.line)
     return CaseRow(
         id=case.id,
@@ -122,31 +113,6 @@ def brought_row(case: CasePlan) -> BroughtRow | None:
     return BroughtRow(str(source.path), text, list(case.brought.differentiable), sorted(default_params(case.params)))
 
 
-def input_row(tensor: TensorPlan, folder: Path | None) -> InputRow:
-    """A row for one input."""
-    file = None if folder is None else str(folder / f"{tensor.name}.npy")
-    return InputRow(list(tensor.shape), describe_draw(tensor), file, tensor.layout, tensor.alias, tensor.storage)
-
-
-def describe_draw(tensor: TensorPlan) -> str:
-    """`normal(mean=0.0, std=1.0) * 10 + 100`, for readers."""
-    text = f"{type(tensor.draw).__name__.lower()}({', '.join(arguments(tensor.draw))})"
-    text += f" * {tensor.scale:g}" if tensor.scale != 1.0 else ""
-    text += f" + {tensor.offset:g}" if tensor.offset != 0.0 else ""
-    text += f" with {tensor.special.count} special values" if tensor.special else ""
-    text += f", {tensor.layout}" if tensor.layout else ""
-    text += f", stored in {tensor.storage}" if tensor.storage else ""
-    return text + (f", in the memory of {tensor.alias}" if tensor.alias else "")
-
-
-def arguments(draw: Draw) -> list[str]:
-    """The parameters of a distribution; of literal values, only the first ones."""
-    if isinstance(draw, Values):
-        numbers = np.ravel(draw.values)
-        return [f"{number:.9g}" for number in numbers[:MAX_LITERAL]] + ["..."] * (numbers.size > MAX_LITERAL)
-    return [f"{f.name}={getattr(draw, f.name)}" for f in fields(draw)]  # type: ignore[arg-type]
-
-
 def outcome_row(outcome: CellOutcome) -> OutcomeRow:
     """A row of `outcomes`."""
     return OutcomeRow(
@@ -163,42 +129,6 @@ def outcome_row(outcome: CellOutcome) -> OutcomeRow:
 def unsupported(outcomes: Sequence[OutcomeRow]) -> frozenset[CellKey]:
     """Case, dtype and backend of each unsupported cell."""
     return frozenset(row.key for row in outcomes if row.outcome == Outcome.UNSUPPORTED.value)
-
-
-MEASURES = tuple(
-    f.name
-    for f in fields(Metrics)
-    if f.name not in ("n_nonfinite_mismatched", "equal", "worst_index", "frontier", "expected_rms")
-)
-
-
-def comparison_row(comparison: Comparison) -> ComparisonRow:
-    """A row of `comparisons`; unmeasured fields are None."""
-    metrics, envelope = comparison.metrics, comparison.envelope
-    index = None if metrics is None else metrics.worst_index
-    return ComparisonRow(
-        case=comparison.case,
-        dtype=comparison.dtype,
-        tensor=comparison.tensor,
-        actual=comparison.actual,
-        expected=comparison.expected,
-        verdict=comparison.verdict.value,
-        culprit=list(comparison.culprit),
-        suspect=comparison.suspect,
-        known=comparison.known,
-        **{name: None if metrics is None else getattr(metrics, name) for name in MEASURES},
-        worst_index=None if index is None else list(index),
-        rtol=comparison.rtol,
-        atol=comparison.atol,
-        oracle_value=comparison.oracle_value,
-        error_ratio=ErrorRatios(*comparison.error_ratio),
-        envelope=None if envelope is None else EnvelopeRow(*envelope),
-        message=comparison.message,
-        frontier=None if metrics is None or metrics.frontier is None else list(metrics.frontier),
-        hidden=None if comparison.hidden is None else comparison.hidden.value,
-        counted=None if comparison.counted is None else list(comparison.counted),
-        call=comparison.call,
-    )
 
 
 def diagnosis_row(diagnosis: Diagnosis) -> Diagnosis:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
 import os
-import re
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -18,22 +16,14 @@ from typing import Any
 
 import msgspec
 
-from parity.errors import UserError
-from parity.reporting.results.rows import FORMAT, Results
+from parity.reporting.results.rows import FILE_NAME, FORMAT, Results, ResultsError
+from parity.reporting.results.store import STORE, read_only
+from parity.reporting.results.strict_json import as_number, encode, escaped, problem
 
-FILE_NAME = "results.json"
 REPORTS = Path("reports")
 """The folder of run directories without --out."""
 MAX_BYTES = 1 << 30
 MAX_DIGITS = 300
-MAX_SHOWN = 400
-NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-LOCATION = re.compile(r"(?s)(?P<problem>.*?)(?: - at `\$\.?(?P<location>[^`]*)`)?")
-"""Splits a message of msgspec into the problem and its location."""
-
-
-class ResultsError(UserError):
-    """A run directory that cannot be read; the message says which file and why."""
 
 
 def as_json(results: Results) -> str:
@@ -54,39 +44,11 @@ def encode_part(part: Any) -> str:
     return "[" + ",\n".join(map(encode, value)) + "]" if isinstance(value, list | tuple) else encode(value)
 
 
-def encode(value: Any) -> str:
-    """Strict JSON; non-finite numbers become texts."""
-    try:
-        return json.dumps(value, allow_nan=False, ensure_ascii=False)
-    except ValueError:
-        return json.dumps(spelled(value), allow_nan=False, ensure_ascii=False)
-
-
-def spelled(value: Any) -> Any:
-    """`value` with non-finite floats spelled as texts, ready for strict JSON."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    if isinstance(value, Mapping):
-        return {key: spelled(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [spelled(item) for item in value]
-    return value
-
-
-def as_number(value: Any) -> Any:
-    """A spelled number as a float, also inside a mapping; anything else as it is."""
-    if isinstance(value, dict):
-        return {key: as_number(item) for key, item in value.items()}
-    return NON_FINITE.get(value, value) if isinstance(value, str) else value
-
-
 def read_results(run_dir: Path, *, whole: bool = True) -> Results:
     """The results of a run, from results.sqlite if there is no results.json; unless `whole`, only those in reports.
 
     Raises ResultsError if they are missing or invalid.
     """
-    from parity.reporting.results.store import STORE, read_only
-
     path = run_dir / FILE_NAME
     if not path.exists() and (run_dir / STORE).is_file():
         with read_only(run_dir / STORE) as store:
@@ -114,25 +76,6 @@ def results_of(document: Mapping[str, Any]) -> Results:
         return results_of(escaped(document))
     diagnoses = [replace(cause, evidence=as_number(cause.evidence)) for cause in results.diagnoses]
     return msgspec.structs.replace(results, diagnoses=diagnoses)
-
-
-def escaped(value: Any) -> Any:
-    """A document with lone surrogates as JSON escapes."""
-    if isinstance(value, dict):
-        return {escaped(key): escaped(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [escaped(item) for item in value]
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
-
-
-def problem(error: Exception) -> str:
-    """`comparisons[3].rtol: expected float, got str`, with limited length."""
-    match = LOCATION.fullmatch(str(error))
-    if match is None:
-        return str(error)[:MAX_SHOWN]
-    what = match["problem"].replace("`", "").replace("Object missing required field", "missing field")
-    what = f"e{what[1:]}" if what.startswith("Expected ") else what
-    return (f"{match['location']}: {what}" if match["location"] else what)[:MAX_SHOWN]
 
 
 def read_json(path: Path, max_bytes: int) -> Any:

@@ -15,11 +15,12 @@ from parity.config.plan import CasePlan, Plan
 from parity.engine import EngineOptions
 from parity.errors import UserError
 from parity.judge.compare.verdict import Comparison
-from parity.reporting.kinds import report_of
 from parity.reporting.results import record
-from parity.reporting.results.results import FILE_NAME, ResultsError, read_results, spelled
-from parity.reporting.results.rows import VERDICTS, BackendRow, CaseRow, ComparisonRow, RunRow
+from parity.reporting.results.measures import measures_of
+from parity.reporting.results.results import read_results
+from parity.reporting.results.rows import FILE_NAME, BackendRow, CaseRow, ResultsError, RunRow
 from parity.reporting.results.store import BACKENDS, CASES, RUN, STORE, Store, fill, read_only, store_of
+from parity.reporting.results.strict_json import spelled
 
 Key = tuple[str, str, str, str, str]
 
@@ -137,7 +138,7 @@ LIMITS = "SELECT DISTINCT case_id, dtype, tensor, rtol, atol FROM comparisons OR
 
 def other_limits(plan: Plan, store: Store) -> Iterator[str]:
     """The stored tolerances that are not those of the plan."""
-    limits = {case.id: case.tolerance for case in plan.cases if not report_of(case.op).resumes_by_dtype}
+    limits = {case.id: case.tolerance for case in plan.cases if not measures_of(case.op).resumes_by_dtype}
     for case_id, dtype, tensor, rtol, atol in store.select(LIMITS):
         limit = limits[case_id].lookup(dtype, tensor) if case_id in limits else None
         if limit is not None and (limit.rtol, limit.atol) != (rtol, atol):
@@ -162,34 +163,18 @@ def finished_cells(plan: Plan, store: Store, run_dir: Path) -> Iterator[tuple[st
     answered = set(store.select("SELECT case_id, dtype, backend FROM outcomes"))
     compared = set(store.select("SELECT DISTINCT case_id, dtype FROM comparisons"))
     for index, case in enumerate(plan.cases):
-        report = report_of(case.op)
+        kind = measures_of(case.op)
         whole = {
             (case.id, dtype)
             for dtype in case.dtypes
             if (case.id, dtype) in compared
             and all((case.id, dtype, spec.name) in answered for spec in plan.of(case).backends)
-            and not report.is_going(run_dir, index, case, dtype)
+            and not kind.is_going(run_dir, index, case, dtype)
         }
-        if report.resumes_by_dtype or len(whole) == len(case.dtypes):
+        if kind.resumes_by_dtype or len(whole) == len(case.dtypes):
             yield from whole
 
 
-def key(row: ComparisonRow | Comparison) -> Key:
+def key(row: Comparison) -> Key:
     """The identity of a comparison."""
     return row.case, row.dtype, row.tensor, row.actual, row.expected
-
-
-def comparison(row: ComparisonRow) -> Comparison:
-    """A stored comparison, for matching `known` entries; its measures stay in the row."""
-    return Comparison(
-        *key(row),
-        verdict=VERDICTS[row.verdict],
-        rtol=row.rtol,
-        atol=row.atol,
-        error_ratio=(row.error_ratio.actual, row.error_ratio.expected),
-        culprit=tuple(row.culprit),
-        suspect=row.suspect,
-        message=row.message,
-        counted=None if row.counted is None else tuple(row.counted),
-        call=row.call,
-    )

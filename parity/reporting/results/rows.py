@@ -1,35 +1,34 @@
 """The schema of results.json (format 1), by which it is written, read and resumed.
 
 A field with a default may be missing in a file; fields that are not named here are left out when a file is read. A
-number that is not finite is the text "nan", "inf" or "-inf" in the file, and a float here. A row of `diagnoses` is a
-`Diagnosis` as the judge made it.
+number that is not finite is the text "nan", "inf" or "-inf" in the file, and a float here. Rows of
+`comparisons` and `diagnoses` are a `Comparison` and a `Diagnosis` as the judge made them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import force_setattr, replace
 
-from parity.config.plan import ORACLE
-from parity.judge.compare.verdict import ON_OTHER_INPUTS, Verdict
+from parity.errors import UserError
+from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.known import EntryState
 
 if TYPE_CHECKING:
     import pandas as pd
 
+FILE_NAME = "results.json"
 FORMAT: Literal[1] = 1
 MAX_STEPS = 1_000_000
 
-VERDICTS = {verdict.value: verdict for verdict in Verdict}
-SEVERITY = {name: i for i, name in enumerate(VERDICTS)}
+SEVERITY = {verdict.value: i for i, verdict in enumerate(Verdict)}
 """Worse verdicts are higher."""
-FAILING = frozenset(name for name, verdict in VERDICTS.items() if verdict.fails)
-PASSING = frozenset(name for name, verdict in VERDICTS.items() if verdict.passes)
+FAILING = frozenset(verdict.value for verdict in Verdict if verdict.fails)
+PASSING = frozenset(verdict.value for verdict in Verdict if verdict.passes)
 FINDINGS = FAILING - {Verdict.ROUNDING.value, Verdict.CHOICE.value}
 """Verdicts that require a backend beyond its error bound."""
 FAILING_STATES = frozenset(state.value for state in EntryState if state.fails)
@@ -43,6 +42,10 @@ Name = Annotated[str, Meta(max_length=2_000)]
 Count = Annotated[int, Meta(ge=0, le=MAX_STEPS)]
 Values = Annotated[list[float], Meta(max_length=MAX_STEPS)]
 Stage = Literal["data", "forward", "loss", "gradient", "clip", "schedule", "update"]
+
+
+class ResultsError(UserError):
+    """A run directory that cannot be read; the message says which file and why."""
 
 
 class SourceLocation(Struct, frozen=True):
@@ -158,129 +161,6 @@ class OutcomeRow(Struct, frozen=True, kw_only=True):
     def key(self) -> CellKey:
         """Case, dtype and backend."""
         return self.case, self.dtype, self.backend
-
-
-class ErrorRatios(Struct, frozen=True):
-    """The error ratios of the two backends of a comparison, None where they were not measured."""
-
-    actual: float | None
-    expected: float | None
-
-
-class EnvelopeRow(Struct, frozen=True):
-    """The error of a careful implementation: root mean square and largest."""
-
-    rms: float
-    max: float
-
-
-class ComparisonRow(Struct, frozen=True, kw_only=True):
-    """A compared tensor of a cell; unmeasured fields are None. See `Comparison` and `Metrics` of the judge.
-
-    `frontier`: the points (|expected|, |difference|) that decide for every tolerance, for `parity judge`. `counted`:
-    the backends of the subject against which it counts, empty if it is only a warning; None if the run judges all.
-    `call`: the number of the call on other inputs that it is about, whose tensors are stored; None for the first call.
-    """
-
-    case: str
-    dtype: str
-    tensor: str
-    actual: str
-    expected: str
-    verdict: str
-    culprit: list[str]
-    suspect: bool
-    known: str | None
-    n_elements: int | None = None
-    n_mismatched: int | None = None
-    max_abs_diff: float | None
-    max_rel_diff: float | None = None
-    max_ulp_diff: int | None = None
-    rmse: float | None = None
-    cosine: float | None = None
-    required_rtol: float | None
-    worst_index: list[int] | None
-    actual_value: float | None
-    expected_value: float | None
-    rtol: float
-    atol: float
-    oracle_value: float | None
-    error_ratio: ErrorRatios
-    envelope: EnvelopeRow | None = None
-    message: str
-    frontier: list[tuple[float, float]] | None = None
-    hidden: str | None = None
-    counted: list[str] | None = None
-    call: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            raise ValueError(f"unknown verdict {self.verdict[:200]!r}")
-        if self.worst_index is not None and (self.actual_value is None or self.expected_value is None):
-            raise ValueError("a worst element without its values")
-
-    @property
-    def backend_ratios(self) -> tuple[tuple[str, float | None], tuple[str, float | None]]:
-        """The two backends, each with its error ratio."""
-        return (self.actual, self.error_ratio.actual), (self.expected, self.error_ratio.expected)
-
-    @property
-    def ratios(self) -> dict[str, float]:
-        """The error ratios that are known, by backend."""
-        return {name: ratio for name, ratio in self.backend_ratios if ratio is not None}
-
-    @property
-    def largest_ratio(self) -> float:
-        """The largest error ratio that is known, 0 where none is."""
-        return max((ratio for ratio in self.ratios.values() if not math.isnan(ratio)), default=0.0)
-
-    @property
-    def compared(self) -> bool:
-        """Whether its numbers were compared."""
-        return self.verdict != NOT_COMPARED
-
-    @property
-    def fails(self) -> bool:
-        """Whether it differs, accepted or not."""
-        return self.verdict in FAILING
-
-    @property
-    def not_stored(self) -> str:
-        """Why its tensors are not those that are stored, in older files; empty if they are."""
-        later = self.call is None and self.message.endswith(ON_OTHER_INPUTS)
-        return f"the difference is {self.message}, and the tensors of the first call are stored" if later else ""
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is about what the run judges."""
-        return self.counted is None or bool(self.counted)
-
-    @property
-    def is_of_others(self) -> bool:
-        """Whether it is about a backend that the run does not judge."""
-        return not self.counts and (bool(self.culprit) or self.with_oracle)
-
-    @property
-    def hides(self) -> bool:
-        """Whether it passes only because the tolerance is loose."""
-        return self.suspect and bool(self.culprit)
-
-    @property
-    def tensor_key(self) -> CellKey:
-        """Case, dtype and tensor."""
-        return self.case, self.dtype, self.tensor
-
-    @property
-    def owners(self) -> Sequence[str]:
-        """The backends that it belongs to: those against which it counts, else those that exceed the error bound in it,
-        else the one under test. What the subject and a baseline that is not judged differ by belongs to nobody."""
-        named = self.counted or [name for name in self.culprit if name in (self.actual, self.expected)]
-        return named or ([self.actual] if self.counts or self.with_oracle else [])
-
-    @property
-    def with_oracle(self) -> bool:
-        """Whether the oracle is one of the two backends."""
-        return self.expected == ORACLE
 
 
 class KnownRow(Struct, frozen=True, kw_only=True):
@@ -406,7 +286,7 @@ class Results(Struct, frozen=True, kw_only=True):
     backends: Sequence[BackendRow]
     cases: Sequence[CaseRow]
     outcomes: Sequence[OutcomeRow]
-    comparisons: Sequence[ComparisonRow]
+    comparisons: Sequence[Comparison]
     diagnoses: Sequence[Diagnosis] = ()
     known: Sequence[KnownRow] = ()
     trainings: Annotated[Sequence[TrainingRow], Meta(max_length=20_000)] = ()

@@ -29,24 +29,26 @@ from msgspec import inspect, structs
 
 from parity.exit_codes import DEFAULT_FAIL_ON, INTERRUPTED
 from parity.exit_codes import FAILING as LEVELS
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.reporting.results.results import FILE_NAME, ResultsError, as_number, encode, problem
 from parity.reporting.results.rows import (
     FAILING,
+    FILE_NAME,
     PASSING,
     REFERENCED,
     SEVERITY,
     BackendRow,
     CaseRow,
-    ComparisonRow,
     KnownRow,
     MatrixRow,
     OutcomeRow,
     Results,
+    ResultsError,
     RunRow,
     Summary,
     TrainingRow,
 )
+from parity.reporting.results.strict_json import as_number, encode, problem
 
 STORE = "results.sqlite"
 SCHEMA_VERSION = 3
@@ -62,8 +64,8 @@ WAL_PAGES = 250
 MAX_COLUMN = 1 << 63
 RENAMED = {"case": "case_id"}
 KINDS: Mapping[type, str] = {
-    inspect.StrType: "TEXT", inspect.LiteralType: "TEXT", inspect.IntType: "INTEGER", inspect.BoolType: "INTEGER",
-    inspect.FloatType: "REAL",
+    inspect.StrType: "TEXT", inspect.LiteralType: "TEXT", inspect.EnumType: "TEXT", inspect.IntType: "INTEGER",
+    inspect.BoolType: "INTEGER", inspect.FloatType: "REAL",
 }  # fmt: skip
 """SQL types of fields; all others are JSON."""
 
@@ -179,7 +181,7 @@ def plain(text: str) -> str:
 RUN, SUMMARY, BACKENDS = Table("run", RunRow), Table("summary", Summary), Table("backends", BackendRow)
 CASES, KNOWN = Table("cases", CaseRow, ("id",)), Table("known", KnownRow)
 CELL = ("case_id", "dtype")
-OUTCOMES, COMPARISONS = Table("outcomes", OutcomeRow, CELL), Table("comparisons", ComparisonRow, CELL)
+OUTCOMES, COMPARISONS = Table("outcomes", OutcomeRow, CELL), Table("comparisons", Comparison, CELL)
 DIAGNOSES, TRAININGS = Table("diagnoses", Diagnosis, CELL), Table("trainings", TrainingRow, CELL)
 TABLES = (RUN, SUMMARY, BACKENDS, CASES, OUTCOMES, COMPARISONS, DIAGNOSES, KNOWN, TRAININGS)
 BY_CELL = (OUTCOMES, COMPARISONS, DIAGNOSES, TRAININGS)

@@ -6,13 +6,15 @@ import datetime
 import json
 from collections.abc import Collection, Sequence
 
+from msgspec import structs
+
 from parity import exit_codes
 from parity.config.plan import Asked, KnownDeviation, Plan, WrittenAt
 from parity.judge.failures import FAILURES
 from parity.judge.known import AppliedEntry, apply, means
 from parity.outcome import Outcome
 from parity.reporting.results import record
-from parity.reporting.results.resume import comparison, key
+from parity.reporting.results.resume import key
 from parity.reporting.results.rows import KnownRow
 from parity.reporting.results.store import (
     AMONG,
@@ -88,7 +90,8 @@ def accept(store: Store, plan: Plan, cases: Collection[str]) -> Sequence[Applied
     rows = list(store.rows(COMPARISONS, AMONG, named))
     diagnoses = list(store.rows(DIAGNOSES, AMONG, named))
     absent = list(store.rows(OUTCOMES, f"outcome = ? AND {AMONG}", Outcome.UNSUPPORTED.value, named))
-    held = apply(plan, list(map(comparison, rows)), diagnoses, datetime.date.today(), record.unsupported(absent))
+    open_rows = [structs.replace(row, known=None) for row in rows]
+    held = apply(plan, open_rows, diagnoses, datetime.date.today(), record.unsupported(absent))
     for row, now in zip(rows, held.comparisons, strict=True):
         if row.known != now.known:
             store.change(ACCEPT, now.known, *key(row))

@@ -9,12 +9,12 @@ from rich.text import Text
 
 from parity import exit_codes
 from parity.config.nodes import printable
+from parity.judge.compare.verdict import Comparison
 from parity.judge.failures import FAILURES, LOG
 from parity.judge.known import EntryState
 from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import Status, tally, tensor_statuses
-from parity.reporting.results.results import ResultsError
-from parity.reporting.results.rows import ComparisonRow, KnownRow, Results
+from parity.reporting.results.rows import KnownRow, Results, ResultsError
 from parity.reporting.text.evidence import CHOICES, evidence_text
 from parity.reporting.text.findings import Finding, findings, of_others, tolerated
 from parity.reporting.text.reasons import needs
@@ -174,7 +174,7 @@ def others(results: Results) -> Iterator[Text]:
         yield warning(printable(f"{name} has no result in {plural(len(cells), 'cell')}; not counted"))
 
 
-def choices(below: Sequence[ComparisonRow], results: Results) -> Iterator[str]:
+def choices(below: Sequence[Comparison], results: Results) -> Iterator[str]:
     """Which of several right results each backend chose."""
     chosen = {row.tensor_key[:2] for row in below if row.verdict == CHOICE}
     ops = {case.id: case.op for case in results.cases}
@@ -215,12 +215,12 @@ def warning(*parts: str | Text) -> Text:
     return Text.assemble(("warning: ", "yellow"), *parts)
 
 
-def example(row: ComparisonRow) -> str:
+def example(row: Comparison) -> str:
     """`group-norm-offset=100 float64 y`."""
     return printable(" ".join(row.tensor_key))
 
 
-def count_tensors(rows: Sequence[ComparisonRow]) -> int:
+def count_tensors(rows: Sequence[Comparison]) -> int:
     """How many tensors the rows are about; one in two dtypes or cases counts twice."""
     return len({row.tensor_key for row in rows})
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from parity.config.nodes import printable
+from parity.judge.compare.verdict import Comparison
 from parity.reporting.kinds import report_of
 from parity.reporting.results.cells import CellResult, Status
-from parity.reporting.results.rows import CaseRow, CellKey, ComparisonRow, KnownRow, Results, SourceLocation
+from parity.reporting.results.rows import CaseRow, CellKey, KnownRow, Results, SourceLocation
 from parity.reporting.text.evidence import HARMLESS, residual_text
 from parity.reporting.text.findings import Difference, Finding, by_cause
 from parity.reporting.text.reasons import CaseRows
@@ -40,7 +41,7 @@ def headline(cell: CellResult) -> str:
         return printable(f"{who}: {no_result(cell)}{aside}")
     if not cell.finding:
         return printable(f"{who}: {cell.verdict}")
-    said = f"{cell.report.headline(cell)}{cause(cell)}{tensors_text(cell)}{size_text(cell)}"
+    said = f"{report_of(cell.op).headline(cell)}{cause(cell)}{tensors_text(cell)}{size_text(cell)}"
     return printable(f"{who}: {said}{aside}")
 
 
@@ -67,7 +68,7 @@ def size_text(cell: CellResult) -> str:
     """`, error ratio 81234`; where none was measured, `, 12 × tol`."""
     if cell.ratio is not None and math.isfinite(cell.ratio):
         return f", error ratio {factor(cell.ratio)}"
-    measured = math.isfinite(cell.excess) and not all(map(cell.report.enveloped, cell.failing))
+    measured = math.isfinite(cell.excess) and not all(map(report_of(cell.op).enveloped, cell.failing))
     return f", {factor(cell.excess)} × tol" if measured else ""
 
 
@@ -106,7 +107,7 @@ def details(cell: CellResult, rows: CaseRows, findings: Sequence[Finding]) -> It
         lines = cell.message.splitlines()
         yield from map(printable, lines if len(lines) > 1 else ())
         return
-    yield from map(printable, cell.report.details(cell))
+    yield from map(printable, report_of(cell.op).details(cell))
     for finding in findings:
         yield from [finding.sentence().plain] if len(findings) > 1 else []
         yield from (f"  {line}" for line in (finding.history(), finding.formula(), finding.advice()) if line)
@@ -119,12 +120,12 @@ def details(cell: CellResult, rows: CaseRows, findings: Sequence[Finding]) -> It
 
 
 def tensor_lines(
-    worst: ComparisonRow, cell: CellResult, rows: CaseRows, explained: set[tuple[str, bool]]
+    worst: Comparison, cell: CellResult, rows: CaseRows, explained: set[tuple[str, bool]]
 ) -> Iterator[str]:
     """One tensor: the values at its worst element, and the reason for its verdict unless it is in `explained`."""
-    yield f"{worst.tensor}: {worst.verdict}; {values_text(worst, cell.report)}"
+    yield f"{worst.tensor}: {worst.verdict}; {values_text(worst, report_of(cell.op))}"
     if (kind := (worst.verdict, worst.fails)) not in explained:
-        yield f"  why: {cell.report.reason(worst, rows)}"
+        yield f"  why: {report_of(cell.op).reason(worst, rows)}"
         explained.add(kind)
     if worst.known is not None:
         yield f"  accepted: {worst.known}"

@@ -11,10 +11,11 @@ from rich.text import Text
 
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
+from parity.judge.compare.verdict import Comparison
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.kinds import CaseReport, report_of
 from parity.reporting.results.cells import Status, failing_level, tensor_statuses
-from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, CellKey, ComparisonRow, Results
+from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, CellKey, Results
 from parity.reporting.text.evidence import CHOICES, HARMLESS, called, evidence_text
 from parity.reporting.text.releases import Releases, history, releases_of
 from parity.reporting.text.words import few, grouped, listed, number, plural
@@ -53,7 +54,7 @@ Cause = tuple[str, str]
 class Difference:
     """A comparison of which one backend is the culprit, with one of the causes that were found for it."""
 
-    row: ComparisonRow
+    row: Comparison
     backend: str
     diagnosis: Diagnosis | None
 
@@ -71,7 +72,7 @@ class Finding:
     title: str
     differences: tuple[Difference, ...]
     cases: tuple[CaseRow, ...]
-    others: Mapping[tuple[str, str, str], Sequence[ComparisonRow]]
+    others: Mapping[tuple[str, str, str], Sequence[Comparison]]
     alike: Sequence[Diagnosis] = ()
     releases: Sequence[Releases] = ()
     composed: Collection[CellKey] = frozenset()
@@ -173,7 +174,7 @@ class Finding:
         at = " ".join(filter(None, (location, self.report.location(row), row.message)))
         return printable(f"{at}: {', '.join(texts)}")
 
-    def beside(self) -> ComparisonRow:
+    def beside(self) -> Comparison:
         """The worst comparison with a backend that is right in this tensor, if there is one: it has both values."""
         worst = self.worst
         mine = [row for row in self.others.get(worst.row.tensor_key, ()) if worst.backend in (row.actual, row.expected)]
@@ -205,7 +206,7 @@ def of_others(results: Results) -> list[Finding]:
     return by_cause(results, [row for row in failing(results, failing_level(results)) if row.is_of_others])
 
 
-def failing(results: Results, level: Collection[str]) -> Iterator[ComparisonRow]:
+def failing(results: Results, level: Collection[str]) -> Iterator[Comparison]:
     """The comparisons that fail at a level and are not accepted."""
     return (row for row in results.comparisons if row.verdict in level and row.known is None)
 
@@ -219,7 +220,7 @@ def tolerated(results: Results) -> list[Finding]:
     return by_cause(results, [row for row in hidden if not (row.message and report_of(ops[row.case]).drifts(row))])
 
 
-def by_cause(results: Results, rows: Iterable[ComparisonRow]) -> list[Finding]:
+def by_cause(results: Results, rows: Iterable[Comparison]) -> list[Finding]:
     """These comparisons as findings."""
     ops = {case.id: case.op for case in results.cases}
     diagnoses = diagnoses_of(results)
@@ -253,14 +254,14 @@ def rank(finding: Finding) -> tuple[int, ...]:
     return (finding.id != STATEFUL, finding.id in OPEN, -SEVERITY[finding.worst.row.verdict], *(-n for n in support))
 
 
-def right(rows: Iterable[ComparisonRow]) -> set[str]:
+def right(rows: Iterable[Comparison]) -> set[str]:
     """The backends that are right in a tensor, among those of its comparisons."""
     compared = [row for row in rows if row.compared]
     wrong = {name for row in compared if row.fails or row.hides for name in row.owners}
     return {name for row in compared for name in (row.actual, row.expected)} - wrong
 
 
-def to_blame(row: ComparisonRow, own: Mapping[tuple[str, str, str, str], ComparisonRow]) -> Sequence[str]:
+def to_blame(row: Comparison, own: Mapping[tuple[str, str, str, str], Comparison]) -> Sequence[str]:
     """The backends to which a difference belongs: of several, those that also differ from the oracle, if any does.
 
     `own`: the comparisons with the oracle, by case, dtype, tensor and backend.
@@ -279,7 +280,7 @@ def diagnoses_of(results: Results) -> Mapping[tuple[str, str, str, str], Sequenc
     )
 
 
-def cause_of(row: ComparisonRow, diagnosis: Diagnosis | None) -> Cause:
+def cause_of(row: Comparison, diagnosis: Diagnosis | None) -> Cause:
     """The key that groups differences: the diagnosis, else the verdict."""
     if row.verdict == STRUCTURE and not is_of_cause(diagnosis):
         return "", row.message

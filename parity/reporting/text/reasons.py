@@ -11,12 +11,9 @@ from parity.config.known_edit import entry_text, word
 from parity.config.plan import ACCEPTED_DAYS, REASON_WANTED, Asked, Plan
 from parity.judge.acceptance import JudgedRun, lacking, rounded_up
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF
-from parity.judge.compare.verdict import Verdict
+from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.reporting.blocks import Block, CodeLines, Sentence
-from parity.reporting.kinds import CaseReport, report_of
-from parity.reporting.results.resume import comparison
-from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, ComparisonRow, Results
+from parity.reporting.results.rows import FINDINGS, SEVERITY, CaseRow, Results
 from parity.reporting.text.evidence import CHOICES
 from parity.reporting.text.words import grouped, listed, number, plural
 
@@ -29,15 +26,10 @@ class CaseRows:
     """The rows of one case in a stored run: `comparisons` are the requested ones, `every` has all."""
 
     case: CaseRow
-    comparisons: Sequence[ComparisonRow]
+    comparisons: Sequence[Comparison]
     diagnoses: Sequence[Diagnosis]
-    every: Sequence[ComparisonRow]
+    every: Sequence[Comparison]
     started: str = ""
-
-    @property
-    def report(self) -> CaseReport:
-        """The report of this kind of case."""
-        return report_of(self.case.op)
 
     def ratios(self, dtype: str, tensor: str) -> dict[str, float]:
         """Every backend's error ratio for one tensor, where it is known."""
@@ -67,17 +59,17 @@ def case_rows(results: Results) -> dict[str, CaseRows]:
     }
 
 
-def failing(rows: Iterable[ComparisonRow]) -> list[ComparisonRow]:
+def failing(rows: Iterable[Comparison]) -> list[Comparison]:
     """The comparisons that fail, the worst first."""
     return sorted((row for row in rows if row.fails), key=worst_first)
 
 
-def worst_first(row: ComparisonRow) -> tuple[float, float]:
+def worst_first(row: Comparison) -> tuple[float, float]:
     """Orders comparisons: by verdict, then by the largest error ratio."""
     return -SEVERITY[row.verdict], -row.largest_ratio
 
 
-def aligned(rows: Sequence[ComparisonRow]) -> str:
+def aligned(rows: Sequence[Comparison]) -> str:
     """Whether the backends of these comparisons are aligned, in words; of those that the run judges."""
     others = [row for row in rows if row.is_of_others and row.verdict in FINDINGS]
     if others:
@@ -92,7 +84,7 @@ def aligned(rows: Sequence[ComparisonRow]) -> str:
     failures = failing(made)
     if any(row.verdict in FINDINGS for row in failures):
         return refusal([row for row in failures if row.verdict in FINDINGS]) + left_out
-    rounding = [row for row in failures if row.verdict != Verdict.CHOICE.value]
+    rounding = [row for row in failures if row.verdict != Verdict.CHOICE]
     if rounding:
         return f"yes, within rounding: needs {needs(rounding)}{left_out}"
     if failures:
@@ -103,12 +95,12 @@ def aligned(rows: Sequence[ComparisonRow]) -> str:
     return f"yes (within tolerance){doubt}{left_out}"
 
 
-def n_tensors(rows: Iterable[ComparisonRow]) -> int:
+def n_tensors(rows: Iterable[Comparison]) -> int:
     """The number of compared tensors; one in two cases or dtypes counts twice."""
     return len({row.tensor_key for row in rows})
 
 
-def refusal(failures: Sequence[ComparisonRow]) -> str:
+def refusal(failures: Sequence[Comparison]) -> str:
     """`no: paddle exceeds the error bound in y and grad.x (float32)`, and the reasons if all is accepted."""
     culprits = dict.fromkeys(name for row in failures for name in row.culprit)
     tensors: dict[str, dict[str, None]] = {}
@@ -125,7 +117,7 @@ def refusal(failures: Sequence[ComparisonRow]) -> str:
     return text if None in reasons else f"{text}; accepted: {'; '.join(map(str, reasons))}"
 
 
-def needs(comparisons: Sequence[ComparisonRow]) -> str:
+def needs(comparisons: Sequence[Comparison]) -> str:
     """`rtol 2.1e-05 (float32 y)`: the tolerances that would let these pass, the largest of each tensor."""
     texts = []
     for (dtype, tensor), limits in needed(comparisons).items():
@@ -134,13 +126,13 @@ def needs(comparisons: Sequence[ComparisonRow]) -> str:
     return listed(texts)
 
 
-def needed(comparisons: Sequence[ComparisonRow]) -> dict[tuple[str, str], dict[str, float]]:
+def needed(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], dict[str, float]]:
     """By dtype and tensor the rtol that would let all pass; atol, where the expected value is next to zero."""
     by_tensor = grouped(((row.dtype, row.tensor), row) for row in comparisons)
     return {key: limit(rows) for key, rows in by_tensor.items()}
 
 
-def limit(rows: Sequence[ComparisonRow]) -> dict[str, float]:
+def limit(rows: Sequence[Comparison]) -> dict[str, float]:
     """The rtol that lets these rows pass, or the atol."""
     rtol = max((row.required_rtol for row in rows if row.required_rtol is not None), default=math.inf)
     if rtol <= LARGEST_RTOL:
@@ -149,16 +141,16 @@ def limit(rows: Sequence[ComparisonRow]) -> dict[str, float]:
     return {"atol": rounded_up(max(differences, default=math.inf))}
 
 
-def passing_reason(row: ComparisonRow, rows: CaseRows) -> str:
+def passing_reason(row: Comparison, rows: CaseRows) -> str:
     """A pass, and why it is suspect."""
     if row.hides:
         return f"it passes only because the tolerance is loose: {distance(row, rows)}"
     if row.suspect:
         return "it passes, but zeros, or a doubled or sign-flipped tensor, could pass too, or nothing is finite"
-    return "bit for bit equal" if row.verdict == Verdict.EQUAL.value else "within the tolerance"
+    return "bit for bit equal" if row.verdict == Verdict.EQUAL else "within the tolerance"
 
 
-def rounding_reason(row: ComparisonRow, rows: CaseRows) -> str:
+def rounding_reason(row: Comparison, rows: CaseRows) -> str:
     """No backend exceeds the error bound; the tolerance is too tight."""
     ratios = rows.ratios(row.dtype, row.tensor)
     # 7.997 is less than 8 in print, too.
@@ -170,7 +162,7 @@ def rounding_reason(row: ComparisonRow, rows: CaseRows) -> str:
     return f"rounding alone: the tolerance is tighter than {row.dtype} allows{measured if shown else ''}"
 
 
-def choice_reason(row: ComparisonRow, rows: CaseRows) -> str:
+def choice_reason(row: Comparison, rows: CaseRows) -> str:
     """A valid result that differs from the other backend's."""
     choices = [d for d in rows.diagnoses if d.dtype == row.dtype and row.tensor in d.tensors and "chosen" in d.evidence]
     chosen = {name: choice for d in choices for name, choice in d.evidence["chosen"].items()}
@@ -179,7 +171,7 @@ def choice_reason(row: ComparisonRow, rows: CaseRows) -> str:
     return f"several {what} are right here: {takes}" if takes else "another result where several are right"
 
 
-def degraded_reason(row: ComparisonRow, rows: CaseRows) -> str:
+def degraded_reason(row: Comparison, rows: CaseRows) -> str:
     """A float64 result with float32 accuracy."""
     value, actual = row.expected_value, row.actual_value
     size = math.nan if actual is None or not value or not math.isfinite(value) else abs(actual - value) / abs(value)
@@ -190,7 +182,7 @@ def degraded_reason(row: ComparisonRow, rows: CaseRows) -> str:
     )
 
 
-def formula_reason(row: ComparisonRow, rows: CaseRows) -> str:
+def formula_reason(row: Comparison, rows: CaseRows) -> str:
     """An error of the arithmetic, which changes with the dtype, or of the formula, which does not."""
     several = across(row, rows)
     return f"{distance(row, rows)}{several}: {FORMULA[row.verdict][not several]}"
@@ -209,13 +201,13 @@ FORMULA: Mapping[str, tuple[str, str]] = {
 """For runs in several dtypes, and in one."""
 
 
-def message_reason(row: ComparisonRow, _: CaseRows) -> str:
+def message_reason(row: Comparison, _: CaseRows) -> str:
     """Values were not compared."""
-    if row.verdict == Verdict.NOT_COMPARED.value:
+    if row.verdict == Verdict.NOT_COMPARED:
         return row.message or "a backend gave no result"
-    if row.verdict == Verdict.STRUCTURE.value and row.tensor.startswith("input."):
+    if row.verdict == Verdict.STRUCTURE and row.tensor.startswith("input."):
         return f"{row.message}; later reads get other numbers"
-    if row.verdict == Verdict.STRUCTURE.value:
+    if row.verdict == Verdict.STRUCTURE:
         return f"{row.message or 'shape, dtype or set of outputs differs'}; the values were not compared"
     names = listed(row.culprit)
     detail = f": {names} is not finite where the exact answer is, or the reverse" if names else ""
@@ -225,7 +217,7 @@ def message_reason(row: ComparisonRow, _: CaseRows) -> str:
 ORACLES = "the oracle"
 
 
-REASONS: Mapping[str, Callable[[ComparisonRow, CaseRows], str]] = {
+REASONS: Mapping[str, Callable[[Comparison, CaseRows], str]] = {
     "equal": passing_reason,
     "close": passing_reason,
     "not-compared": message_reason,
@@ -251,14 +243,14 @@ ADVICE: Mapping[str, str] = {
 """By verdict."""
 
 
-def distance(row: ComparisonRow, rows: CaseRows) -> str:
+def distance(row: Comparison, rows: CaseRows) -> str:
     """`the error of paddle is 8.1e+04 times that of a careful implementation in float32`."""
     ratios = rows.ratios(row.dtype, row.tensor)
     texts = [f"the error of {name} is {number(ratios.get(name))} times" for name in row.culprit]
     return f"{listed(texts) or 'an error exceeds'} that of a careful implementation in {row.dtype}"
 
 
-def across(row: ComparisonRow, rows: CaseRows) -> str:
+def across(row: Comparison, rows: CaseRows) -> str:
     """A culprit's largest error in every dtype, if there are several."""
     for backend in row.culprit:
         errors = rows.errors(backend, row.tensor)
@@ -268,7 +260,7 @@ def across(row: ComparisonRow, rows: CaseRows) -> str:
     return ""
 
 
-def tolerance_entry(comparisons: Sequence[ComparisonRow]) -> str:
+def tolerance_entry(comparisons: Sequence[Comparison]) -> str:
     """A case's `tolerance:` under which these would pass, as one line of YAML."""
     tensors: dict[str, list[str]] = {}
     for (dtype, tensor), limits in needed(comparisons).items():
@@ -283,24 +275,11 @@ def tolerance_entry(comparisons: Sequence[ComparisonRow]) -> str:
 def known_entries(rows: CaseRows) -> Iterator[str]:
     """Entries of `known` that would accept the findings of a case, as lines of YAML; `parity accept` writes them."""
     asked = Asked(((rows.case.id, tuple(rows.case.dtypes)),), ())
-    left = [comparison(row) for row in rows.comparisons if row.known is None and row.counts]
+    left = [row for row in rows.comparisons if row.known is None and row.counts]
     run = JudgedRun(Plan("", (), (), "", 0, (), asked=asked), left, rows.diagnoses, {}, datetime.date.today())
     for known in lacking(run, lambda *_: True, FINDINGS):
         entry = replace(known, reason=REASON_WANTED, until=some_day(rows.started))
         yield entry_text(entry).replace("\n  ", "")
-
-
-def steps(rows: CaseRows, most: int | None = None) -> Iterator[Block]:
-    """What to do about a case, with lines to paste; at most so many entries of `known`."""
-    open_rows = [row for row in failing(rows.comparisons) if row.known is None and row.counts]
-    rounding = [row for row in open_rows if row.verdict == Verdict.ROUNDING.value]
-    if rounding:
-        yield Sentence("rounding: set the tolerance that this case needs, or run with --fail-on degraded:")
-        yield CodeLines([tolerance_entry(rounding)])
-    yield from map(Sentence, rows.report.advice([row for row in open_rows if row.verdict in FINDINGS]))
-    if open_rows and (entries := list(known_entries(rows))):
-        yield Sentence("to accept it: parity accept, or add this to known: in the config, with your reason:")
-        yield CodeLines(entries[:most])
 
 
 def some_day(started: str) -> datetime.date | None:

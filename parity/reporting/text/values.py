@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from parity.judge.compare.verdict import Comparison
 from parity.reporting.kinds import CaseReport
-from parity.reporting.results.rows import ComparisonRow
 from parity.reporting.text.words import digits_of, number
 
 
-def values_text(row: ComparisonRow, report: CaseReport) -> str:
+def values_text(row: Comparison, report: CaseReport) -> str:
     """`paddle 163.2 against torch 0.53 at [0, 1], oracle 0.531; rtol 1.3e-06 atol 1e-05, needs rtol 306`."""
     if row.worst_index is None:
         return f"{row.actual} against {row.expected}: {row.message or 'nothing to compare'}"

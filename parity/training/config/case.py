@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from parity.cases.dtypes import COMPUTED_IN
-from parity.config.cases import BuiltCase, Scope, expanded, id_of, tolerance_of
+from parity.config.cases import BuiltCase, CaseKind, Scope, expanded, id_of, tolerance_of
 from parity.config.grammar import read, read_partly
-from parity.config.kinds import CaseKind
 from parity.config.nodes import Node, Problems
 from parity.config.plan import ORACLE, BackendSpec, CasePlan, WrittenAt
 from parity.config.references import substitute

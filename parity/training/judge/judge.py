@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec import convert
+from msgspec import convert, structs
 
 from parity.config.plan import ORACLE, BackendSpec, CasePlan
 from parity.config.tolerances import DEFAULT_TOLERANCES
@@ -14,7 +14,7 @@ from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.case import KINDS, ORDER
 from parity.judge.compare.cell import verdict_of
 from parity.judge.compare.metrics import Metrics, compare
-from parity.judge.compare.verdict import Comparison, Verdict
+from parity.judge.compare.verdict import Comparison, EnvelopeRow, ErrorRatios, Verdict, comparison_of, measures
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.outcome import CellOutcome, Outcome
 from parity.reporting.results.rows import TrainingRow
@@ -187,10 +187,10 @@ class TrainingJudge:
         own_rules = [rule for rule in self.case.tolerance.rules if rule not in DEFAULT_TOLERANCES.rules]
         given = any(rule.applies_to(self.dtype, quantity) for rule in own_rules)
         rtol, atol = (limits.rtol, limits.atol) if given else (0.0, 0.0)
-        base = Comparison(self.case.id, self.dtype, quantity, name, self._expected, Verdict.NOT_COMPARED, rtol, atol)
+        base = comparison_of(self.case.id, self.dtype, quantity, name, self._expected, Verdict.NOT_COMPARED, rtol, atol)
         curve, expected = (self.curves.runs.get(one) for one in (name, self._expected))
         if ended or curve is None or expected is None:
-            return replace(base, message="".join(f"{o.backend}: {o.outcome.value}: {o.message}" for o in ended))
+            return structs.replace(base, message="".join(f"{o.backend}: {o.outcome.value}: {o.message}" for o in ended))
         metrics = curve_metrics(curve, expected, quantity, rtol, atol)
         alone, own = self._expected != self.baseline, self.ensemble.of == ORACLE
         ratio = (curve.own if alone else curve.ratio).worst(quantity)
@@ -201,15 +201,15 @@ class TrainingJudge:
         kinds = [kind for n in diverging if n in culprit and (kind := wrong[n].kind)]
         verdict = curve_verdict(metrics, ratio, kinds, given=given, diverges=bool(culprit))
         spread = self.curves.envelope.get(quantity, [])
-        comparison = replace(
+        comparison = structs.replace(
             base,
             verdict=verdict,
-            metrics=metrics,
-            error_ratio=(
+            **measures(metrics),
+            error_ratio=ErrorRatios(
                 curve.own.worst(quantity) if own else ratio,
                 expected.own.worst(quantity) if own and not alone else None,
             ),
-            envelope=(spread[-1], spread[-1]) if spread else None,
+            envelope=EnvelopeRow(spread[-1], spread[-1]) if spread else None,
             culprit=culprit if verdict.fails else (),
             message=ONE_DTYPE if verdict.fails and len(self.case.dtypes) == 1 else "",
         )
@@ -219,7 +219,7 @@ class TrainingJudge:
         message = (
             f"leaves the envelope at step {drifts[0].step}, where every stage is right given the backend's own state"
         )
-        return replace(comparison, verdict=Verdict.CLOSE, suspect=True, message=message)
+        return structs.replace(comparison, verdict=Verdict.CLOSE, suspect=True, message=message)
 
     def _stage_comparisons(self, name: str, wrong: BackendFaults) -> Iterator[Comparison]:
         """The worst probe of every stage that was observed."""
@@ -232,7 +232,7 @@ class TrainingJudge:
             tolerated = outside and stage in self.backends[name].tolerated
             fault = fault_of(stage, wrong.faults)
             kind = worst_kind(fault.causes) if fault is not None and fault.causes else wrong.kind
-            yield Comparison(
+            yield comparison_of(
                 self.case.id,
                 self.dtype,
                 f"stage.{stage}",
@@ -242,7 +242,7 @@ class TrainingJudge:
                 0.0,
                 0.0,
                 metrics=metrics,
-                error_ratio=(ratio, None),
+                error_ratio=ErrorRatios(ratio, None),
                 culprit=(name,) if outside else (),
                 suspect=tolerated,
                 message=APPROXIMATE if tolerated else "",

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND
+from parity.judge.compare.verdict import Comparison
 from parity.reporting.kinds import CaseReport
-from parity.reporting.results.rows import CaseRow, ComparisonRow, InputRow, Results
+from parity.reporting.results.rows import CaseRow, InputRow, Results
 from parity.reporting.text.words import listed, number
 from parity.training.lockstep.session import CHECKPOINT, training_folder
 from parity.training.report import record
@@ -85,27 +86,27 @@ class TrainingReport(CaseReport):
         """The keys of the recipe with their values."""
         return [(name.replace("_", " "), value_text(value)) for name, value in case.params.items()]
 
-    def enveloped(self, row: ComparisonRow) -> bool:
+    def enveloped(self, row: Comparison) -> bool:
         """Whether it is judged by envelopes: no tolerance is given."""
         return not row.rtol and not row.atol
 
-    def excess(self, row: ComparisonRow) -> float:
+    def excess(self, row: Comparison) -> float:
         """The difference in tolerances; without a given one, ERROR_BOUND envelopes are the tolerance."""
         if self.enveloped(row) and row.verdict not in ("structure", "nonfinite"):
             return row.largest_ratio / ERROR_BOUND
         return super().excess(row)
 
-    def location(self, row: ComparisonRow) -> str:
+    def location(self, row: Comparison) -> str:
         """The step of a curve's worst element."""
         if row.tensor.startswith(STAGE):
             return super().location(row)
         return f"step {row.worst_index[0] + 1}" if row.tensor in STEPWISE and row.worst_index else "the last step"
 
-    def shows_oracle(self, row: ComparisonRow) -> bool:
+    def shows_oracle(self, row: Comparison) -> bool:
         """Whether the oracle's value is known, which it may not be for a curve."""
         return row.oracle_value is not None
 
-    def reason(self, row: ComparisonRow, rows: CaseRows) -> str:
+    def reason(self, row: Comparison, rows: CaseRows) -> str:
         """How far a stage is from the oracle's result for the same input, or a curve from the baseline's."""
         if row.verdict in UNMEASURED:
             return super().reason(row, rows)
@@ -115,7 +116,7 @@ class TrainingReport(CaseReport):
         explained = stage_reason if row.tensor.startswith(STAGE) else curve_reason
         return explained(row, backends, ratios)
 
-    def advice(self, findings: Sequence[ComparisonRow]) -> Iterator[str]:
+    def advice(self, findings: Sequence[Comparison]) -> Iterator[str]:
         """The advice for the stages that exceed the error bound, if any."""
         wrong = {row.tensor.removeprefix(STAGE) for row in findings if row.tensor.startswith(STAGE)}
         if findings:
@@ -130,12 +131,12 @@ class TrainingReport(CaseReport):
         when = f"only at step {step} of {evidence['only']} probed" if "only" in evidence else f"first at step {step}"
         return f"{when}{stage and f', in the {stage}{parts_text(evidence)}'}"
 
-    def part(self, row: ComparisonRow, diagnosis: Diagnosis | None) -> str:
+    def part(self, row: Comparison, diagnosis: Diagnosis | None) -> str:
         """The worst tensor of a stage."""
         evidence = {} if diagnosis is None else diagnosis.evidence
         return str(evidence.get("worst_tensor", "")) if row.tensor == f"{STAGE}{evidence.get('stage')}" else ""
 
-    def drifts(self, row: ComparisonRow) -> bool:
+    def drifts(self, row: Comparison) -> bool:
         """Whether it is a curve."""
         return row.tensor in CURVES
 
@@ -161,7 +162,7 @@ class TrainingReport(CaseReport):
         return divergence_notes(a, b)
 
 
-def stage_reason(row: ComparisonRow, backends: str, ratios: str) -> str:
+def stage_reason(row: Comparison, backends: str, ratios: str) -> str:
     """How far a stage is from the oracle's result for the same input."""
     stage = STAGE_WORDS.get(row.tensor.removeprefix(STAGE), row.tensor)
     if row.fails:
@@ -175,7 +176,7 @@ def stage_reason(row: ComparisonRow, backends: str, ratios: str) -> str:
     return f"given the same input, the {stage} of {backends} is that of the oracle within rounding"
 
 
-def curve_reason(row: ComparisonRow, backends: str, ratios: str) -> str:
+def curve_reason(row: Comparison, backends: str, ratios: str) -> str:
     """How far a curve is from the baseline's, or from the oracle's own."""
     if row.fails:
         reference = row.expected if row.error_ratio.expected is None else ORACLE

@@ -1,0 +1,3 @@
+"""The release of parity."""
+
+__version__ = "0.1.0"
