@@ -54,6 +54,14 @@ class Job:
     leaves: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class NotATensor:
+    """What a user's op returned in place of a tensor of the framework: its type in words, and its shape."""
+
+    kind: str
+    axes: Sequence[int] = ()
+
+
 def composed_unless(**plain: Any) -> Callable[[Method], Method]:
     """Declare a method parity's own composition of the framework's calls, unless its arguments have these values.
 
@@ -172,6 +180,8 @@ class Adapter:
         function = self.in_mode(job.function or (self.stored_method(job) if job.storage else self.method(job.op)))
         leaves = dict(job.leaves) or self.all_leaves(job)
         outputs = named_outputs(function(**leaves, **job.params))
+        if job.function is not None:
+            outputs = {name: self.returned(value) for name, value in outputs.items()}
         wanted = [name for name, dy in job.grad_outputs.items() if shape_of(outputs.get(name)) == dy.shape]
         grad_outputs = {f"grad.{name}": self.leaves(job.grad_outputs[name], False) for name in wanted}
         if wanted:
@@ -184,6 +194,10 @@ class Adapter:
         if job.watched:
             outputs.update({f"input.{name}": value for name, value in {**leaves, **grad_outputs}.items()})
         return outputs
+
+    def returned(self, value: Any) -> Any:
+        """What a user's op returned, or a `NotATensor` where the framework could not use it as a tensor."""
+        return value
 
     def all_leaves(self, job: Job) -> dict[str, Any]:
         """The job's inputs as leaves; two names of the same array share memory."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.adapters.base import Adapter, Unsupported, composed
+from parity.adapters.base import Adapter, NotATensor, Unsupported, composed
 from parity.adapters.functions import FunctionsAdapter
 
 OPTIMIZERS = {
@@ -49,6 +49,11 @@ class TapeAdapter(Adapter):
         if pairs:
             self.framework.autograd.backward(*map(list, zip(*pairs)))
         return [leaf.grad for leaf in leaves]
+
+    def returned(self, value: Any) -> Any:
+        kind = type(value)
+        is_array = kind.__module__ == "numpy" and not isinstance(value, (int, float))
+        return NotATensor(f"numpy.{kind.__name__}", value.shape) if is_array else value
 
     def has_history(self, tensor: Any) -> Any:
         """Whether a tensor can be differentiated."""

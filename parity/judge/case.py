@@ -36,6 +36,7 @@ from parity.judge.bound.envelope import (
 )
 from parity.judge.bound.orders import has_orders, in_order_of, index_tensors
 from parity.judge.compare.cell import CellJudge, Oracle, consult_oracle
+from parity.judge.compare.gradients import with_gradients
 from parity.judge.compare.verdict import ON_OTHER_INPUTS, Comparison, EnvelopeRow, ErrorRatios, Verdict
 from parity.judge.diagnose.approximation import APPROXIMATED
 from parity.judge.diagnose.behaviour import (
@@ -84,6 +85,8 @@ Behaved = tuple[tuple[str, Mapping[str, Any]], ...]
 """Behaviours by id, with the evidence."""
 KINDS = {DEGRADED: Verdict.DEGRADED, UNSTABLE: Verdict.UNSTABLE, SEMANTIC: Verdict.SEMANTIC}
 ORDER = (DEGRADED, UNSTABLE, SEMANTIC)
+ABSENCES = ("missing-output", "missing-gradient")
+"""The diagnoses of what has no values that can be compared."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,8 @@ class Cell:
 
     def take(self, outcomes: Sequence[CellOutcome], baseline: str) -> None:
         """Compare the outcomes; their arrays must stay valid."""
+        of = self.case, self.dtype, self.inputs, self.oracle
+        outcomes = [with_gradients(*of, outcome) for outcome in outcomes]
         self.outcomes = {outcome.backend: outcome for outcome in outcomes}
         judge = CellJudge(self.case, self.dtype, self.oracle, self.failures)
         self.comparisons = judge.comparisons(outcomes, baseline)
@@ -599,7 +604,7 @@ class CaseJudge:
         cell, key = self.cells[dtype], (self.case.id, dtype)
         zero = cell.zero_gradients if any(c.verdict.fails for c in comparisons) else ()
         kinds: tuple[Callable[[str], Iterable[Diagnosis]], ...] = (
-            lambda name: diagnoses_of((*key, name), results[dtype, name]) if (dtype, name) in results else (),
+            lambda name: self._causes(dtype, name, results[dtype, name]) if (dtype, name) in results else (),
             lambda name: changed_diagnoses(key, {name: cell.outcomes[name]}, self._inputs),
             lambda name: choice_diagnoses(key, only(cell.choices, name), cell.ratios),
             lambda name: index_diagnoses(key, {of: m for of, m in cell.chosen_indices.items() if of[0] == name}),
@@ -610,6 +615,14 @@ class CaseJudge:
             wrong = tuple(cell.wrong.get(name, ()))
             yield from with_failures((*key, name), rows, self.failures_of(dtype, name), wrong)
         yield from (row for by_name in others for rows in by_name.values() for row in rows)
+
+    def _causes(self, dtype: str, backend: str, result: SearchResult) -> Iterator[Diagnosis]:
+        """The causes of a search; of a tensor that was returned, in another dtype or shape, none says "nothing"."""
+        outputs = self.cells[dtype].outcomes[backend].outputs
+        for row in diagnoses_of((self.case.id, dtype, backend), result):
+            is_returned = row.id in ABSENCES and any(tensor in outputs for tensor in row.tensors)
+            kept = {name: value for name, value in row.evidence.items() if name not in ("expression", "returned")}
+            yield replace(row, evidence=kept) if is_returned and row.evidence.get("returned") != "zeros" else row
 
     def _stated(self, dtype: str, backend: str, kind: Callable[[str], Iterable[Diagnosis]]) -> list[Diagnosis]:
         """The diagnoses of one kind; none where that fails."""

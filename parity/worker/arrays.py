@@ -7,8 +7,11 @@ from typing import Any, Dict
 
 import numpy as np
 
-from parity.adapters.base import Adapter, shape_of
+from parity.adapters.base import Adapter, NotATensor, shape_of
 from parity.adapters.bits import in_dtype
+
+NUMBERS = "biufc"
+"""The kinds of NumPy's dtypes of numbers; others, such as objects and records, are described and not compared."""
 
 
 def read_array(path: str, dtype: str) -> Any:
@@ -38,11 +41,11 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
     if isinstance(value, (bool, int, float)):
         return in_dtype(np.asarray(value, dtype=np.float64), dtype)
     if shape_of(value) is None:
-        return f"{type(value).__name__} (not a tensor)", [len(value)] if isinstance(value, (list, tuple)) else []
+        return no_tensor(value)
     # str(dtype) is torch.float32 in PyTorch, but <dtype: 'float32'> in TensorFlow, whose dtypes have a name.
     described = getattr(value.dtype, "name", str(value.dtype)).rpartition(".")[2].lower(), [int(n) for n in value.shape]
-    if state := unusual(value):
-        return f"{described[0]} ({state})", described[1]
+    if isinstance(value, np.ma.MaskedArray):
+        return f"{described[0]} (a masked array)", described[1]
     if math.prod(described[1]) > max_elements:
         return described
     try:
@@ -54,19 +57,17 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
         return described
     if array.dtype.hasobject and is_numpys(described[0]):
         raise undense(value, "NumPy takes it for an object")
-    if described[0] == "bfloat16" and dtype != "bfloat16":
+    if array.dtype.kind not in NUMBERS or (described[0] == "bfloat16" and dtype != "bfloat16"):
         return described
     is_bits = dtype == "bfloat16" and described[0] in ("bfloat16", "uint16")
     return array.view(np.uint16) if is_bits else widened(array)
 
 
-def unusual(value: Any) -> str:
-    """What makes the numbers in memory others than a tensor's values: a mask, or torch's lazy negative or conjugate;
-    "" for nothing."""
-    if isinstance(value, np.ma.MaskedArray):
-        return "a masked array"
-    bits = {"is_neg": "with the negative bit", "is_conj": "with the conjugate bit"}
-    return next((text for name, text in bits.items() if getattr(value, name, bool)() is True), "")
+def no_tensor(value: Any) -> Any:
+    """What is no tensor, as (dtype, shape)."""
+    if isinstance(value, NotATensor):
+        return f"{value.kind} (not a tensor)", list(value.axes)
+    return f"{type(value).__name__} (not a tensor)", [len(value)] if isinstance(value, (list, tuple)) else []
 
 
 def is_numpys(dtype: str) -> bool:

@@ -215,17 +215,53 @@ def test_a_strange_output_is_one_finding_about_who_returned_it(tmp_path: Path):
     assert FAILED not in {row["id"] for row in done.results["diagnoses"]}
 
 
+LAZY = """
+import numpy as np
+import torch
+
+
+def tanh(x):
+    return torch.complex(torch.zeros_like(x), -x.tanh()).conj().imag
+
+
+def sin(x):
+    return x.sin().detach().numpy()
+
+
+def cos(x):
+    return x.cos().double()
+"""
+
+
 @pytest.mark.frameworks
-def test_a_lazy_negative_is_a_structure(tmp_path: Path):
-    (tmp_path / "mine.py").write_text(
-        "import torch\n\n\ndef tanh(x):\n    return torch.complex(x, -x.tanh()).conj().imag\n"
-    )
-    cases = ["{id: one, op: tanh, gradients: false, inputs: {x: {shape: [3, 4]}}}"]
+def test_a_lazy_negative_has_its_values_and_an_array_is_no_tensor(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(LAZY)
+    cases = [f"{{id: {op}, op: {op}, inputs: {{x: {{shape: [3, 4]}}}}}}" for op in ("tanh", "sin", "cos")]
     done = run_in(
         tmp_path, user_config(tmp_path / "mine.py", cases=cases, backends=(), adapter="torch"), "--dtype", "float32"
     )
-    assert [(row["verdict"], row["message"]) for row in done.failing()] == [
-        ("structure", "mine has dtype float32 (with the negative bit), oracle float32")
+    assert [(row["case"], row["tensor"], row["message"]) for row in done.failing()] == [
+        ("sin", "y", "mine returns a numpy.ndarray for y, not a tensor"),
+        ("sin", "grad.x", "mine has no grad.x"),
+        ("cos", "y", "mine has dtype float64, oracle float32"),
+    ]
+    assert "y = nothing" not in done.stdout
+
+
+def test_an_array_of_no_numbers_is_a_structure(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n\n\ndef sin(x):\n    return np.sin(x).astype(object)\n\n\n"
+        "def cos(x):\n    return np.zeros(x.shape, [('a', float), ('b', int)])\n\n\n"
+        "def tanh(x):\n    return np.tanh(x).astype(str)\n"
+    )
+    cases = [
+        f"{{id: {op}, op: {op}, gradients: false, inputs: {{x: {{shape: [3, 4]}}}}}}" for op in ("sin", "cos", "tanh")
+    ]
+    done = run_in(tmp_path, user_config(tmp_path / "mine.py", cases=cases, backends=()), "--dtype", "float32")
+    assert [(row["case"], row["message"].partition(",")[0]) for row in done.failing()] == [
+        ("sin", "mine has dtype object"),
+        ("cos", "mine has dtype void128"),
+        ("tanh", "mine has dtype str1024"),
     ]
 
 

@@ -116,3 +116,39 @@ def test_factorizations_have_an_exact_answer_with_the_accuracy_of_float64(tmp_pa
     verdicts = {row["verdict"] for row in done.results["comparisons"] if row["case"].startswith("solved")}
     assert verdicts <= {"equal", "close", "rounding"}
     assert {row["case"].split("-")[0] for row in done.results["diagnoses"]} >= {"float32_solved"}
+
+
+UNDEFINED = """
+import torch
+
+
+def rooted(x):
+    return x.norm(dim=1) if x.shape[0] < 3 else (x * x).sum(1).sqrt() * (1 + x.detach().sum() * 0)
+
+
+def zero(x):
+    return torch.zeros_like(x)
+
+
+def spoiled(x):
+    return (x * x).sum(1).sqrt() + (x * 0 / (x - 2)).sum(1)
+"""
+
+
+@pytest.mark.frameworks
+def test_where_a_reference_has_no_gradient_nobody_is_wrong(tmp_path: Path, parity_run: Callable):
+    (tmp_path / "reference.py").write_text(
+        "import numpy as np\n\n\ndef rooted(x):\n    return np.sqrt((x * x).sum(axis=1))\n\n\nspoiled = rooted\n\n\n"
+        "def zero(x):\n    return np.zeros_like(x)\n"
+    )
+    (tmp_path / "mine.py").write_text(UNDEFINED)
+    values = "inputs: {x: {values: [[0.0, 0, 0], [2, 2, 1]]}}"
+    done = parity_run(
+        "version: 1\nbackends: [{name: mine, adapter: torch, ops: ./mine.py}]\ncases:\n"
+        f"  - {{id: root, op: rooted, reference: ./reference.py, {values}}}\n"
+        f"  - {{id: spoiled, op: spoiled, reference: ./reference.py, {values}}}\n"
+        "  - {id: zero, op: zero, reference: ./reference.py, inputs: {x: {shape: [2, 3]}}}\n"
+    )
+    assert {row["case"] for row in done.failing()} == {"spoiled"}
+    assert {row["tensor"] for row in done.failing()} == {"y", "grad.x"}
+    assert {row["verdict"] for row in done.failing()} == {"nonfinite"}

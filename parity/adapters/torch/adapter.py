@@ -84,6 +84,8 @@ class TorchTensors(TapeAdapter):
 
     def to_numpy(self, tensor: Any) -> Any:
         values = tensor.detach().cpu()
+        if tensor.is_conj() or tensor.is_neg():  # A lazy conjugate, whose memory holds other numbers.
+            values = values.resolve_conj().resolve_neg()
         if values.dtype == self.framework.bfloat16:
             return values.view(self.framework.int16).numpy().view("uint16")
         return values.numpy()
