@@ -7,19 +7,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
-
 from parity import exit_codes
 from parity.clients import CLIENTS, client_of
 from parity.config.nodes import printable
 from parity.config.plan import Plan
 from parity.engine import EngineOptions, Event, ModelFinished, Resumed, execute
-from parity.judge.failures import Failures
 from parity.reporting.results.directory import Losses, reserve
 from parity.reporting.results.outputs import IN_RUN_DIR, Outputs, write_run_files
 from parity.reporting.results.resume import Finished, finished
 from parity.reporting.results.rows import Results
-from parity.run_state import Observer, RunState, follow, judge_rest, take_in, write_log
+from parity.run_state import Observer, RunState, follow, judge_rest, take_in, with_lost_reports
 
 Source = Callable[[Plan, EngineOptions, Path, Collection[str]], Iterator[Event]]
 """Runs the op cases, except the finished ones, like `engine.execute`."""
@@ -67,15 +64,6 @@ def run_and_show(
         message += f"; to run the rest, repeat the command with --out {run_dir} --resume" if results.run.stopped else ""
         Console(stderr=True).print(printable(message), style="dim", highlight=False, markup=False, soft_wrap=True)
     return results
-
-
-def with_lost_reports(results: Results, failures: Failures, run_dir: Path) -> Results:
-    """The results, which have not passed if parity has failed to make a report; the log says where."""
-    if not failures:
-        return results
-    write_log(run_dir, [f"parity failed, {failure.doing}\n{failure.traceback}" for failure in failures])
-    code = results.summary.exit_code or exit_codes.INCOMPLETE
-    return structs.replace(results, summary=structs.replace(results.summary, exit_code=code))
 
 
 def n_left(plan: Plan, finished: Finished) -> tuple[int, int]:

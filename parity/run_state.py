@@ -29,7 +29,7 @@ from parity.judge.compare.verdict import Comparison
 from parity.judge.contained import ContainedJudge
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.diagnose.memory import Memory, Revision
-from parity.judge.failures import LOG, logged
+from parity.judge.failures import LOG, Failures, logged
 from parity.judge.other_inputs import FIRST_OTHER
 from parity.judge.subject import marked
 from parity.outcome import CellOutcome
@@ -237,6 +237,15 @@ class RunState:
             with self.losses.at(self.run_dir / FILE_NAME):
                 write_atomically(self.run_dir / FILE_NAME, as_json(results))
         return results
+
+
+def with_lost_reports(results: Results, failures: Failures, run_dir: Path) -> Results:
+    """The results, which have not passed if parity has failed to make a report; the log says where."""
+    if not failures:
+        return results
+    write_log(run_dir, [f"parity failed, {failure.doing}\n{failure.traceback}" for failure in failures])
+    code = results.summary.exit_code or exit_codes.INCOMPLETE
+    return structs.replace(results, summary=structs.replace(results.summary, exit_code=code))
 
 
 def write_log(run_dir: Path, texts: Sequence[str]) -> None:

@@ -210,9 +210,9 @@ def run_in(folder: Path, config: str | Path, *arguments: str, env: Mapping[str, 
 @contextmanager
 def without_searches() -> Iterator[None]:
     """Runs within are judged in full, but nobody looks for the causes: for tests that ask for verdicts alone."""
-    from parity import run
+    from parity import run_state
 
-    with patch.object(run, "judge", partial(run.judge, diagnose=False)):
+    with patch.object(run_state, "judge", partial(run_state.judge, diagnose=False)):
         yield
 
 
