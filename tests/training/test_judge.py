@@ -261,7 +261,7 @@ def test_a_little_noise_that_nothing_explains_is_tolerated_and_told(case: CasePl
     assert stage.verdict is Verdict.CLOSE
     assert stage.suspect
     assert stage.culprit == ("approximate",)
-    assert stage.error_ratio[0] >= ERROR_BOUND
+    assert stage.error_ratio.actual >= ERROR_BOUND
 
 
 def test_more_noise_than_that_is_a_parting(case: CasePlan) -> None:
