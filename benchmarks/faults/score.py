@@ -214,7 +214,7 @@ def row_of(
         "status": CRASHED if isinstance(judged, Crashed) else status_of(any(backend in c.culprit for c in mine), said),
         "message": judged.message if isinstance(judged, Crashed) else "",
         "verdicts": {c.tensor: c.verdict.value for c in mine},
-        "ratios": {c.tensor: c.error_ratio[0] for c in mine if c.error_ratio},
+        "ratios": {c.tensor: c.error_ratio.actual for c in mine},
         "diagnoses": [told(d) for d in said],
         "passes": {name: rule(outputs, truth, dtype) for name, rule in RULES.items()},
     }

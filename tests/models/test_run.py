@@ -191,7 +191,7 @@ def test_a_fault_does_not_hide_another_behind_it(shared):
 def test_outputs_of_another_dtype_do_not_agree(shared):
     _, _, results = shared
     (row,) = (row for row in results.comparisons if row.case == "double" and row.tensor == "output")
-    assert (row.verdict, row.culprit) == ("structure", ["theirs"])
+    assert (row.verdict, row.culprit) == ("structure", ("theirs",))
     assert row.message == "theirs returns float64, ours float32"
 
 
@@ -227,7 +227,7 @@ def test_weights_of_their_own_that_were_not_moved(shared):
     assert row.evidence["share"] == pytest.approx(1)
     assert "weights.attention.v.weight" in row.tensors
     (own,) = (one for one in results.comparisons if one.case == "transposed" and one.tensor.startswith("weights."))
-    assert (own.tensor, own.verdict, own.culprit) == ("weights.attention.v.weight", "semantic", ["theirs"])
+    assert (own.tensor, own.verdict, own.culprit) == ("weights.attention.v.weight", "semantic", ("theirs",))
     assert own.n_mismatched == 56  # all but the diagonal of 8 by 8
     assert own.max_abs_diff > 0.01
 
