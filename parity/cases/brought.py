@@ -90,18 +90,26 @@ class Brought:
     grad_outputs: tuple[str, ...] = ()
 
 
-@cache
 def namespace(source: ReferenceFile, *, plain: bool = False) -> Mapping[str, Any]:
     """The names that the file defines; raises BroughtError where it cannot be run. `plain`: it imports NumPy itself."""
+    names = loaded(source, plain)
+    if isinstance(names, str):
+        raise BroughtError(names)
+    return names
+
+
+@cache
+def loaded(source: ReferenceFile, plain: bool) -> Mapping[str, Any] | str:
+    """The names that the file defines, or why it cannot be run, which is tried once."""
     names: dict[str, Any] = {"__name__": MODULE, "__file__": str(source.path)}
     names |= {} if plain else {"__builtins__": {**vars(builtins), "__import__": imported}}
     try:
         with user_code(source.path):
             exec(compile(source.text, str(source.path), "exec"), names)  # noqa: S102 - its user chose to run it
-    except BroughtError:
-        raise
+    except BroughtError as error:
+        return str(error)
     except Exception as error:
-        raise BroughtError(placed(error, source.path)) from error
+        return placed(error, source.path)
     return names
 
 

@@ -36,7 +36,7 @@ def user_code(path: Path) -> Iterator[None]:
 def contained(path: Path) -> Iterator[None]:
     """Inside, code of the user's file may run. Raises BroughtError for what is no Exception, such as SystemExit."""
     process = os.getpid()
-    with same_folder(), on_stderr(), noted_interrupts() as interrupts:
+    with same_folder(), on_stderr(), neighbours(path.parent), noted_interrupts() as interrupts:
         try:
             yield
         except Exception:
@@ -109,6 +109,25 @@ def same_folder() -> Iterator[None]:
     finally:
         with suppress(OSError):
             os.chdir(before)
+
+
+@contextmanager
+def neighbours(folder: Path) -> Iterator[None]:
+    """The code can import files of its folder, which come first; another folder's of the same name are others."""
+    if not is_interruptible():
+        yield
+        return
+    before, entry = set(sys.modules), str(folder)
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.path.remove(entry)
+        for name in [name for name in sys.modules if name not in before]:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and folder in Path(file).parents and "site-packages" not in file:
+                del sys.modules[name]
 
 
 @contextmanager

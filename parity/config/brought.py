@@ -43,7 +43,8 @@ def read_brought(case: Node, name: str, report: Problems) -> Brought | None:
         given = arguments(source, name)
         location = where(source, name)
     except (BroughtError, OSError) as error:
-        report.add(node, str(error))
+        if not report.has(str(error)):  # All cases of a file that cannot be run have this problem.
+            report.add(node, str(error))
         return None
     n_before = len(report)
     inputs, params = (entry.mapping if (entry := case.get(key)) else {} for key in ("inputs", "params"))

@@ -110,7 +110,7 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     if not name or not case:
         return None
     brought = None if name in scope.ops else read_brought(case, name, report)
-    if len(report) > n_before:
+    if len(report) > n_before or (brought is None and name not in scope.ops):
         return None
     model = case_model_of(name) if brought is None else case_model(brought)
     values = read_partly(model, _with_parts(case), report)

@@ -150,6 +150,10 @@ class Problems:
         )
         self._unique.setdefault(problem)
 
+    def has(self, message: str) -> bool:
+        """Whether a problem with this message is known, wherever it is."""
+        return any(problem.message == printable(message) for problem in self._unique)
+
     def add_command_line(self, option: str, message: str, allowed: Iterable[str] = (), near: str | None = None) -> None:
         """Reports a problem with an option, given as it was typed."""
         self.add(Node(None, COMMAND_LINE, 0, option), message, allowed=allowed, near=near, value=False)

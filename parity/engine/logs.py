@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import threading
+import time
 from pathlib import Path
 
 TAIL_BYTES = 64 * 1024
@@ -56,6 +58,7 @@ class LogDrain:
         self._descriptor = descriptor
         self._log = log
         self._tail = bytearray()
+        self._reading = threading.Lock()
         self._written = 0
         self._thread = threading.Thread(target=self._drain, daemon=True, name="parity-log")
         self._thread.start()
@@ -67,11 +70,31 @@ class LogDrain:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return "\n".join(lines[-n_lines:])
 
+    def forget(self, wait_s: float = 0.1) -> None:
+        """Quote nothing that has been printed so far, or is read within `wait_s`."""
+        deadline = time.monotonic() + wait_s
+        while self._thread.is_alive():
+            with self._reading:
+                if not self._waiting() or time.monotonic() > deadline:
+                    break
+            time.sleep(0.001)
+        self._tail.clear()
+
+    def _waiting(self, timeout_ms: int | None = 0) -> bool:
+        """Whether the pipe holds bytes, or has ended; waits for either."""
+        ready = select.poll()
+        ready.register(self._descriptor, select.POLLIN)
+        return bool(ready.poll(timeout_ms))
+
     def _drain(self) -> None:
         with os.fdopen(self._descriptor, "rb", buffering=0) as pipe:
-            while chunk := pipe.read(CHUNK):
-                self._tail += chunk
-                del self._tail[:-TAIL_BYTES]
+            while self._waiting(None):
+                with self._reading:
+                    chunk = pipe.read(CHUNK)
+                    if not chunk:
+                        return
+                    self._tail += chunk
+                    del self._tail[:-TAIL_BYTES]
                 self._keep(chunk)
 
     def _keep(self, chunk: bytes) -> None:

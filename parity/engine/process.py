@@ -75,6 +75,7 @@ class WorkerProcess:
 
     def request(self, message: Message, timeout_s: float) -> Message:
         """Send one request and wait for its reply; without one, ends the worker and raises WorkerError."""
+        self._drain.forget()
         try:
             self._send({**message, "timeout_s": timeout_s})
             reply = self._receive(time.monotonic() + timeout_s, timeout_s)

@@ -75,7 +75,11 @@ def computed(backend: Backend, request: Message) -> Message:
         reply.update(outcome="unsupported", message=str(error))
     except BaseException as error:
         traceback.print_exc()
-        unsupported = not backend.user_ops.raised(error) and backend.adapter.lacks_kernel(error)
+        unsupported = (
+            bool(described(backend.adapter, error))
+            and not backend.user_ops.raised(error)
+            and backend.adapter.lacks_kernel(error)
+        )
         reply.update(outcome="unsupported" if unsupported else "error", message=explain(backend, error))
     return reply
 
@@ -260,5 +264,13 @@ def explain(backend: Backend, error: BaseException) -> str:
     """The error in one line, with its location in the user's file."""
     if isinstance(error, UserOpsError):
         return str(error)
-    text = " ".join(CONTROL.sub("", backend.adapter.describe(error)).split()) or "no message"
+    text = " ".join(CONTROL.sub("", described(backend.adapter, error)).split()) or "no message"
     return f"{backend.user_ops.location(error)}{type(error).__name__}: {text}"[:MAX_MESSAGE]
+
+
+def described(adapter: Adapter, error: BaseException) -> str:
+    """The framework's message; empty if the error, which may be the user's own, cannot say it."""
+    try:
+        return str(adapter.describe(error))
+    except BaseException:
+        return ""

@@ -58,17 +58,23 @@ class UserOps:
         self.check(wanted)
 
     def check(self, wanted: List[str]) -> None:
-        """Raise UserOpsError if the file replaces none of the wanted ops, or an op's name is not a function."""
-        for op in wanted:
-            value = self.namespace.get(op)
-            if value is not None and not callable(value):
-                raise UserOpsError(f"{self.name}: {op} must be a function, not {type(value).__name__}")
-            if value is None and self.function(f"{op}_backward") is not None:
-                raise UserOpsError(f"{self.name} defines {op}_backward but no {op}")
-        if not any(self.brings(op) for op in wanted):
-            near = [n for op in wanted for n in get_close_matches(op, list(self.namespace), 1)]
-            hint = f"; is {near[0]} a typo?" if near else ""
-            raise UserOpsError(f"{self.name} defines none of the ops of this run: {', '.join(wanted)}{hint}")
+        """Raise UserOpsError if the file replaces none of the wanted ops."""
+        if any(self.brings(op) for op in wanted):
+            return
+        for problem in filter(None, map(self.problem, wanted)):
+            raise UserOpsError(problem)
+        near = [n for op in wanted for n in get_close_matches(op, list(self.namespace), 1)]
+        hint = f"; is {near[0]} a typo?" if near else ""
+        raise UserOpsError(f"{self.name} defines none of the ops of this run: {', '.join(wanted)}{hint}")
+
+    def problem(self, op: str) -> str:
+        """Why the file's definition of an op cannot be used; empty if it can, or if there is none."""
+        value = self.namespace.get(op)
+        if value is not None and not callable(value):
+            return f"{self.name}: {op} must be a function, not {type(value).__name__}"
+        if value is None and self.function(f"{op}_backward") is not None:
+            return f"{self.name} defines {op}_backward but no {op}"
+        return ""
 
     def brings(self, op: str) -> bool:
         """Whether the file defines an op, or everything that a composed op calls."""
@@ -110,6 +116,8 @@ class UserOps:
     def applied(self, job: Job, absent: List[str], droppable: List[str]) -> Job:
         """The job with the user's function and the params that it accepts; unchanged if there is no such function."""
         function = self.function(job.op)
+        if problem := self.problem(job.op):
+            raise UserOpsError(problem)
         if self.path is not None and not self.brings(job.op):
             raise Unsupported(f"{self.name} has no {job.op}")
         if function is None:

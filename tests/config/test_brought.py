@@ -151,6 +151,29 @@ def test_a_broken_reference_is_reported_with_its_file_and_line(body: str, messag
     assert message in told
 
 
+def test_a_reference_imports_files_of_its_folder(tmp_path: Path):
+    for number, name in enumerate(("one", "two"), 1):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "neighbour.py").write_text(
+            f"import numpy as np\n\n\ndef helper(x):\n    return np.exp(x) * {number}\n"
+        )
+        body = "from neighbour import helper\ndef my_op(x, gate):\n    import neighbour\n    return neighbour.helper(x) * helper(gate)"
+        plan = case(folder, body)
+        inputs = {tensor.name: np.zeros(tensor.shape) for tensor in plan.tensors}
+        assert (evaluate(plan.definition, plan.params, inputs)["y"] == number**2).all()
+
+
+def test_a_file_that_cannot_be_run_is_one_problem(tmp_path: Path):
+    (tmp_path / "ref.py").write_text("import nothing_of_this_name\n")
+    config = tmp_path / "config.yaml"
+    lines = "".join(f"  - {{op: {op}, reference: ./ref.py, inputs: {{x: {{shape: [4]}}}}}}\n" for op in ("a", "b", "c"))
+    config.write_text(f"version: 1\nbackends: [torch]\ncases:\n{lines}")
+    with pytest.raises(ConfigError) as caught:
+        load_plan([config], Overrides())
+    assert str(caught.value).count("ModuleNotFoundError") == 1
+
+
 @pytest.mark.process
 def test_a_reference_that_forks_leaves_one_process(tmp_path: Path):
     own = os.getpid()

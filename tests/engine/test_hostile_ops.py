@@ -59,6 +59,45 @@ def test_what_cannot_be_used_is_an_error_and_never_a_pass(parity_run, tmp_path, 
     assert re.search(r"mine: \w+ in one \(float32, float64\): ", finished.stdout)
 
 
+STRANGE = """
+class Mute(BaseException):
+    def __str__(self):
+        raise RuntimeError("str")
+
+
+def sin(x):
+    raise Mute()
+
+
+mish = 3
+
+
+def tanh(x):
+    return np.tanh(x), x
+
+
+def exp(x):
+    return np.exp(x)
+"""
+
+
+def test_what_is_wrong_with_one_op_costs_only_its_case(parity_run, tmp_path):
+    path = tmp_path / "ops.py"
+    path.write_text("import numpy as np\n" + STRANGE)
+    cases = [
+        f"{{id: {op}, op: {op}, gradients: false, inputs: {{x: {{shape: [3, 4]}}}}}}"
+        for op in ("exp", "mish", "sin", "tanh")
+    ]
+    finished = parity_run(user_config(path, cases=cases, backends=()), "--dtype", "float32")
+    messages = {row["case"]: row["message"] for row in finished.results["outcomes"] if row["message"]}
+    assert messages["mish"] == "ops.py: mish must be a function, not int"
+    assert messages["sin"] == "ops.py:9: Mute: no message"
+    assert {row["message"] for row in finished.failing(case="tanh")} == {
+        'mine returns several tensors for y; return {"y": ...}'
+    }
+    assert finished.outcomes("mine")["exp", "float32"] == "ok"
+
+
 def test_a_table_does_not_say_that_a_crashed_op_agrees(parity_run, tmp_path):
     finished = run_ops(parity_run, tmp_path, "import os\ndef linear(**_):\n    os._exit(1)\n")
     assert "\n8 tensors: 8 lack a result\n" in finished.stdout

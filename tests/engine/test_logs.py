@@ -31,3 +31,16 @@ def test_the_last_lines_have_no_warnings(tmp_path):
     ]
     log.close()
     assert "ccache" in (tmp_path / "log.txt").read_text()
+
+
+def test_what_was_printed_before_a_call_is_not_quoted(tmp_path):
+    ours, theirs = os.pipe()
+    log = RunLog(tmp_path / "log.txt")
+    drain = LogDrain(ours, log)
+    os.write(theirs, b"another op's error\n")
+    drain.forget(wait_s=60)
+    os.write(theirs, b"its own\n")
+    os.close(theirs)
+    assert drain.tail() == "its own"
+    log.close()
+    assert "another op" in (tmp_path / "log.txt").read_text()

@@ -16,6 +16,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from parity.cases.dtypes import as_dtype
+from parity.cases.op import GRADIENT
 from parity.cases.oracle import evaluate
 from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import INTEGERS, dtype_of
@@ -88,7 +89,8 @@ class CellJudge:
             # All that a backend returns beyond the op's outputs is one difference.
             kept = [self._compared(tensor, actual, expected) for tensor in names if tensor not in extra[1:]]
             rest = f", nor {extra[1]}" + (f" and {len(extra) - 2} more" if len(extra) > 2 else "")
-            return [structs.replace(c, message=c.message + rest) if c.tensor == extra[0] else c for c in kept]
+            first = f" has no {extra[0]}"
+            return [structs.replace(c, message=c.message + rest) if c.message.endswith(first) else c for c in kept]
         return [self._compared(tensor, actual, expected) for tensor in names]
 
     def _compared(self, tensor: str, actual: CellOutcome, expected: CellOutcome) -> Comparison:
@@ -188,11 +190,23 @@ NOT_A_TENSOR = " (not a tensor)"
 """What the dtype of an output ends with if the worker found no tensor."""
 
 
+def several_for_one(tensor: str, *outcomes: CellOutcome) -> str:
+    """How to return a tuple's items, of which `tensor` is one, or has the name; empty if there is no tuple."""
+    whole = tensor.rpartition(".")[0] if tensor.rpartition(".")[2].isdigit() else tensor
+    for outcome, other in (outcomes, outcomes[::-1]):
+        if f"{whole}.0" in outcome.outputs and whole in other.outputs:
+            names = [name for name in other.outputs if not name.startswith(GRADIENT)]
+            wanted = ", ".join(f'"{name}": ...' for name in names)
+            return f"{outcome.backend} returns several tensors for {whole}; return {{{wanted}}}"
+    return ""
+
+
 def structural_difference(tensor: str, actual: CellOutcome, expected: CellOutcome) -> str:
     """The structural difference of two outcomes; empty if there is none."""
     left, right = actual.outputs.get(tensor), expected.outputs.get(tensor)
     if left is None or right is None:
-        return f"{(actual if left is None else expected).backend} has no {tensor}"
+        lacking = actual if left is None else expected
+        return several_for_one(tensor, actual, expected) or f"{lacking.backend} has no {tensor}"
     for outcome, output in ((actual, left), (expected, right)):
         if output.dtype.endswith(NOT_A_TENSOR):
             return f"{outcome.backend} returns a {output.dtype.removesuffix(NOT_A_TENSOR)} for {tensor}, not a tensor"
