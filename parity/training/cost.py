@@ -38,7 +38,7 @@ class CountedPass(Pass):
         return output
 
 
-@dataclass
+@dataclass(eq=False)  # a function of a program's steps, which are looked up in sets
 class CountedProducts:
     """Counts the multiplications and the elements of matrix products without computing them."""
 

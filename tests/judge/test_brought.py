@@ -118,6 +118,23 @@ def test_factorizations_have_an_exact_answer_with_the_accuracy_of_float64(tmp_pa
     assert {row["case"].split("-")[0] for row in done.results["diagnoses"]} >= {"float32_solved"}
 
 
+@pytest.mark.frameworks
+def test_an_inverse_that_loses_digits_to_its_matrix_alone_is_rounding(tmp_path: Path, parity_run: Callable):
+    """Points close by show noise of LAPACK, which is no jump of the gradient."""
+    kernel = "def inv(x, c=1e-3):\n    return {0}.linalg.inv(x @ x.T + c * {0}.eye(x.shape[0]{1}))\n"
+    (tmp_path / "reference.py").write_text("import numpy as np\n\n\n" + kernel.format("np", ""))
+    (tmp_path / "mine.py").write_text("import torch\n\n\n" + kernel.format("torch", ", dtype=x.dtype"))
+    cases = "".join(
+        f"  - {{id: inv-{n}-{c}, op: inv, reference: ./reference.py, params: {{c: {c}}}, inputs: {{x: {{shape: [{n}, {n}]}}}}}}\n"
+        for n in (4, 24)
+        for c in ("0.001", "1.0e-7")
+    )
+    done = parity_run(
+        f"version: 1\nbackends: [{{name: mine, adapter: torch, ops: ./mine.py}}]\ncases:\n{cases}"
+    )
+    assert done.code == 0, done.stdout
+
+
 UNDEFINED = """
 import torch
 

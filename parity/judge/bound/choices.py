@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.cases.draw import generator
+from parity.cases.factorizations import FACTORIZATIONS
 from parity.cases.op import GRADIENT
-from parity.cases.oracle import evaluate
+from parity.cases.oracle import evaluate, program_of
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, Array, Arrays, Envelope, EnvelopeRuns, size
 
@@ -116,7 +117,7 @@ class Choices:
     def chosen(self, observed: Arrays, dtype: str, ranks: Arrays = MappingProxyType({})) -> Chosen | None:
         """What a backend chose; None if nothing in `observed` has a kink. `ranks`: those of `ranks_of`, by gradient."""
         exact = {n: self._exact[n] for n, v in observed.items() if n in self._exact and np.isfinite(v).all()}
-        if not exact or not any(point[n].any() for point in self._around for n in exact):
+        if not exact or self._factorizes or not any(point[n].any() for point in self._around for n in exact):
             return None
         errors = {n: observed[n].astype(v.dtype, copy=False) - v for n, v in exact.items()}
         points, unit = list(self._around), UNIT_ROUNDOFF[dtype]
@@ -136,6 +137,13 @@ class Choices:
             return Chosen(kinks, valid, sizes)
         none = {n: np.zeros_like(v) for n, v in exact.items()}
         return Chosen(kinks, valid, sizes, self._named(errors, slack, valid), self._named(none, slack, valid))
+
+    @cached_property
+    def _factorizes(self) -> bool:
+        """Whether the reference factorizes matrices: LAPACK's error in float64 is larger than the distance of points
+        close by, so that nothing can be seen there."""
+        program = program_of(self._case.definition, self._case.params, self._inputs, labelled=False)
+        return any(step.function in FACTORIZATIONS for step in program.steps)
 
     @cached_property
     def _around(self) -> list[Arrays]:
