@@ -19,12 +19,16 @@ from unittest.mock import patch
 import psutil
 import pytest
 from click.testing import CliRunner
+from hypothesis import HealthCheck, settings
 
 from parity.cli import main
 from parity.config.plan import KnownDeviation
 from tests import exhaustive, markers
 
 ROOT = Path(__file__).parent.parent
+# A busy machine fails no test.
+settings.register_profile("parity", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("parity")
 FAKES = Path(__file__).parent / "fakes"
 CONFIGS = ROOT / "configs"
 

@@ -91,8 +91,10 @@ def state_of(call: WrongCall, kernel: Kernel | None) -> tuple[str, Evidence] | N
     """The behaviour, with its evidence, if the results of a call depend on more than its inputs.
 
     They are those of an earlier call, or those for a tensor of an earlier call, or the kernel gives others when asked
-    again.
+    again. None if they are not clearly wrong: then nothing tells them from right ones.
     """
+    if not any(exceeds(values, call.exact[n], call.bound[n]) for n, values in call.wrong.items()):
+        return None
     kept = returned_before(call) or of_an_earlier_tensor(call)
     if kept:
         return "stateful", call.evidence(kept)
@@ -123,7 +125,8 @@ def of_an_earlier_tensor(call: WrongCall) -> str:
         for name in (n for n, values in now.items() if not np.array_equal(values, before[n], equal_nan=True)):
             mixed = {**now, name: before[name]}
             predicted = evaluate(call.case.definition, call.case.params, mixed, dtype=np.float64, gradients=gradients)
-            if not any(exceeds(values, predicted[n], call.bound[n]) for n, values in call.wrong.items()):
+            tells = all(exceeds(call.exact[n], predicted[n], call.bound[n]) for n in call.wrong)
+            if tells and not any(exceeds(values, predicted[n], call.bound[n]) for n, values in call.wrong.items()):
                 return f"the result for {name} of call {number}"
     return ""
 

@@ -129,9 +129,7 @@ def test_an_inverse_that_loses_digits_to_its_matrix_alone_is_rounding(tmp_path: 
         for n in (4, 24)
         for c in ("0.001", "1.0e-7")
     )
-    done = parity_run(
-        f"version: 1\nbackends: [{{name: mine, adapter: torch, ops: ./mine.py}}]\ncases:\n{cases}"
-    )
+    done = parity_run(f"version: 1\nbackends: [{{name: mine, adapter: torch, ops: ./mine.py}}]\ncases:\n{cases}")
     assert done.code == 0, done.stdout
 
 

@@ -148,6 +148,9 @@ def turned(values: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, dict[st
     rank = values.ndim
     for order in list(permutations(range(rank)))[1:]:
         other = values.transpose(order)
+        moved = [axis for axis in order if values.shape[axis] > 1]
+        if values.shape == shape and moved == sorted(moved):
+            continue  # Only axes of length 1 change places.
         if other.shape == shape:
             yield "transposed" if rank == 2 else "permuted-axes", {"axes": list(order)}, other
         elif other.size == np.prod(shape):
