@@ -621,8 +621,9 @@ class CaseJudge:
         outputs = self.cells[dtype].outcomes[backend].outputs
         for row in diagnoses_of((self.case.id, dtype, backend), result):
             is_returned = row.id in ABSENCES and any(tensor in outputs for tensor in row.tensors)
-            kept = {name: value for name, value in row.evidence.items() if name not in ("expression", "returned")}
-            yield replace(row, evidence=kept) if is_returned and row.evidence.get("returned") != "zeros" else row
+            is_zero = row.evidence.get("parameters", {}).get("returned") == "zeros"
+            kept = {name: value for name, value in row.evidence.items() if name not in ("expression", "parameters")}
+            yield replace(row, evidence=kept) if is_returned and not is_zero else row
 
     def _stated(self, dtype: str, backend: str, kind: Callable[[str], Iterable[Diagnosis]]) -> list[Diagnosis]:
         """The diagnoses of one kind; none where that fails."""
