@@ -28,7 +28,7 @@ PACKAGES = ("parity", "tests", "benchmarks")
 COMMANDS = ("parity/cli/__init__.py", "parity/run.py", "parity/engine/__init__.py")
 """Who imports one of these starts workers, which load adapters by name: no import leads there."""
 INSTALLED = ("pyproject.toml", "parity/environments/pins.py")
-FOLDERS = {"CONFIGS": "configs", '"reports"': "reports"}
+FOLDERS = {"CONFIGS": "configs", '"reports"': "reports/census"}
 """Where the files are whose folder a file of tests names so."""
 IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n]*)|import\s+([^\n]*))", re.MULTILINE)
 

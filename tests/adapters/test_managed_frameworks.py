@@ -60,7 +60,7 @@ def runs(request, tmp_path_factory):
         chosen = [part for name in ("numpy", *backends) for part in ("-b", name)]
         run_dir = folder / backends[0]
         with nullcontext() if selected(request) else without_causes():
-            done = call("run", *configs, *chosen, *options, "--dtype", "float32", "--out", run_dir)
+            done = call("run", *configs, *chosen, *options, "--dtype", "float32", "--timeout", "900", "--out", run_dir)
         made |= dict.fromkeys(backends, Finished(done.returncode, done.stdout, done.stderr, run_dir))
     return made
 
