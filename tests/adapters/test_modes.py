@@ -87,7 +87,7 @@ LACKING = {
 )
 def test_ops_in_modes_are_eager_ops_or_say_why_not(parity_run: Run, eager: str) -> None:
     modes = [name for name in MODES if name.startswith(eager)]
-    finished = parity_run(OPS.format(eager=eager, modes=", ".join(modes)))
+    finished = parity_run(OPS.format(eager=eager, modes=", ".join(modes)), "--timeout", "600")
     for mode, dtype in product(modes, ("float32", "float64")):
         lacking = {**LACKING[mode]}
         if (mode, dtype) == ("torch:amp-bf16", "float64"):
