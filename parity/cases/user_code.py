@@ -5,18 +5,29 @@ Whatever it raises is an error of its file; only a signal, such as Ctrl-C, still
 
 from __future__ import annotations
 
+import builtins
+import json
+import math
+import operator
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 LIMIT_S = 30.0
 """A reference that takes longer hangs: it computes on small tensors, or on stand-ins."""
+GUARDED = (builtins, json, math, np, operator, os, threading, time)
+"""Modules of which a file may not replace anything: parity uses them in the same process."""
+HOOKS = ("displayhook", "excepthook", "stderr", "stdin", "stdout", "unraisablehook")
+"""What may be set in `sys`."""
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals whose handlers raise KeyboardInterrupt."""
 
@@ -36,7 +47,7 @@ def user_code(path: Path) -> Iterator[None]:
 def contained(path: Path) -> Iterator[None]:
     """Inside, code of the user's file may run. Raises BroughtError for what is no Exception, such as SystemExit."""
     process = os.getpid()
-    with same_folder(), on_stderr(), neighbours(path.parent), noted_interrupts() as interrupts:
+    with same_folder(), on_stderr(), neighbours(path.parent), noted_interrupts() as interrupts, same_interpreter():
         try:
             yield
         except Exception:
@@ -96,6 +107,22 @@ def noted_interrupts() -> Iterator[list[int]]:
         # A handler that was called may have replaced itself, so that a second signal interrupts no end.
         for number in () if came else noted:
             signal.signal(number, handlers[number])
+
+
+@contextmanager
+def same_interpreter() -> Iterator[None]:
+    """Whatever the code sets, hooks, the recursion limit, modules, and what those of GUARDED define, are as before."""
+    hooks = {name: getattr(sys, name) for name in HOOKS}
+    limit, profile = sys.getrecursionlimit(), threading.getprofile()
+    modules, defined = dict(sys.modules), [(module, dict(vars(module))) for module in GUARDED]
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+        threading.setprofile(profile)
+        sys.modules.update({name: module for name, module in modules.items() if sys.modules.get(name) is not module})
+        for module, names in [*defined, (sys, hooks)]:
+            vars(module).update({n: value for n, value in names.items() if vars(module).get(n, sys) is not value})
 
 
 @contextmanager
