@@ -179,7 +179,7 @@ def test_the_warm_worker_gets_no_call_of_a_new_process(tmp_path):
     run(tmp_path, tmp_path / "ops.py", ask)
     before, new, after = counts
     assert new == 1
-    assert after == before + 1 > 2
+    assert after > before > 1  # The warm worker computes waiting cells meanwhile.
 
 
 def test_a_backend_that_crashes_in_a_new_process_goes_on_in_its_own(tmp_path):
