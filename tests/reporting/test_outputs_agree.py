@@ -67,7 +67,7 @@ def tensor_counts(results):
         tensors.setdefault(row.tensor_key, []).append(row)
     found = Counter()
     for rows in tensors.values():
-        judged = [row for row in rows if row.counted != []]
+        judged = [row for row in rows if row.counts]
         rows = [row for row in judged if row.compared or row.known is None] or judged
         words = {"known" if row.known is not None else word_of(row, level) for row in rows} or {"warn"}
         order = ("fail", "lack a result", "known", "warn", "suspect", "agree")
@@ -85,7 +85,7 @@ def word_of(row, level):
 
 def from_json(results):
     level = exit_codes.FAILING[results.run.fail_on]
-    rows = [row for row in results.comparisons if row.verdict in level and row.known is None and row.counted != []]
+    rows = [row for row in results.comparisons if row.verdict in level and row.known is None and row.counts]
     failing = {(row.case, row.dtype, name) for row in rows for name in row.counted or row.culprit or [row.actual]}
     return View(frozenset(failing), grouped(results.summary.cells))
 
