@@ -89,6 +89,8 @@ RECORDED = [
     "a = b = x * 2\na += 1\nb *= a\na = a - b\nreturn a * b",
     "h = torch.arange(6).float()\nh *= 2\ny = x * h\nh.add_(1)\nreturn y - h",
     "q = torch.round(x / 0.1).clamp(-128, 127).to(torch.int8)\nreturn q.to(torch.float32) * 0.1",
+    "q = x.view(1, 2, 2, 6)\nreturn F.scaled_dot_product_attention(q, q, q, torch.tensor([[True, False], [True, True]]))",
+    "q, k = x.view(1, 4, 1, 6), x.view(1, 2, 2, 6)\nreturn F.scaled_dot_product_attention(q, k, k, enable_gqa=True)",
     "return torch.triu(x @ x.T, 1).masked_fill(torch.ones(4, 4).tril(-1).bool(), float('-inf')).softmax(-1)",
 ]
 
