@@ -8,7 +8,7 @@ error bound. No other port runs.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from parity.judge.audit import CaseAudit, Mistake
 from parity.judge.bound.envelope import ERROR_BOUND
 from parity.models.decode.port import Decoder
 from parity.models.decode.spec import DecodeSpec
+from parity.models.decode.ways import WAYS, calls_of, full, impossible
 from parity.models.measure import RUNS, TRUTH, ReferenceRuns
 from parity.models.ports import ModelError, RemotePort, read_batch, write
 from parity.models.spec import ModelSpec
@@ -86,7 +87,9 @@ def in_dtype(
     try:
         if isinstance(port, Decoder):
             port.build(None)
-            return list(of_prompts(port.prompts(), case.params.chunk))
+            prompts = port.prompts()
+            takes = port.decode(port.state, full(prompts, 0), prompts).takes
+            return list(of_prompts(prompts, case.params, takes))
         port.build(folder / "batch")
         read_batch(case.params, folder / "batch")
         return list(BatchAudit(port, case.params, folder).effects())
@@ -182,14 +185,29 @@ OF_INPUTS: Sequence[tuple[BatchMistake, Change]] = (
 )
 
 
-def of_prompts(prompts: Sequence[Sequence[int]], chunk: int) -> Iterator[tuple[BatchMistake, Mapping[str, float]]]:
-    """The mistakes in ways to decode that prompts of these lengths can show; who decodes them is not run."""
-    lengths = [len(tokens) for tokens in prompts]
+def of_prompts(
+    prompts: Sequence[Sequence[int]], spec: DecodeSpec, takes: Collection[str]
+) -> Iterator[tuple[BatchMistake, Mapping[str, float]]]:
+    """The mistakes that these prompts can show in a function that `takes` these arguments; nothing runs."""
+    ways = [name for name in spec.ways or WAYS if not impossible(name, prompts, takes, spec.forward)]
+    calls = {name: calls_of(name, prompts, spec.chunk, spec.pad) for name in ways}
+    cached = any(not call.fresh for of_way in calls.values() for call in of_way)
+    padded = {name for name, of_way in calls.items() if any(0 in row for call in of_way for row in call.mask)}
+    batched = any(len(call.rows) > 1 for of_way in calls.values() for call in of_way)
     kinds = (
-        (BatchMistake("decode-mask", {}, "prompts of different lengths, which are padded"), len(set(lengths)) > 1),
-        (BatchMistake("decode-position", {}, "prompts of different lengths, which are padded"), len(set(lengths)) > 1),
-        (BatchMistake("decode-cache", {}, f"a prompt of more than {chunk} tokens"), max(lengths, default=0) > chunk),
-        (BatchMistake("batch-variant", {}, "prompts that differ"), len({tuple(tokens) for tokens in prompts}) > 1),
+        (BatchMistake("decode-mask", {"ignored": "padding"}, PADDED), bool(padded)),
+        (
+            BatchMistake("decode-mask", {"read": "another row"}, DIFFERENT),
+            batched and len(set(map(tuple, prompts))) > 1,
+        ),
+        (BatchMistake("decode-position", {"start": "of the padding"}, PADDED), bool(padded - {"right"})),
+        (BatchMistake("decode-position", {"start": "of the call"}, CACHED), cached),
+        (BatchMistake("decode-cache", {}, CACHED), cached),
     )
     for mistake, is_seen in kinds:
         yield mistake, {"tokens": float("inf") if is_seen else 0.0}
+
+
+PADDED = "prompts of different lengths, which are padded"
+DIFFERENT = "prompts that differ, in a batch"
+CACHED = "prompts of several tokens, which are decoded with a cache"

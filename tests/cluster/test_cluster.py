@@ -12,15 +12,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from pkgutil import resolve_name
 
 import dask
 import pytest
+from distributed import WorkerPlugin
 from msgspec.structs import replace
 
 from parity.cluster import connected
 from parity.cluster.source import events
 from parity.config import Overrides, load_plan
 from parity.engine import Announced, EngineOptions, ShardFinished, execute, shards
+from parity.exit_codes import INCOMPLETE
 from parity.reporting.results.claims import claimed
 from parity.reporting.results.results import encode_part
 from parity.run import run
@@ -191,6 +194,111 @@ def test_a_case_that_kills_every_worker_is_a_crash(light, pair):
     assert {row.verdict for row in found.comparisons if row.case == "killer"} == {"not-compared"}
     others = [row for row in light.whole.comparisons if row.case != "killer"]
     assert sorted(map(repr, (row for row in found.comparisons if row.case != "killer"))) == sorted(map(repr, others))
+
+
+class Faulty(WorkerPlugin):
+    """A fault in parity's own code on every Dask worker, also on those that replace one that has ended."""
+
+    name = "faulty"
+
+    def __init__(self, method, is_met, fault):
+        self.method, self.is_met, self.fault = method, is_met, fault
+
+    def setup(self, worker):
+        place, _, name = self.method.rpartition(".")
+        owner, is_met, fault = resolve_name(place), self.is_met, self.fault
+        whole = getattr(owner, name)
+
+        def faulty(itself, *given, **named):
+            if is_met(itself, *given):
+                fault()
+            return whole(itself, *given, **named)
+
+        self.restored = partial(setattr, owner, name, whole)
+        setattr(owner, name, faulty)
+
+    def teardown(self, worker):
+        self.restored()
+
+
+class LocalError(Exception):
+    def __reduce__(self):
+        raise TypeError("it does not travel")
+
+
+def raises(error):
+    raise error
+
+
+JUDGE = ("parity.judge.case:CaseJudge.judged", lambda judge: judge.case.id == "bad")
+POOL = ("parity.cluster.worker:_WarmPool.run", lambda _pool, work, *_: any(case.id == "bad" for _, case in work.cases))
+FAULTS = {
+    "the judge": (*JUDGE, lambda: raises(ValueError("injected")), "injected"),
+    "the pool": (*POOL, lambda: raises(ValueError("injected")), "injected"),
+    "an error that does not travel": (*POOL, lambda: raises(LocalError("injected")), "injected"),
+    "an exit": (*POOL, lambda: raises(SystemExit(5)), "1 Dask worker ended while computing this case"),
+    "a crash": (*JUDGE, os.abort, "1 Dask worker ended while computing this case"),
+}
+"""By what fails on a Dask worker: where, for which case, how, and what is said of the case."""
+SMALL = """
+version: 1
+backends: [numpy, {name: mine, adapter: numpy, ops: mine.py}]
+dtypes: [float32]
+defaults: {gradients: false}
+cases:
+  - {id: first, op: relu, inputs: {x: {shape: [3, 4]}}}
+  - {id: bad, op: relu, inputs: {x: {shape: [3, 5]}}}
+  - {id: last, op: relu, inputs: {x: {shape: [3, 6]}}}
+"""
+RELU = "import os\n\n\ndef relu(x):\n    if x.shape[-1] == 5:\n        {then}\n    return x.clip(0)\n"
+
+
+def small(folder, then="pass"):
+    (folder / "mine.py").write_text(RELU.format(then=then))
+    (folder / "config.yaml").write_text(SMALL)
+    return Place(folder)
+
+
+def of_bad(results):
+    """The verdicts of the case `bad`, after a look at the others, which passed."""
+    assert {row.case for row in results.comparisons} == {"first", "bad", "last"}
+    assert {row.verdict for row in results.comparisons if row.case != "bad"} <= {"equal", "close"}
+    assert {row.outcome for row in results.outcomes if row.case != "bad"} == {"ok"}
+    return {row.verdict for row in results.comparisons if row.case == "bad"}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_parity_that_fails_on_a_worker_loses_that_case_alone(name, pair, tmp_path):
+    *fault, said = FAULTS[name]
+    pair.client.register_plugin(Faulty(*fault))
+    try:
+        found = small(tmp_path).run("out", partial(events, pair))
+    finally:
+        pair.client.unregister_worker_plugin(Faulty.name)
+    assert of_bad(found) == {"not-compared"}
+    assert found.summary.exit_code == INCOMPLETE
+    assert said in repr([row for row in (*found.outcomes, *found.diagnoses) if row.case == "bad"])
+    if not any(row.case == "bad" for row in found.outcomes):
+        again = small(tmp_path).run("out", execute, resume=True)
+        assert of_bad(again) == {"equal"}
+        assert again.summary.exit_code == 0
+
+
+def test_a_kernel_that_ends_its_process_loses_that_case_alone(pair, tmp_path):
+    place = small(tmp_path, "os.kill(os.getpid(), 11) if x.shape[0] == 3 else os._exit(7 - x.shape[0])")
+    more = "".join(f"  - {{id: bad-{n}, op: relu, inputs: {{x: {{shape: [{n}, 5]}}}}}}\n" for n in (4, 7))
+    (tmp_path / "config.yaml").write_text(SMALL + more)
+    workers = pair.client.run(os.getpid)
+    found = place.run("out", partial(events, pair))
+    assert {row.case for row in found.comparisons if row.verdict == "not-compared"} == {"bad", "bad-4", "bad-7"}
+    assert {row.case for row in found.comparisons if row.actual == "mine" and row.verdict.passes} == {"first", "last"}
+    assert found.summary.exit_code == INCOMPLETE
+    assert {row.case: row.message for row in found.outcomes if row.outcome == "crash"} == {
+        "bad": "killed by SIGSEGV",
+        "bad-4": "exited with status 3 before it replied",
+        "bad-7": "exited with status 0 before it replied",
+    }
+    assert workers.items() <= pair.client.run(os.getpid).items()
 
 
 @dataclass

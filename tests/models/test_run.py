@@ -1,13 +1,17 @@
 """Cases of `kind: model` with the real wheels."""
 
+import re
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
+import psutil
 import pytest
+from msgspec.structs import replace
 
 from parity.reporting.results.results import read_results
-from tests.conftest import CONFIGS, call
+from tests.conftest import CONFIGS, call, ended, started, waited_for
 from tests.models.ports import TWO, config_of, config_of_cases
 
 CASE = "id: net, kind: model, targets: [labels], loss: loss, metric: accuracy"
@@ -116,6 +120,18 @@ DIFFERENT = {
 }
 
 
+FORWARD = "    def forward(self, x):\n        return self.head"
+HELD = "import time\nfrom pathlib import Path\n\nHERE = Path(__file__).parent\n" + TWO.replace(
+    FORWARD,
+    FORWARD.replace(
+        "        return",
+        """        while (HERE / "hold").exists():
+            (HERE / "held").touch()
+            time.sleep(0.01)
+        return""",
+    ),
+).replace("nn.LayerNorm(8)", "nn.LayerNorm(8, eps=1e-2)")
+"""Another eps; it waits as long as there is a file `hold`."""
 POOLED = TWO.replace("self.act = nn.GELU()", "self.act = nn.ReLU()\n        self.pool = nn.MaxPool1d(3, 1, 1)")
 ACT = "self.act(x + self.attention(self.norm(x)))"
 LOSS = {"targets": ["labels"], "loss": "loss"}
@@ -145,6 +161,7 @@ CASES = {
     ),
     "smoothed": (TWO, TWO.replace('batch["labels"])\n', 'batch["labels"], label_smoothing=0.1)\n', 1), FULL),
     "healthy": (TWO, TWO, {"targets": ["labels"]}),
+    "held": (TWO, HELD, {"targets": ["labels"]}),
     "nan": (*[TWO.replace("self.head(self.act", "float('nan') * self.head(self.act")] * 2, {"targets": ["labels"]}),
     "random": (*[TWO.replace("self.head(self.act", "torch.rand(3) + self.head(self.act")] * 2, {"targets": ["labels"]}),
     "mistyped": (TWO, TWO, {"targets": ["label"]}),
@@ -186,6 +203,33 @@ def test_a_fault_does_not_hide_another_behind_it(shared):
     )
     assert layer.evidence["share"] + code.evidence["share"] == pytest.approx(1, abs=1e-4)
     assert code.evidence["left"] < 8
+
+
+def of_cases(folder, names):
+    """The rows of these cases, without times and their folders."""
+    results = read_results(folder)
+    outcomes = [replace(row, seconds=0.0) for row in results.outcomes]
+    rows = [row for row in (*outcomes, *results.comparisons, *results.diagnoses) if row.case in names]
+    return sorted(re.sub(rf"{folder}/tensors/\d+", "", repr(row)) for row in rows)
+
+
+def test_a_run_that_is_terminated_goes_on_to_the_same_rows(shared):
+    folder, out = shared[0], shared[0] / "cut"
+    options = (folder / "cases.yaml", "-k", "healthy or held", "--out", out)
+    (folder / "hold").touch()
+    with started("run", *options) as running:
+        waited_for(lambda: running.poll() is not None or (folder / "held").exists())
+        workers = psutil.Process(running.pid).children(recursive=True)
+        running.send_signal(signal.SIGTERM)
+        _, said = running.communicate()
+    (folder / "hold").unlink()
+    assert running.returncode == 130, said
+    assert "Traceback" not in said
+    assert workers
+    assert all(map(ended, workers))
+    assert of_cases(out, ("healthy", "held")) == of_cases(folder / "out", ("healthy",))
+    assert call("run", *options, "--resume").returncode == 1
+    assert of_cases(out, ("healthy", "held")) == of_cases(folder / "out", ("healthy", "held"))
 
 
 def test_outputs_of_another_dtype_do_not_agree(shared):

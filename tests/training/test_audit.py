@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from parity.config import load_plan
+from parity.config import Overrides, load_plan
 from parity.training.run import audited
-from tests.conftest import Finished
+from tests.conftest import CONFIGS, Finished
 
 pytestmark = [pytest.mark.process, pytest.mark.frameworks]
 
 CONFIG = """
 version: 1
-backends: [torch, {{name: faulty, adapter: torch, ops: ./faulty.py}}]
+backends: [numpy, {{name: faulty, adapter: torch, ops: ./faulty.py}}]
 dtypes: [float32]
 cases:
   - id: net
@@ -72,3 +74,85 @@ def test_the_audit_says_what_a_run_shows(name: str, parity_run: Callable[..., Fi
     done = parity_run(path)
     assert (done.code == 1) == is_seen, done.stdout
     assert bool(done.failing()) == is_seen
+
+
+SHIPPED, STEPS = "dampening", 6
+SGD_STEP = """
+def sgd(param, grad, lr, momentum, dampening, weight_decay, nesterov, step, momentum_buffer):
+    buffer = {first} if step == 1 else momentum * momentum_buffer + (1 - dampening) * grad
+    return {{"param": param - lr * {moved}, "momentum_buffer": buffer}}
+"""
+SEEN = {
+    "nesterov": (
+        "nesterov-form",
+        {"nesterov": True},
+        SGD_STEP.format(first="grad", moved="(grad + momentum * buffer)"),
+    ),
+    "dampened": (
+        "dampening-first-step",
+        {"dampened_first": True},
+        SGD_STEP.format(first="(1 - dampening) * grad", moved="buffer"),
+    ),
+    "doubled": (
+        "scaled",
+        {"factor": 2.0, "meaning": "doubled"},
+        "def scale_loss(loss, accumulation, ranks):\n    return 2 * loss / accumulation\n",
+    ),
+    "reversed": (
+        "batch-order",
+        {"rows": "in reverse within a step"},
+        "def batch(step, rows):\n    return rows[::-1].copy()\n",
+    ),
+}
+"""By the backend's name: a mistake that the shipped training shows, and NumPy's functions with it."""
+PASSING = (
+    ("activation-form", {"in": "relu", "form": "relu6"}),
+    ("schedule-off-by-one", {"arguments": {"offset": 1}}),
+    ("schedule-ignored", {"arguments": {"ignored": True}}),
+    ("logits-clipped", {"in": "loss", "floor": -64.0}),
+    ("log-floor", {"in": "loss", "backward": "clipped"}),
+)
+UNSEEN = """
+import torch
+
+
+def relu(x):
+    return x.clamp(0, 6)
+
+
+def learning_rate(step, lr, name, step_size, gamma):
+    return lr if name == "step" else None
+
+
+def cross_entropy(x, target, **options):
+    shifted = (x - x.amax(1, keepdim=True)).clamp(min=-64)
+    log = shifted - shifted.exp().sum(1, keepdim=True).log()
+    return -log.gather(1, target[:, None]).mean()
+"""
+"""All mistakes of PASSING in one file of PyTorch: together they show nothing either."""
+
+
+def shipped(folder: Path) -> Path:
+    """The shipped training, with a backend for each mistake that it shows and one for all those that it does not."""
+    case = next(c for c in yaml.safe_load((CONFIGS / "training.yaml").read_text())["cases"] if c["id"] == SHIPPED)
+    files = {name: ("numpy", text) for name, (*_, text) in SEEN.items()} | {"unseen": ("torch", UNSEEN)}
+    backends: list[Any] = ["numpy"]
+    for name, (adapter, text) in files.items():
+        (folder / f"{name}.py").write_text(text)
+        backends.append({"name": name, "adapter": adapter, "ops": f"{name}.py"})
+    config = {"version": 1, "backends": backends, "dtypes": ["float32"], "cases": [case]}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder / "config.yaml"
+
+
+def test_what_the_audit_says_of_a_shipped_training_is_true(parity_run: Callable[..., Finished], tmp_path: Path):
+    path = shipped(tmp_path)
+    plan = load_plan([path], Overrides(steps=STEPS))
+    said = {(one.id, repr(dict(one.parameters))): one for one in audited(plan.cases[0], plan).mistakes}
+    assert all(said[mistake, repr(how)].fails_in == ("float32",) for mistake, how, _ in SEEN.values())
+    assert not any(said[mistake, repr(how)].seen_in for mistake, how in PASSING)
+    done = parity_run(path, "--steps", str(STEPS))
+    assert done.code == 1, done.stderr
+    named = {row["backend"]: row["parting"] and row["parting"]["diagnosis"] for row in done.results["trainings"]}
+    assert named == {name: SEEN[name][0] if name in SEEN else None for name in named}
+    assert {row["actual"] for row in done.failing()} == set(SEEN)

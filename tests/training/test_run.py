@@ -153,12 +153,20 @@ def test_the_oracle_can_be_the_baseline(tmp_path, parity_run):
     )
 
 
-def test_an_interrupt_keeps_what_was_run(tmp_path):
+def rows(folder: Path) -> dict[str, list[str]]:
+    """What a run found, without times and its folder."""
+    results = json.loads((folder / "results.json").read_text())
+    kept = {kind: results[kind] for kind in ("outcomes", "comparisons", "diagnoses", "trainings")}
+    return {kind: sorted(json.dumps({**row, "seconds": 0}) for row in of_kind) for kind, of_kind in kept.items()}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_was_run(tmp_path, number):
     config, out = write(tmp_path, WAITS), tmp_path / "run"
     with started("run", config, "--out", out, "--timeout", "3600", cwd=tmp_path) as running:
         waited_for(lambda: running.poll() is not None or [*out.glob("training/*/float32/checkpoint/*/record-1")])
         workers = psutil.Process(running.pid).children()
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         (tmp_path / "interrupted").touch()
         shown, said = running.communicate()
     assert running.returncode == 130, said
@@ -176,6 +184,8 @@ def test_an_interrupt_keeps_what_was_run(tmp_path):
     (tmp_path / "resumed").touch()
     assert call("run", config, "--out", out, "--timeout", "3600", "--resume", "-q").returncode == 0
     assert {row["steps"] for row in json.loads((out / "results.json").read_text())["trainings"]} == {12}
+    assert call("run", config, "--out", tmp_path / "fresh", "--timeout", "3600", "-q").returncode == 0
+    assert rows(out) == rows(tmp_path / "fresh")
 
 
 def advanced(step: int, **parted: int) -> TrainingAdvanced:

@@ -22,7 +22,7 @@ from parity.models.decode.parts import NO_PART, PassComparison, View
 from parity.models.decode.port import Decoder, DecodeResult
 from parity.models.decode.spec import DecodeSpec
 from parity.models.decode.tokens import LOGPROBS, TokenRatios, log_probabilities, token_ratios
-from parity.models.decode.ways import FULL, WAYS, WORDS, DecodeCall, DecodeWay, Tokens, calls_of, full
+from parity.models.decode.ways import FULL, WAYS, WORDS, DecodeCall, Tokens, calls_of, full, impossible
 from parity.models.findings import CODE, Boundary
 from parity.models.measure import RUNS, TRUTH, ReferenceRuns
 from parity.models.ports import ModelError
@@ -150,7 +150,7 @@ class Decoding:
         for name, way in WAYS.items():
             if self.spec.ways and name not in self.spec.ways:
                 continue
-            why = self._impossible(name, way)
+            why = impossible(name, self.prompts, self.passes[0].takes, self.spec.forward)
             if why:
                 self.notes.append(f"{name} is not run: {why}")
             else:
@@ -182,18 +182,6 @@ class Decoding:
                 search()
         except ModelError as error:
             self.notes.append(f"the search for the origin of the difference {WORDS[divergence.way]} ended: {error}")
-
-    def _impossible(self, name: str, way: DecodeWay) -> str:
-        """Why a way cannot be tried, or would be the same as another one; "" if it can."""
-        missing = [need for need in way.needs if need not in self.passes[0].takes]
-        lengths = {len(tokens) for tokens in self.prompts}
-        if missing:
-            return f"{self.spec.forward} does not take {few(missing)}"
-        if len(self.prompts) == 1 and name not in ("step", "chunks"):
-            return "there is one prompt"
-        if len(lengths) == 1 and name in ("left", "right", "left-step"):
-            return "all prompts have one length"
-        return "the shortest prompt has one token" if name == "left-step" and min(lengths) == 1 else ""
 
     def _shaken(self, which: int) -> ReferenceRuns:
         """The full pass in float32, with the tensors at layers' boundaries perturbed by an ulp of bfloat16."""

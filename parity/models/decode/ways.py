@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+
+from parity.reporting.text.words import few
 
 Tokens = Sequence[int]
 
@@ -54,6 +56,20 @@ ACROSS: Mapping[str, DecodeWay] = {
 """Comparisons of a full pass with the baseline's, and with that in float32."""
 WORDS: Mapping[str, str] = {name: way.words for name, way in {**WAYS, **ACROSS}.items()}
 FULL = "the full pass"
+
+
+def impossible(name: str, prompts: Sequence[Tokens], takes: Collection[str], forward: str) -> str:
+    """Why a way cannot be tried with the function `forward`, which `takes` these arguments, or would be the same as
+    another one; "" if it can."""
+    missing = [need for need in WAYS[name].needs if need not in takes]
+    lengths = {len(tokens) for tokens in prompts}
+    if missing:
+        return f"{forward} does not take {few(missing)}"
+    if len(prompts) == 1 and name not in ("step", "chunks"):
+        return "there is one prompt"
+    if len(lengths) == 1 and name in ("left", "right", "left-step"):
+        return "all prompts have one length"
+    return "the shortest prompt has one token" if name == "left-step" and min(lengths) == 1 else ""
 
 
 def full(prompts: Sequence[Tokens], which: int) -> list[DecodeCall]:
