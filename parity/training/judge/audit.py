@@ -6,6 +6,7 @@ tensor of its stage then exceeds the error bound in one of the steps that are al
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,7 +32,7 @@ from parity.training.spec import Clip, Group, Training
 from parity.training.steps import rates
 
 STEPS_S, SEARCH_S = 20.0, 60.0
-"""Approximate limits, in seconds for a dtype: on the oracle's own steps, and on passes through the model for causes."""
+"""Limits in seconds for a dtype: on the oracle's own steps, and on passes through the model for causes."""
 OTHER_OPTION = 0.5
 
 Ratios = Mapping[str, float]
@@ -84,20 +85,24 @@ class DtypeAudit:
     def __init__(self, case_id: str, training: Training, dtype: str, setting: Setting, n_ranks: int) -> None:
         self.training, self.dtype, self.n_ranks = training, dtype, n_ranks
         self.oracle = oracle_of(case_id, training, dtype, setting)
-        self._seconds = cost(training)
         self._n_left_out = 0
-        last = max(2, int(STEPS_S / self._seconds))
+        last = max(2, int(STEPS_S / cost(training)))
         self.steps = tuple(step for step in planned_steps(training, 1, dtype) if step <= last)
 
     def tried(self) -> dict[str, TriedMistake]:
         """Every mistake that can be computed, by its identity."""
         known: dict[str, TriedMistake] = {}
         probes = list(self._probes())
+        self.steps = tuple(probe.step for probe in probes)
         for stage in KINDS:
             measured = [
                 one for probe in probes if (one := measure(self.oracle, stage, probe)) is not None and one.exact
             ]
-            for cause in self._affordable(stage, measured):
+            end = time.monotonic() + SEARCH_S
+            for cause in self._causes(stage, measured):
+                if is_slow(stage, cause) and time.monotonic() > end:
+                    self._n_left_out += 1
+                    continue
                 entry = known.get(identity(cause), TriedMistake(cause, {}))
                 self._try(stage, cause, measured, entry)
                 if entry.ratios:
@@ -115,8 +120,9 @@ class DtypeAudit:
             yield f"{self._n_left_out} mistakes in the model were not tried in {self.dtype}, since a pass takes long"
 
     def _probes(self) -> Iterator[StepRecord]:
-        """The records of the steps, as a backend without a fault would give them."""
+        """The records of the steps, as a backend without a fault would give them, as far as there is time."""
         wanted, last = set(self.steps), max(self.steps, default=0)
+        end, is_first = time.monotonic() + STEPS_S, True
         before = self.oracle.setting.tensors
         names = {parameter.name for parameter in self.training.buffers}
         state = {f"{'buffer' if name in names else 'param'}.{name}": v.astype(self.dtype) for name, v in before.items()}
@@ -127,15 +133,15 @@ class DtypeAudit:
             previous = replace(record, before={}, previous=None)
             if step in wanted:
                 yield record
+                is_first = False
+            if not is_first and time.monotonic() > end:
+                return
 
-    def _affordable(self, stage: str, measured: Sequence[MeasuredStage]) -> list[Cause]:
-        """The causes of a stage that the steps suggest, those with a pass through the model as far as there is time."""
+    def _causes(self, stage: str, measured: Sequence[MeasuredStage]) -> list[Cause]:
+        """The causes of a stage that the steps suggest, last those with a pass through the model."""
         asked = [Stage(self.training, self.n_ranks, self.dtype, one) for one in measured]
         stated = {identity(c): c for one in asked for c in standing(stage, one) if self._is_common(c)}
-        slow = [cause for cause in stated.values() if is_slow(stage, cause)]
-        kept = sorted(slow, key=lambda cause: cause.weight)[: max(1, int(SEARCH_S / self._seconds))]
-        self._n_left_out += len(slow) - len(kept)
-        return [*(cause for cause in stated.values() if not is_slow(stage, cause)), *kept]
+        return sorted(stated.values(), key=lambda cause: (is_slow(stage, cause), cause.weight))
 
     def _is_common(self, cause: Cause) -> bool:
         """Whether to ask about a cause: no fitted number, in all layers of a kind, possible in this dtype."""
