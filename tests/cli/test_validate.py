@@ -8,7 +8,7 @@ import pytest
 
 from parity.config import Overrides, load_plan
 from parity.preflight import defined_names, remarks
-from tests.conftest import CONFIGS, call, run_in, user_config
+from tests.conftest import CONFIGS, call, run_in, started, user_config
 
 CASES = [
     "{id: one, op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}, gradients: false}",
@@ -193,3 +193,26 @@ def test_branches_that_no_case_takes_are_told_first(tmp_path, command):
         warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
         end = " in these cases, so nothing shows what that branch computes"
         assert warnings == [f"warning: reference.py:{text}{end}" for text in wanted]
+
+
+LEFT = {
+    "thread": "threading.Thread(target=threading.Event().wait).start()",
+    "pool": "ThreadPoolExecutor(1).submit(threading.Event().wait)",
+    "process": "multiprocessing.get_context('fork').Process(target=threading.Event().wait).start()",
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", LEFT)
+def test_what_a_reference_leaves_running_does_not_keep_the_command_from_ending(tmp_path, name):
+    imports = (
+        "import multiprocessing, threading\nfrom concurrent.futures import ThreadPoolExecutor\nimport numpy as np\n"
+    )
+    (tmp_path / "reference.py").write_text(f"{imports}\n\ndef left(x):\n    {LEFT[name]}\n    return np.sin(x)\n")
+    (tmp_path / "ops.py").write_text("def left(x):\n    return x\n")
+    case = "{id: left, op: left, reference: ./reference.py, inputs: {x: {shape: [4]}}}"
+    (tmp_path / "config.yaml").write_text(user_config("ops.py", cases=[case]))
+    with started("validate", "config.yaml", cwd=tmp_path) as process:
+        answer, said = process.communicate(timeout=120)
+    assert (process.returncode, said) == (0, "")
+    assert answer.startswith("ok: 1 case")
