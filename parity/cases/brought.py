@@ -9,10 +9,9 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache
 from hashlib import sha256
 from math import prod
@@ -27,7 +26,7 @@ from autograd.tracer import getval
 
 from parity.cases.draw import Shape
 from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes
-from parity.cases.program import Program, Traced, trace
+from parity.cases.program import Program, Traced, profiled, trace
 from parity.cases.replay import agree, drawn_inputs, first_difference, is_slope, narrowest, slopes
 from parity.cases.user_code import BroughtError, contained, described, placed, user_code
 from parity.cases.writable import NUMPY, Writable, is_traced, unwrapped, wrapped, writing
@@ -216,11 +215,18 @@ def type_of(argument: inspect.Parameter) -> Any:
     return TYPES.get(type(argument.default).__name__, ANY if argument.default is argument.empty else ANY | None)
 
 
-@cache
 def outputs_of(
     brought: Brought, params: Any, shapes: tuple[tuple[str, Shape], ...]
 ) -> Mapping[str, tuple[Shape, np.dtype[Any]]]:
     """Shape and dtype of every output, pairs by running the reference; raises CaseError if it fails."""
+    return run_once(replace(brought, grad_outputs=()), params, shapes)
+
+
+@cache
+def run_once(
+    brought: Brought, params: Any, shapes: tuple[tuple[str, Shape], ...]
+) -> Mapping[str, tuple[Shape, np.dtype[Any]]]:
+    """`outputs_of`, whatever outputs a config gives gradients."""
     integers = dict_of(brought.integers)
     tensors = {
         name: np.broadcast_to(np.int64(integers[name][0]) if name in integers else SAMPLE, shape)
@@ -339,13 +345,8 @@ class FunctionRun:
                 )
 
         copies = {name: values.copy() for name, values in inputs.items()}
-        before = sys.getprofile()
-        sys.setprofile(on_event)
-        try:
-            with np.errstate(all="ignore"), catch_warnings(action="ignore"):
-                outputs = called(self.brought, copies, self.params, plain=True)
-        finally:
-            sys.setprofile(before)
+        with profiled(on_event), np.errstate(all="ignore"), catch_warnings(action="ignore"):
+            outputs = called(self.brought, copies, self.params, plain=True)
         return {name: np.array(values) for name, values in outputs.items()}, named
 
     def line_of(self, name: str) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import cProfile
 import os
 import re
 import signal
+import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from parity.cases import brought
 from parity.cases.oracle import evaluate
 from parity.config import Overrides, load_plan
 from parity.config.errors import ConfigError
@@ -54,6 +58,20 @@ def test_the_op_of_a_reference_can_be_put_under_stress(tmp_path: Path):
     plan = planned(tmp_path, GATED + "    return x * gate * alpha", more=", stress: true")
     assert {case.op for case in plan.cases} == {"my_op"}
     assert {(1, 8), (4, 33)} <= {case.tensors[0].shape for case in plan.cases}
+
+
+@pytest.mark.parametrize("inputs", [TWO, TWO.replace("}}", "}, grad.y: {constant: 1}}")])
+def test_a_reference_is_recorded_and_replayed_once(inputs: str, tmp_path: Path):
+    with patch.object(brought, "replay", wraps=brought.replay) as replayed:
+        case(tmp_path, GATED + "    return x * gate", inputs)
+    assert replayed.call_count == 1
+
+
+def test_a_reference_is_replayed_under_a_profiler(tmp_path: Path):
+    profiler = cProfile.Profile()
+    with profiler:
+        case(tmp_path, GATED + "    return x * gate")
+        assert sys.getprofile() is profiler
 
 
 @pytest.mark.parametrize("body", [GATED + "    while True:\n        x", "while True:\n    pass"])
