@@ -45,6 +45,10 @@ REMEDY = (
     "branch on values or types and no count of elements with some value (use np.where), and no view of a result "
     "(assign to the array itself)"
 )
+BEYOND = (
+    "the reference computes in {0}, and a value is beyond {0}'s range with these inputs, numbers between -3 and 3: "
+    "scale the values down, or compute in the dtype of the inputs"
+)
 AGAIN = (
     "another {} when it is called again with the same inputs: it must not use random numbers, a clock, or what an "
     "earlier call has left"
@@ -277,7 +281,8 @@ def replay(brought: Brought, params: Any, shapes: Mapping[str, Shape]) -> None:
         differences = [first_difference(program, inputs, *results, "float64") for inputs, results in pairs]
     for difference in (item for item in differences if item is not None):
         line = code.line_of(difference.name)
-        raise CaseError("reference", f"{line}: {difference.name} {difference.text}; {REMEDY}")
+        remedy = BEYOND.format(difference.overflow) if difference.overflow else REMEDY
+        raise CaseError("reference", f"{line}: {difference.name} {difference.text}; {remedy}")
 
 
 def recording_of(brought: Brought, params: Any, inputs: Mapping[str, Any], **how: Any) -> Program:

@@ -159,6 +159,20 @@ def test_inputs_that_hide_mistakes_and_references_that_are_not_finite_are_told_f
     ]
 
 
+def test_a_reference_beyond_the_range_of_a_dtype_of_its_case_is_told_first(tmp_path):
+    (tmp_path / "reference.py").write_text("import numpy as np\n\ndef scaled(x):\n    return 1000 * x\n")
+    (tmp_path / "ops.py").write_text("def scaled(x):\n    return 1000 * x\n")
+    inputs = "inputs: {x: {values: [1.0, 80.0]}}, gradients: false, dtypes: [float16, float32]"
+    case = f"{{id: one, op: scaled, reference: ./reference.py, {inputs}}}"
+    (tmp_path / "config.yaml").write_text(user_config("ops.py", cases=[case]))
+    done = call("validate", "config.yaml", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == (
+        "warning: one: with these inputs the reference is beyond float16's range of 65504 in 1 of 2 elements of y, up to "
+        "8e+04: choose a smaller scale\n"
+    )
+
+
 def test_the_shipped_configs_draw_no_constants():
     for folder in (CONFIGS, CONFIGS / "ops"):
         assert list(remarks(load_plan(sorted(folder.glob("*.yaml")), Overrides()))) == []

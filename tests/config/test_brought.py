@@ -192,6 +192,23 @@ def test_a_file_that_cannot_be_run_is_one_problem(tmp_path: Path):
     assert str(caught.value).count("ModuleNotFoundError") == 1
 
 
+HALF = "def my_op(x):\n    h = x.astype(np.float16)\n    {}"
+
+
+def test_a_result_that_overflows_float16_is_no_difference_of_the_recording(tmp_path: Path):
+    plan = case(tmp_path, HALF.format("return h * h * 30000"), "{x: {shape: [4, 8]}}")
+    assert plan.definition.grad_outputs == ("y",)
+
+
+def test_a_value_that_overflows_float16_on_the_way_is_told_as_such(tmp_path: Path):
+    told = problems(tmp_path, HALF.format("e = np.exp(h * 8); return e / (e + 1)"), "{x: {shape: [4, 8]}}")
+    assert (
+        "ref.py:4: y is nan at [0, 5], and 0.999998 in the recording; the reference computes in float16, and a" in told
+    )
+    assert "value is beyond float16's range with these inputs" in told
+    assert "branch" not in told
+
+
 @pytest.mark.process
 def test_a_reference_that_forks_leaves_one_process(tmp_path: Path):
     own = os.getpid()
