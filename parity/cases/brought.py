@@ -295,6 +295,8 @@ def replaying(brought: Brought) -> Iterator[None]:
     """Inside, what keeps a recording from being computed for other inputs is a CaseError."""
     try:
         yield
+    except BroughtError as error:
+        raise CaseError("reference", str(error)) from error
     except Exception as error:
         text = f"its recording fails for other inputs ({described(error)}); {REMEDY}"
         raise CaseError("reference", f"{where(brought.source, brought.name)}: {text}") from error
