@@ -51,9 +51,8 @@ def test_open_files_that_leave_no_room_for_others_are_an_error_of_their_file(end
     fill = f"with suppress(OSError):\n    while True:\n        kept.append(open('/dev/null'))\n{end}"
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
     try:
-        with pytest.raises(BroughtError, match="^reference.py leaves too many files open: a process may have 512$"):
-            with user_code(Path("reference.py")):
-                exec(fill, {"kept": kept, "suppress": suppress})
+        with pytest.raises(BroughtError, match="leaves too many files open"), user_code(Path("reference.py")):
+            exec(fill, {"kept": kept, "suppress": suppress})
     finally:
         kept.clear()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
