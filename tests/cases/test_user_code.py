@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import threading
@@ -47,12 +48,13 @@ def test_the_interpreter_is_as_before(name: str):
 @pytest.mark.parametrize("end", ["", "raise RuntimeError"])
 def test_open_files_that_leave_no_room_for_others_are_an_error_of_their_file(end: str):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    kept: list[object] = []
-    fill = f"with suppress(OSError):\n    while True:\n        kept.append(open('/dev/null'))\n{end}"
+    kept: list[int] = []
+    fill = f"with suppress(OSError):\n    while True:\n        kept.append(os.open('/dev/null', os.O_RDONLY))\n{end}"
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
     try:
         with pytest.raises(BroughtError, match="leaves too many files open"), user_code(Path("reference.py")):
-            exec(fill, {"kept": kept, "suppress": suppress})
+            exec(fill, {"kept": kept, "suppress": suppress, "os": os})
     finally:
-        kept.clear()
+        for number in kept:
+            os.close(number)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
