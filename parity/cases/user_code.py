@@ -17,8 +17,10 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,7 @@ def contained(path: Path) -> Iterator[None]:
     """Inside, code of the user's file may run. Raises BroughtError for what is no Exception, such as SystemExit."""
     process = os.getpid()
     with (
-        files_left(path), same_limits(), same_folder(), on_stderr(), neighbours(path.parent),
+        files_left(path), same_limits(), same_folder(), on_stderr(), warned_once(), neighbours(path.parent),
         noted_interrupts() as interrupts, same_interpreter(),
     ):  # fmt: skip
         try:
@@ -209,6 +211,32 @@ def on_stderr() -> Iterator[None]:
         return
     with redirect_stdout(sys.stderr), moved_descriptor(1, 2):
         yield
+
+
+WARNED: set[tuple[str, type[Warning], str, int]] = set()
+"""The warnings that code of users has shown in this process: text, category, file and line."""
+
+
+@contextmanager
+def warned_once() -> Iterator[None]:
+    """A warning of the code is shown once for each place, however often the code runs."""
+    before = warnings.showwarning
+    if not is_interruptible() or getattr(before, "func", None) is show_once:
+        yield
+        return
+    warnings.showwarning = partial(show_once, before)
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
+
+
+def show_once(show: Callable[..., None], text: Any, category: type[Warning], file: str, line: int, *rest: Any) -> None:
+    """Show a warning unless one of the same text was shown for this place."""
+    place = str(text), category, file, line
+    if place not in WARNED:
+        WARNED.add(place)
+        show(text, category, file, line, *rest)
 
 
 @contextmanager

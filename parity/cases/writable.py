@@ -30,6 +30,7 @@ from parity.cases.program import (
     Handle,
     Traced,
     TraceError,
+    concrete,
     getitem,
     leaves,
     part_of,
@@ -406,6 +407,15 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
 
     def __index__(self) -> int:
         return int(self.known(operator.index))
+
+    def __repr__(self) -> str:
+        return repr(concrete(getval(self.value)))
+
+    def __str__(self) -> str:
+        return str(concrete(getval(self.value)))
+
+    def __format__(self, spec: str) -> str:
+        return format(concrete(getval(self.value)), spec)
 
     def known(self, function: Function) -> Any:
         """A function of the array if it depends on no tensor and no param; TraceError if it does."""

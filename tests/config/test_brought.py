@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from pathlib import Path
 from unittest.mock import patch
 
@@ -190,6 +191,21 @@ def test_a_file_that_cannot_be_run_is_one_problem(tmp_path: Path):
     with pytest.raises(ConfigError) as caught:
         load_plan([config], Overrides())
     assert str(caught.value).count("ModuleNotFoundError") == 1
+
+
+def test_a_reference_may_format_what_it_computes(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    body = '    print(f"{x.sum():.3f} {x[0, 0]:g} {alpha:.1f}", x[0, :2])\n    return x * gate * alpha'
+    assert case(tmp_path, GATED + body).definition.grad_outputs == ("y",)
+    assert "24.000 0.75 1.0 [0.75 0.75]\n" in capfd.readouterr().err
+
+
+def test_a_warning_of_a_reference_is_shown_once(tmp_path: Path):
+    body = "import warnings\n" + GATED + "    warnings.warn('odd')\n    return x * gate"
+    with warnings.catch_warnings(record=True, action="always") as shown:
+        plan = case(tmp_path, body)
+        inputs = {tensor.name: tensor.sample(0, "one", "float64") for tensor in plan.tensors}
+        evaluate(plan.definition, plan.params, inputs)
+    assert [(str(warning.message), warning.lineno) for warning in shown] == [("odd", 4)]
 
 
 HALF = "def my_op(x):\n    h = x.astype(np.float16)\n    {}"
