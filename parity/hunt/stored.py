@@ -58,7 +58,7 @@ def reduce_stored(
 
 
 def smallest(bench: Bench, trial: TrialCase, cell: CellResult, failures: Failures) -> HuntFinding:
-    """The finding in its smallest case; HuntError if the backend no longer shows it. `failures` gets steps that fail."""
+    """The finding in its smallest case, and in `failures` the steps that fail; HuntError if it is no longer shown."""
 
     def look(trial: TrialCase) -> TrialResult:
         return bench.seen([trial])[0]
