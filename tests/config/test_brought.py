@@ -116,6 +116,22 @@ def test_gradients_are_the_derivatives(body: str, tmp_path: Path):
         assert slope == pytest.approx(found["grad.x"][place], rel=1e-7, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("body", "inputs"),
+    [
+        ("def my_op(x):\n    return np.linalg.tensorinv(x)", "{x: {shape: [2, 3, 3, 2]}}"),
+        ("def my_op(x):\n    return np.linalg.tensorinv(x, ind=1)", "{x: {shape: [6, 3, 2]}}"),
+        ("def my_op(x, b):\n    return np.linalg.tensorsolve(x, b)", "{x: {shape: [2, 3, 6]}, b: {shape: [2, 3]}}"),
+        (
+            "def my_op(x, b):\n    return np.linalg.tensorsolve(x, b, axes=(0,))",
+            "{x: {shape: [6, 2, 3]}, b: {shape: [2, 3]}}",
+        ),
+    ],
+)
+def test_tensors_are_inverted_like_matrices(body: str, inputs: str, tmp_path: Path):
+    assert case(tmp_path, body, inputs).definition.grad_outputs == ("y",)
+
+
 @pytest.mark.parametrize("function", ["det", "inv", "cholesky"])
 def test_a_matrix_without_a_factorization_has_no_finite_answer(function: str, tmp_path: Path):
     plan = case(tmp_path, f"def my_op(x):\n    return np.linalg.{function}(x)", "{x: {shape: [3, 3]}}")
