@@ -167,9 +167,12 @@ def test_a_reference_beyond_the_range_of_a_dtype_of_its_case_is_told_first(tmp_p
     (tmp_path / "config.yaml").write_text(user_config("ops.py", cases=[case]))
     done = call("validate", "config.yaml", cwd=tmp_path)
     assert done.returncode == 0
+    stressed = case.replace("{id", "{stress: true, id")
+    (tmp_path / "config.yaml").write_text(user_config("ops.py", cases=[stressed]))
+    assert "beyond" not in call("validate", "config.yaml", cwd=tmp_path).stderr
     assert done.stderr == (
         "warning: one: with these inputs the reference is beyond float16's range of 65504 in 1 of 2 elements of y, up to "
-        "8e+04: choose a smaller scale\n"
+        "8e+04: choose another scale\n"
     )
 
 
