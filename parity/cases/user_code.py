@@ -233,9 +233,9 @@ def warned_once() -> Iterator[None]:
 
 def show_once(show: Callable[..., None], text: Any, category: type[Warning], file: str, line: int, *rest: Any) -> None:
     """Show a warning unless one of the same text was shown for this place."""
-    place = str(text), category, file, line
-    if place not in WARNED:
-        WARNED.add(place)
+    shown = str(text), category, file, line
+    if shown not in WARNED:
+        WARNED.add(shown)
         show(text, category, file, line, *rest)
 
 

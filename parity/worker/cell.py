@@ -95,14 +95,14 @@ def computed(backend: Backend, request: Message) -> Message:
 
 def is_own_failure(error: BaseException) -> bool:
     """Whether a line of the worker failed, other than a `raise`: the user's op may have broken what it works with."""
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    if place is None:
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        entry = entry.tb_next
+    if entry is None:
         return False
-    code = place.tb_frame.f_code
+    code = entry.tb_frame.f_code
     is_own = os.path.dirname(code.co_filename) == os.path.dirname(__file__)
-    return is_own and code.co_code[place.tb_lasti] != dis.opmap["RAISE_VARARGS"]
+    return is_own and code.co_code[entry.tb_lasti] != dis.opmap["RAISE_VARARGS"]
 
 
 def read_given(request: Message) -> Arrays:
