@@ -27,6 +27,7 @@ from parity.hunt.search import HuntFinding, Search
 from parity.hunt.subject import Subject, bases_of
 from parity.hunt.write import STATE, read_state, restored, write_config
 from parity.judge.bound.envelope import ERROR_BOUND
+from parity.judge.failures import Failures
 from parity.reporting.results.strict_json import spelled
 
 CENSUS = Path(__file__).parent.parent / "configs" / "census"
@@ -93,9 +94,10 @@ def finished(search: Search, folder: Path) -> list[HuntFinding]:
     for finding in search.findings:
         fault = finding.backend, finding.tensor
         for trial in (finding.trial, finding.original):
-            ratio = search.look_at(trial).faults.get(fault)
+            seen = search.look_at(trial)
+            ratio = seen.faults.get(fault)
             if ratio is not None:
-                small = reduce_case(trial, fault, ratio, search.look_at)
+                small = reduce_case(seen, fault, ratio, search.look_at, Failures())
                 ratio = search.look_at(small).faults.get(fault, ratio)
                 found.append(replace(finding, trial=small, found=small, ratio=ratio, diagnoses=()))
                 break

@@ -17,6 +17,7 @@ from parity.adapters.base import parts_of
 from parity.cases.branches import lines_run, untaken
 from parity.cases.brought import ReferenceFile
 from parity.cases.draw import File, Integers, TensorPlan, Values
+from parity.cases.dtypes import largest_in
 from parity.cases.user_code import described
 from parity.clients import client_of
 from parity.config.plan import BackendSpec, CasePlan, Plan
@@ -102,7 +103,7 @@ def constant(tensor: TensorPlan, values: NDArray[Any]) -> float | None:
 
 
 def odd_results(case: CasePlan, arrays: Mapping[str, NDArray[Any]]) -> Iterator[str]:
-    """The outputs and gradients of a user's reference that have no finite value in places."""
+    """The outputs and gradients of a user's reference that have no finite value in places, or none in a dtype."""
     try:
         with np.errstate(all="ignore"):
             exact = consult_oracle(case, arrays)
@@ -114,6 +115,18 @@ def odd_results(case: CasePlan, arrays: Mapping[str, NDArray[Any]]) -> Iterator[
         if n_odd:
             what = "NaN" if np.isnan(values).any() else "infinite"
             yield f"the reference is {what} in {n_odd} of {values.size} elements of {name}"
+        yield from beyond_range(case, name, values)
+
+
+def beyond_range(case: CasePlan, name: str, values: NDArray[Any]) -> Iterator[str]:
+    """The dtypes of a case in which finite results of its reference are infinite, as stress makes some on purpose."""
+    sizes = np.abs(values[np.isfinite(values)])
+    for dtype in () if case.stress else case.dtypes:
+        n_beyond = int(np.count_nonzero(sizes > largest_in(dtype)))
+        if n_beyond:
+            where = f"in {n_beyond} of {values.size} elements of {name}, up to {sizes.max():.3g}"
+            limit = f"beyond {dtype}'s range of {largest_in(dtype):.6g}"
+            yield f"with these inputs the reference is {limit} {where}: choose another scale"
 
 
 def audit_of_client(case: CasePlan, plan: Plan) -> CaseAudit:

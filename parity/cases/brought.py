@@ -9,10 +9,9 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache
 from hashlib import sha256
 from math import prod
@@ -27,7 +26,7 @@ from autograd.tracer import getval
 
 from parity.cases.draw import Shape
 from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes
-from parity.cases.program import Program, Traced, trace
+from parity.cases.program import Program, Traced, profiled, trace
 from parity.cases.replay import agree, drawn_inputs, first_difference, is_slope, narrowest, slopes
 from parity.cases.user_code import BroughtError, contained, described, placed, user_code
 from parity.cases.writable import NUMPY, Writable, is_traced, unwrapped, wrapped, writing
@@ -45,6 +44,10 @@ REMEDY = (
     "parity records a reference once, so it must not depend on anything but NumPy's functions of its arguments: no "
     "branch on values or types and no count of elements with some value (use np.where), and no view of a result "
     "(assign to the array itself)"
+)
+BEYOND = (
+    "the reference computes in {0}, and a value is beyond {0}'s range with these inputs, numbers between -3 and 3: "
+    "scale the values down, or compute in the dtype of the inputs"
 )
 AGAIN = (
     "another {} when it is called again with the same inputs: it must not use random numbers, a clock, or what an "
@@ -216,11 +219,18 @@ def type_of(argument: inspect.Parameter) -> Any:
     return TYPES.get(type(argument.default).__name__, ANY if argument.default is argument.empty else ANY | None)
 
 
-@cache
 def outputs_of(
     brought: Brought, params: Any, shapes: tuple[tuple[str, Shape], ...]
 ) -> Mapping[str, tuple[Shape, np.dtype[Any]]]:
     """Shape and dtype of every output, pairs by running the reference; raises CaseError if it fails."""
+    return run_once(replace(brought, grad_outputs=()), params, shapes)
+
+
+@cache
+def run_once(
+    brought: Brought, params: Any, shapes: tuple[tuple[str, Shape], ...]
+) -> Mapping[str, tuple[Shape, np.dtype[Any]]]:
+    """`outputs_of`, whatever outputs a config gives gradients."""
     integers = dict_of(brought.integers)
     tensors = {
         name: np.broadcast_to(np.int64(integers[name][0]) if name in integers else SAMPLE, shape)
@@ -271,7 +281,8 @@ def replay(brought: Brought, params: Any, shapes: Mapping[str, Shape]) -> None:
         differences = [first_difference(program, inputs, *results, "float64") for inputs, results in pairs]
     for difference in (item for item in differences if item is not None):
         line = code.line_of(difference.name)
-        raise CaseError("reference", f"{line}: {difference.name} {difference.text}; {REMEDY}")
+        remedy = BEYOND.format(difference.overflow) if difference.overflow else REMEDY
+        raise CaseError("reference", f"{line}: {difference.name} {difference.text}; {remedy}")
 
 
 def recording_of(brought: Brought, params: Any, inputs: Mapping[str, Any], **how: Any) -> Program:
@@ -284,6 +295,8 @@ def replaying(brought: Brought) -> Iterator[None]:
     """Inside, what keeps a recording from being computed for other inputs is a CaseError."""
     try:
         yield
+    except BroughtError as error:
+        raise CaseError("reference", str(error)) from error
     except Exception as error:
         text = f"its recording fails for other inputs ({described(error)}); {REMEDY}"
         raise CaseError("reference", f"{where(brought.source, brought.name)}: {text}") from error
@@ -339,13 +352,8 @@ class FunctionRun:
                 )
 
         copies = {name: values.copy() for name, values in inputs.items()}
-        before = sys.getprofile()
-        sys.setprofile(on_event)
-        try:
-            with np.errstate(all="ignore"), catch_warnings(action="ignore"):
-                outputs = called(self.brought, copies, self.params, plain=True)
-        finally:
-            sys.setprofile(before)
+        with profiled(on_event), np.errstate(all="ignore"), catch_warnings(action="ignore"):
+            outputs = called(self.brought, copies, self.params, plain=True)
         return {name: np.array(values) for name, values in outputs.items()}, named
 
     def line_of(self, name: str) -> str:

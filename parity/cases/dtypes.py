@@ -40,6 +40,11 @@ def as_stored(values: NDArray[Any], storage: str) -> NDArray[Any]:
     return np.where(np.isfinite(values) & ~np.isfinite(rounded), np.copysign(np.inf, values), rounded)
 
 
+def largest_in(dtype: str) -> float:
+    """The largest finite number of a dtype."""
+    return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+
+
 def held_by_all(values: NDArray[Any], dtypes: Sequence[str]) -> NDArray[Any]:
     """`values` rounded so that each of `dtypes` has them, in the smallest array that holds them.
 

@@ -742,6 +742,13 @@ def named(tape: Tape) -> Iterator[None]:
             if isinstance(value, Traced) and value.tape is tape and name not in parameters:
                 tape.labels.setdefault(value.index, name)
 
+    with profiled(on_event):
+        yield
+
+
+@contextmanager
+def profiled(on_event: Callable[[FrameType, str, Any], None]) -> Iterator[None]:
+    """Inside, `on_event` is this thread's profile function; afterwards, what was before is back."""
     before = sys.getprofile()
     sys.setprofile(on_event)
     try:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases.dtypes import largest_in
 from parity.cases.primitives import narrow
 from parity.cases.program import Array, Program, Tensors
 
@@ -24,10 +25,14 @@ NOTHING = 1e-5
 
 @dataclass(frozen=True)
 class ReplayDifference:
-    """The first value `name` of a program that its own code computes differently, in words."""
+    """The first value `name` of a program that its own code computes differently, in words.
+
+    `overflow` is the narrow dtype in which the code's value is not finite, unlike the recording's; else empty.
+    """
 
     name: str
     text: str
+    overflow: str = ""
 
 
 def first_difference(
@@ -48,7 +53,18 @@ def first_difference(
         return None
     inner = [name for name in labels if name not in forward and not agree(values[name], named[name], kind, size)]
     name = next(iter([*inner, *wrong]))
-    return ReplayDifference(name, apart(values[name], outputs[name] if name in forward else named[name], kind, size))
+    own = outputs[name] if name in forward else named[name]
+    overflow = kind if kind != "float64" and overflows(values[name], own, kind, size) else ""
+    return ReplayDifference(name, apart(values[name], own, kind, size), overflow)
+
+
+def overflows(recorded: Any, own: Any, kind: str, size: float) -> bool:
+    """Whether two results of one shape differ only where the code's own is not finite and the recording's is."""
+    recorded, own = np.asarray(recorded), np.asarray(own)
+    if recorded.shape != own.shape:
+        return False
+    apart = unequal(recorded, own, kind, size)
+    return bool(np.isfinite(recorded[apart]).all() and not np.isfinite(own[apart]).any())
 
 
 def narrowest(program: Program, outputs: Tensors, dtype: str) -> str:
@@ -71,7 +87,7 @@ def agree(recorded: Any, own: Any, kind: str, size: float) -> bool:
 
 
 def unequal(recorded: Array, own: Array, kind: str, size: float) -> Array:
-    """Where two arrays of one shape differ by more than rounding."""
+    """Where two arrays of one shape differ by more than rounding; a number beyond the dtype's range is infinite."""
     if recorded.dtype.kind in "iub" and own.dtype.kind in "iub":
         return np.asarray(recorded != own)
     one, other = recorded.astype(np.float64), own.astype(np.float64)
@@ -81,7 +97,8 @@ def unequal(recorded: Array, own: Array, kind: str, size: float) -> Array:
     least = NOTHING * max(size, magnitudes.max(initial=0))
     with np.errstate(invalid="ignore"):
         near = np.abs(one - other) <= BOUNDS[kind] * (np.abs(other) + typical + least)
-    return np.asarray(~np.where(finite, near, (one == other) | (np.isnan(one) & np.isnan(other))))
+        beyond = np.isinf(other) & (one * np.sign(other) > (1 - BOUNDS[kind]) * largest_in(kind))
+    return np.asarray(~np.where(finite, near, beyond | (one == other) | (np.isnan(one) & np.isnan(other))))
 
 
 def apart(recorded: Any, own: Any, kind: str, size: float) -> str:

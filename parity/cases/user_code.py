@@ -6,17 +6,21 @@ Whatever it raises is an error of its file; only a signal, such as Ctrl-C, still
 from __future__ import annotations
 
 import builtins
+import fcntl
 import json
 import math
 import operator
 import os
+import resource
 import signal
 import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,10 @@ GUARDED = (builtins, json, math, np, operator, os, threading, time)
 """Modules of which a file may not replace anything: parity uses them in the same process."""
 HOOKS = ("displayhook", "excepthook", "stderr", "stdin", "stdout", "unraisablehook")
 """What may be set in `sys`."""
+LIMITS = tuple(sorted({number for name, number in vars(resource).items() if name.startswith("RLIMIT_")}))
+"""The limits of a process's resources."""
+SPARE = 64
+"""So many files a run may have to open at once after a user's code."""
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals whose handlers raise KeyboardInterrupt."""
 
@@ -47,7 +55,10 @@ def user_code(path: Path) -> Iterator[None]:
 def contained(path: Path) -> Iterator[None]:
     """Inside, code of the user's file may run. Raises BroughtError for what is no Exception, such as SystemExit."""
     process = os.getpid()
-    with same_folder(), on_stderr(), neighbours(path.parent), noted_interrupts() as interrupts, same_interpreter():
+    with (
+        files_left(path), same_limits(), same_folder(), on_stderr(), warned_once(), neighbours(path.parent),
+        noted_interrupts() as interrupts, same_interpreter(),
+    ):  # fmt: skip
         try:
             yield
         except Exception:
@@ -126,6 +137,41 @@ def same_interpreter() -> Iterator[None]:
 
 
 @contextmanager
+def files_left(path: Path) -> Iterator[None]:
+    """Raise BroughtError if the code leaves so many files open that others cannot be opened."""
+    try:
+        yield
+    finally:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if limit != resource.RLIM_INFINITY and not is_free_above(max(limit - SPARE, 0)):
+            raise BroughtError(f"{path.name} leaves too many files open: a process may have {limit}")
+
+
+def is_free_above(number: int) -> bool:
+    """Whether most descriptors from this number on, up to the limit, can be opened."""
+    try:
+        with Path(os.devnull).open("rb") as file:
+            copy = fcntl.fcntl(file, fcntl.F_DUPFD, number)
+    except (OSError, ValueError):
+        return False
+    os.close(copy)
+    return copy < number + SPARE // 2
+
+
+@contextmanager
+def same_limits() -> Iterator[None]:
+    """Whatever limits of resources the code sets, those before are back, unless the system refuses."""
+    before = {number: resource.getrlimit(number) for number in LIMITS}
+    try:
+        yield
+    finally:
+        for number, limits in before.items():
+            if resource.getrlimit(number) != limits:
+                with suppress(OSError, ValueError):
+                    resource.setrlimit(number, limits)
+
+
+@contextmanager
 def same_folder() -> Iterator[None]:
     """Whatever working directory the code leaves, the one before is back."""
     before = Path()
@@ -165,6 +211,32 @@ def on_stderr() -> Iterator[None]:
         return
     with redirect_stdout(sys.stderr), moved_descriptor(1, 2):
         yield
+
+
+WARNED: set[tuple[str, type[Warning], str, int]] = set()
+"""The warnings that code of users has shown in this process: text, category, file and line."""
+
+
+@contextmanager
+def warned_once() -> Iterator[None]:
+    """A warning of the code is shown once for each place, however often the code runs."""
+    before = warnings.showwarning
+    if not is_interruptible() or getattr(before, "func", None) is show_once:
+        yield
+        return
+    warnings.showwarning = partial(show_once, before)
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
+
+
+def show_once(show: Callable[..., None], text: Any, category: type[Warning], file: str, line: int, *rest: Any) -> None:
+    """Show a warning unless one of the same text was shown for this place."""
+    shown = str(text), category, file, line
+    if shown not in WARNED:
+        WARNED.add(shown)
+        show(text, category, file, line, *rest)
 
 
 @contextmanager

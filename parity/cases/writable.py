@@ -8,6 +8,7 @@ which its views show, and which a step of the program computes.
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from parity.cases.program import (
     Handle,
     Traced,
     TraceError,
+    concrete,
     getitem,
     leaves,
     part_of,
@@ -219,6 +221,22 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     return anp.reshape(result, kept(x.shape, axis)) if keepdims else result
 
 
+def tensorinv(a: Any, ind: int = 2) -> Any:
+    """np.linalg.tensorinv, as the inverse of a matrix."""
+    shape = np.shape(getval(a))
+    inverse = anp.linalg.inv(anp.reshape(a, (math.prod(shape[ind:]), -1)))
+    return anp.reshape(inverse, shape[ind:] + shape[:ind])
+
+
+def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
+    """np.linalg.tensorsolve, as equations with a matrix."""
+    moved = list(axes or ())
+    a = anp.transpose(a, [i for i in range(np.ndim(getval(a))) if i not in moved] + moved)
+    shape = np.shape(getval(a))[np.ndim(getval(b)) :]
+    solution = anp.linalg.solve(anp.reshape(a, (-1, math.prod(shape))), anp.reshape(b, (-1, 1)))
+    return anp.reshape(solution, shape)
+
+
 def kept(shape: tuple[int, ...], axis: Any) -> tuple[int, ...]:
     """A shape with length 1 along some axes, or along all for None."""
     axes = range(len(shape)) if axis is None else np.atleast_1d(axis) % len(shape)
@@ -277,7 +295,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 
 OWN: Mapping[Function, Function] = {
-    np.linalg.norm: norm, np.diagonal: diagonal,
+    np.linalg.norm: norm, np.linalg.tensorinv: tensorinv, np.linalg.tensorsolve: tensorsolve, np.diagonal: diagonal,
     np.take: take, np.take_along_axis: take_along_axis, np.stack: stack, np.dot: dot, np.pad: pad,
     np.broadcast_to: spread, np.split: parts_by(np.split), np.array_split: parts_by(np.array_split),
     np.select: select, np.block: block, np.lib.stride_tricks.sliding_window_view: sliding_window_view,
@@ -406,6 +424,15 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
 
     def __index__(self) -> int:
         return int(self.known(operator.index))
+
+    def __repr__(self) -> str:
+        return repr(concrete(getval(self.value)))
+
+    def __str__(self) -> str:
+        return str(concrete(getval(self.value)))
+
+    def __format__(self, spec: str) -> str:
+        return format(concrete(getval(self.value)), spec)
 
     def known(self, function: Function) -> Any:
         """A function of the array if it depends on no tensor and no param; TraceError if it does."""

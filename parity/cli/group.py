@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from parity.cli.ending import at_once
 from parity.cli.streams import stdout_loss, use_lossy_streams
 from parity.errors import UserError
 from parity.exit_codes import INCOMPLETE, INTERRUPTED, USAGE
@@ -75,6 +76,11 @@ class InterruptibleGroup(click.Group):
 
     Losing stdout or stderr changes the exit code only of commands whose output is their only result.
     """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line of this process, which ends with it."""
+        with at_once():
+            return super().__call__(*args, **kwargs)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line."""

@@ -119,7 +119,7 @@ def reduce(
     """Reduce CASE (an id or a part of one) of a stored run to the smallest inputs that still show its finding.
 
     The backend is called again; a user's ops file is the run's copy. Exit code: 0 the case is printed or written; 2
-    there is no such finding, or the backend no longer shows it.
+    there is no such finding, or the backend no longer shows it; 3 it is printed or written, but a step has failed.
     """
     from parity.engine import EngineOptions
     from parity.hunt import check_installed
@@ -131,7 +131,11 @@ def reduce(
         from parity.hunt.write import show_small
 
         options = EngineOptions(timeout_s=timeout, provision=not no_provision)
-        finding, spec = reduce_stored(run_dir, case, options, backend=backend, dtype=dtype)
+        finding, spec, failures = reduce_stored(run_dir, case, options, backend=backend, dtype=dtype)
         click.echo(show_small(finding, spec, out))
     except OSError as error:
         fail(f"cannot write {error.filename or out}: {error.strerror or error}; name another --out")
+    for failure in failures:
+        click.echo(f"{failure.traceback}parity failed here, {failure.doing}: {failure.error}", err=True)
+    if failures:
+        fail("the case above shows the finding, but may not be the smallest; please report these lines", INCOMPLETE)

@@ -195,8 +195,18 @@ def run(
     except ClusterError as error:
         fail(f"{error}. What was finished is in {run_dir}; repeat the command with --out {run_dir} --resume")
     except OSError as error:
-        fail(f"cannot write {error.filename or run_dir}: {error.strerror or error}; the results are shown above")
+        fail(refused(error, run_dir))
     sys.exit(results.summary.exit_code or (USAGE if "json" in wanted.files and stdout_loss() is not None else 0))
+
+
+def refused(error: OSError, run_dir: Path) -> str:
+    """What the system refused, and where the results are."""
+    from parity.reporting.results.directory import LostFilesError
+
+    name, reason = error.filename or run_dir, error.strerror or error
+    if isinstance(error, LostFilesError):
+        return f"cannot write {name}: {reason}; the results are shown above"
+    return f"cannot use {name}: {reason}; no results can be shown; to run the rest, add --out {run_dir} --resume"
 
 
 def on_cluster(address: str | None) -> Source:

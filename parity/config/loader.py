@@ -160,7 +160,8 @@ def _claim(built: BuiltCase, taken: dict[str, BuiltCase], report: Problems) -> b
     node = built.node.get("id") or built.node
     other = first.node.get("id") or first.node
     if other == node:
-        report.add(node, f'the sweep makes two cases with the id "{built.plan.id}"', value=False)
+        makes = "an alias lists the case twice, which makes" if built.node.get("sweep") is None else "the sweep makes"
+        report.add(node, f'{makes} two cases with the id "{built.plan.id}"', value=False)
         return False
     if other.file == node.file:
         report.add(node, f'duplicate id "{built.plan.id}": the case in line {other.line} has it, too')

@@ -23,6 +23,7 @@ from parity.config.plan import CasePlan
 from parity.hunt.bench import REFUSED, Fault, TimeUp, TrialCase, TrialResult
 from parity.judge.bound.envelope import ERROR_BOUND, Array
 from parity.judge.diagnose.reduction import Small, reduced, shapes_of
+from parity.judge.failures import Failures
 
 MOST_CALLS = 400
 """Trials per reduction; a case of 500 numbers takes about 100."""
@@ -41,7 +42,10 @@ Look = Callable[[TrialCase], TrialResult]
 
 @dataclass
 class Reducer:
-    """Makes one fault's case smaller; `look` runs a trial, `seen` is the first one, and `ratio` its error ratio."""
+    """Makes one fault's case smaller; `look` runs a trial, `seen` is the first one, and `ratio` its error ratio.
+
+    `shown` is the last case that shows the fault.
+    """
 
     seen: TrialResult
     fault: Fault
@@ -50,6 +54,7 @@ class Reducer:
     left: int = MOST_CALLS
 
     def __post_init__(self) -> None:
+        self.shown: Small = (self.seen.trial.case, dict(self.seen.trial.inputs))
         self._least = max(ERROR_BOUND, min(self.ratio, CLEARLY))
         self._failed = {outcome.backend for outcome in self.seen.failed}
         self._needed = self.needed(self.seen.trial.case, self.seen.trial.inputs)
@@ -64,6 +69,12 @@ class Reducer:
         except TimeUp:
             self.left = 0
             return False
+        if self._is_shown(seen, case, inputs):
+            self.shown = case, dict(inputs)
+            return True
+        return False
+
+    def _is_shown(self, seen: TrialResult, case: CasePlan, inputs: Mapping[str, Array]) -> bool:
         return (
             seen.faults.get(self.fault, 0.0) >= self._least
             and (self.fault in seen.nonfinite) == (self.fault in self.seen.nonfinite)
@@ -112,21 +123,36 @@ def in_all_dtypes(seen: TrialResult, fault: Fault, look: Look, dtypes: tuple[str
     return TrialCase(shared[0], trial.dtype, shared[1]) if shows else trial
 
 
-def reduce_case(seen: TrialResult, fault: Fault, ratio: float, look: Look) -> TrialCase:
-    """The smallest case that shows `fault`, whose error ratio in the trial is `ratio`."""
-    reducer = Reducer(seen, fault, ratio, look)
-    small: Small = (seen.trial.case, dict(seen.trial.inputs))
+def reduce_case(seen: TrialResult, fault: Fault, ratio: float, look: Look, failures: Failures) -> TrialCase:
+    """The smallest case that shows `fault`, whose error ratio in the trial is `ratio`.
+
+    A step that fails is noted in `failures`, and the next one goes on with the last case that shows the fault.
+    """
+    with failures.contained("asking which inputs matter"):
+        small = shrunk(Reducer(seen, fault, ratio, look), failures)
+        return TrialCase(written_out(*small), seen.trial.dtype, small[1])
+    return seen.trial
+
+
+def shrunk(reducer: Reducer, failures: Failures) -> Small:
+    """The case after all steps."""
+    small = reducer.shown
     for _ in range(ROUNDS):
         before = n_numbers(small)
-        for fewer in (without_gradients, without_optional, with_usual_params):
-            small = stepwise(reducer, small, fewer)
-        cut = reduced(*small, reducer.shows, reducer.left, few=1)
-        small = cut if n_numbers(cut) < n_numbers(small) else small
-        small = stepwise(reducer, small, with_fewer_axes)
-        small = rounder(reducer, small)
+        for doing, step in STEPS.items():
+            reducer.shown = small
+            with failures.contained(doing):
+                reducer.shown = step(reducer, small)
+            small = reducer.shown
         if n_numbers(small) == before:
             break
-    return TrialCase(written_out(*small), seen.trial.dtype, small[1])
+    return small
+
+
+def cut(reducer: Reducer, small: Small) -> Small:
+    """The case with fewer elements."""
+    shorter = reduced(*small, reducer.shows, reducer.left, few=1)
+    return shorter if n_numbers(shorter) < n_numbers(small) else small
 
 
 def stepwise(reducer: Reducer, small: Small, steps: Callable[[Small], Iterator[Small]]) -> Small:
@@ -307,3 +333,14 @@ def literal(values: Array, dtypes: tuple[str, ...]) -> Any:
         return values.tolist()
     narrow = as_dtype(values, coarsest(dtypes))
     return np.array([float(short(v)) for v in narrow.ravel()]).reshape(values.shape).tolist()
+
+
+STEPS: Mapping[str, Callable[[Reducer, Small], Small]] = {
+    "leaving out the gradients": partial(stepwise, steps=without_gradients),
+    "leaving out inputs": partial(stepwise, steps=without_optional),
+    "setting params to their defaults": partial(stepwise, steps=with_usual_params),
+    "cutting sizes": cut,
+    "leaving out axes": partial(stepwise, steps=with_fewer_axes),
+    "rounding numbers": rounder,
+}
+"""What makes a case smaller, in words and in order."""

@@ -375,9 +375,10 @@ class Search:
         if any(map(finding.repeats, self.findings)):
             self.n_repeated += 1
             return
-        small = original
+        small, failures = original, Failures()
         with self._noted("reducing a finding"):
-            small = reduce_case(replace(seen, trial=original), fault, finding.ratio, self.look_at)
+            small = reduce_case(replace(seen, trial=original), fault, finding.ratio, self.look_at, failures)
+        self._note_failures(failures)
         with contextlib.suppress(TimeUp):
             again = ((trial, self.look_at(trial).faults.get(fault)) for trial in (small, original))
             shown = next(((trial, ratio) for trial, ratio in again if ratio is not None), None)

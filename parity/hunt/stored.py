@@ -20,6 +20,7 @@ from parity.hunt import HuntError
 from parity.hunt.bench import Bench, TrialCase, TrialResult
 from parity.hunt.reduce import in_all_dtypes, reduce_case
 from parity.hunt.search import HuntFinding
+from parity.judge.failures import Failures
 from parity.reporting.console.explain import case_called
 from parity.reporting.results.cells import CellResult, cells, ratio_of
 from parity.reporting.results.results import read_results
@@ -30,8 +31,8 @@ from parity.repro.recipe import known_params, ops_file
 
 def reduce_stored(
     run_dir: Path, name: str | None, options: EngineOptions, *, backend: str | None = None, dtype: str | None = None
-) -> tuple[HuntFinding, BackendSpec]:
-    """The smallest case that shows the largest error of a case in a run, and the backend that has it.
+) -> tuple[HuntFinding, BackendSpec, Failures]:
+    """The smallest case that shows the largest error of a case in a run, the backend that has it, and what failed.
 
     Raises HuntError, and what reading a run raises: ResultsError, ExplainError, ReproError.
     """
@@ -52,11 +53,12 @@ def reduce_stored(
         TemporaryDirectory(prefix="parity-reduce-") as folder,
         Bench([spec], [trial.case], options, Path(folder) / "log.txt", local=True) as bench,
     ):
-        return smallest(bench, trial, cell), spec
+        failures = Failures()
+        return smallest(bench, trial, cell, failures), spec, failures
 
 
-def smallest(bench: Bench, trial: TrialCase, cell: CellResult) -> HuntFinding:
-    """The finding in its smallest case; HuntError if the backend no longer shows it."""
+def smallest(bench: Bench, trial: TrialCase, cell: CellResult, failures: Failures) -> HuntFinding:
+    """The finding in its smallest case, and in `failures` the steps that fail; HuntError if it is no longer shown."""
 
     def look(trial: TrialCase) -> TrialResult:
         return bench.seen([trial])[0]
@@ -69,9 +71,13 @@ def smallest(bench: Bench, trial: TrialCase, cell: CellResult) -> HuntFinding:
         ended = "".join(f": {o.outcome.value}: {o.message}" for o in seen.failed)
         raise HuntError(f"{cell.backend} {bench.infos[cell.backend].version} no longer shows it{ended}")
     fault = min(shown, key=lambda f: (f[1].startswith("grad."), -shown[f]))
-    original = in_all_dtypes(seen, fault, look, tuple(cell.case.dtypes))
-    small = reduce_case(replace(seen, trial=original), fault, shown[fault], look)
-    return HuntFinding(small, small, *fault, look(small).faults.get(fault, shown[fault]), cell.diagnoses)
+    original, ratio = trial, shown[fault]
+    with failures.contained("trying all dtypes"):
+        original = in_all_dtypes(seen, fault, look, tuple(cell.case.dtypes))
+    small = reduce_case(replace(seen, trial=original), fault, ratio, look, failures)
+    with failures.contained("calling the backend again"):
+        ratio = look(small).faults.get(fault, ratio)
+    return HuntFinding(small, small, *fault, ratio, cell.diagnoses)
 
 
 def ratio_in(cell: CellResult) -> float:

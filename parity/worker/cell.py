@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dis
 import math
+import os
 import re
 import time
 import traceback
@@ -45,7 +47,12 @@ def run_cell(backend: Backend, request: Message) -> Message:
     """The reply to a `run` request; it is the last one if the user's op has broken the interpreter."""
     if backend.user_ops.path is None:
         return computed(backend, request)
-    reply = {**empty_reply(request), "outcome": "error", "message": f"{backend.user_ops.name} gave no result"}
+    reply = {
+        **empty_reply(request),
+        "outcome": "error",
+        "message": f"{backend.user_ops.name} gave no result",
+        "last": True,
+    }
     # Changes of NumPy's error handling end with the op.
     with contextlib.suppress(BaseException), np.errstate():
         reply = computed(backend, request)
@@ -81,7 +88,21 @@ def computed(backend: Backend, request: Message) -> Message:
             and backend.adapter.lacks_kernel(error)
         )
         reply.update(outcome="unsupported" if unsupported else "error", message=explain(backend, error))
+        if backend.user_ops.path is not None and is_own_failure(error):
+            reply["last"] = True
     return reply
+
+
+def is_own_failure(error: BaseException) -> bool:
+    """Whether a line of the worker failed, other than a `raise`: the user's op may have broken what it works with."""
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        entry = entry.tb_next
+    if entry is None:
+        return False
+    code = entry.tb_frame.f_code
+    is_own = os.path.dirname(code.co_filename) == os.path.dirname(__file__)
+    return is_own and code.co_code[entry.tb_lasti] != dis.opmap["RAISE_VARARGS"]
 
 
 def read_given(request: Message) -> Arrays:

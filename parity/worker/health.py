@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from os import _exit, getpid
+from types import ModuleType
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -28,6 +29,8 @@ SIGNALS = tuple(
     getattr(signal, f"SIG{name}")
     for name in ("ALRM", "VTALRM", "PROF", "HUP", "INT", "TERM", "PIPE", "CHLD", "USR1", "USR2")
 )
+UNSETTABLE = ("__class__", "__dict__", "__weakref__")
+"""Names in a class that cannot be set."""
 SEARCHED = ("path", "meta_path", "path_hooks")
 """The lists in `sys` by which Python finds what is imported later."""
 
@@ -60,6 +63,7 @@ class InterpreterGuard:
         self._imported = {name: item for name, item in sys.modules.items() if name.partition(".")[0] in packages}
         self._known = {name: dict(now) for name, now in self._modules.items()}
         self._methods = {cls: dict(vars(cls)) for cls in self._classes}
+        self._own = [(holder, name, code_of(holder)) for holder, name in own_holders(self._adapter)]
 
     def damage(self) -> str:
         """Why this process cannot continue, as the end of a sentence; empty if it can.
@@ -76,6 +80,9 @@ class InterpreterGuard:
             modes = [mode for mode in dict.fromkeys(self._adapter.open_modes()) if mode not in self._modes]
             if modes:
                 return f"it leaves {listed(modes)} active"
+            replaced = self._put_back_own()
+            if replaced:
+                return f"it replaces {listed(replaced)}"
             if self._is_sound() and not lost:
                 return ""
         except BaseException as error:
@@ -134,6 +141,18 @@ class InterpreterGuard:
         is_written = os.write(self._scratch, b"\n") == 1
         return same and is_written and parsed == {"y": [1.5]} and isinstance(time.perf_counter(), float)
 
+    def _put_back_own(self) -> List[str]:
+        """Restore the functions, classes and modules that parity's code uses; returns the names of those replaced."""
+        names: List[str] = []
+        for holder, prefix, known in self._own:
+            now = vars(holder)
+            names += [f"{prefix}.{name}" for name, value in known if now.get(name) is not value]
+        if names:
+            for holder, _, known in self._own:
+                for name, value in known:
+                    setattr(holder, name, value)
+        return names
+
     def _put_back(self) -> List[str]:
         """Restore what was replaced in modules; returns the names of that, and of replaced methods of tensors."""
         names: List[str] = []
@@ -145,6 +164,20 @@ class InterpreterGuard:
             now = {**vars(cls)}
             names += [f"{cls.__name__}.{n}" for n in {**methods, **now} if now.get(n, self) is not methods.get(n, self)]
         return names
+
+
+def own_holders(adapter: Adapter) -> List[Tuple[Any, str]]:
+    """What holds parity's code, with its name: its modules, their classes, and the adapter."""
+    modules = [item for name, item in sys.modules.items() if name.partition(".")[0] == "parity" and item is not None]
+    held = [(item, module) for module in modules for item in vars(module).values() if isinstance(item, type)]
+    classes = [(item, f"{m.__name__}.{item.__name__}") for item, m in held if item.__module__ == m.__name__]
+    return [*((module, module.__name__) for module in modules), *classes, (adapter, type(adapter).__name__)]
+
+
+def code_of(holder: Any) -> List[Tuple[str, Any]]:
+    """The functions, descriptors, classes and modules in a module, a class or an object, by name."""
+    kinds = (ModuleType, staticmethod, classmethod, property)
+    return [(n, v) for n, v in vars(holder).items() if (callable(v) or isinstance(v, kinds)) and n not in UNSETTABLE]
 
 
 def listed(names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 import signal
@@ -11,7 +12,8 @@ import threading
 
 import pytest
 
-from parity.reporting.results.directory import held
+from parity.cli.run import refused
+from parity.reporting.results.directory import Losses, held
 from tests.conftest import call, started, user_config, waited_for
 
 DOUBLED = "def linear(x, weight, bias):\n    return 2 * (x @ weight.T + bias)\n"
@@ -35,6 +37,16 @@ def run_after(setup: str, folder, out: str = "run") -> subprocess.CompletedProce
     parity = f"{shlex.quote(sys.executable)} -m parity"
     line = f"{setup}; {parity} run config.yaml -q --out {out}; code=$?; {parity} report -q {out}; exit $code"
     return subprocess.run(["unshare", "-rm", "bash", "-c", line] if "mount" in setup else ["bash", "-c", line], cwd=folder, capture_output=True, text=True)  # fmt: skip
+
+
+def test_results_are_shown_above_only_if_they_are(tmp_path):
+    reason = OSError(errno.EMFILE, "Too many open files", "module.py")
+    expected = "cannot use module.py: Too many open files; no results can be shown; "
+    assert refused(reason, tmp_path) == f"{expected}to run the rest, add --out {tmp_path} --resume"
+    losses = Losses({tmp_path / "report.html": reason})
+    with pytest.raises(OSError, match="Too many open files") as raised:
+        losses.check()
+    assert refused(raised.value, tmp_path).endswith("report.html: Too many open files; the results are shown above")
 
 
 def test_results_that_cannot_be_written_are_printed(config):

@@ -8,7 +8,7 @@ import pytest
 
 from parity.config import Overrides, load_plan
 from parity.preflight import defined_names, remarks
-from tests.conftest import CONFIGS, call, run_in, user_config
+from tests.conftest import CONFIGS, call, run_in, started, user_config
 
 CASES = [
     "{id: one, op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}, gradients: false}",
@@ -159,6 +159,23 @@ def test_inputs_that_hide_mistakes_and_references_that_are_not_finite_are_told_f
     ]
 
 
+def test_a_reference_beyond_the_range_of_a_dtype_of_its_case_is_told_first(tmp_path):
+    (tmp_path / "reference.py").write_text("import numpy as np\n\ndef scaled(x):\n    return 1000 * x\n")
+    (tmp_path / "ops.py").write_text("def scaled(x):\n    return 1000 * x\n")
+    inputs = "inputs: {x: {values: [1.0, 80.0]}}, gradients: false, dtypes: [float16, float32]"
+    case = f"{{id: one, op: scaled, reference: ./reference.py, {inputs}}}"
+    (tmp_path / "config.yaml").write_text(user_config("ops.py", cases=[case]))
+    done = call("validate", "config.yaml", cwd=tmp_path)
+    assert done.returncode == 0
+    stressed = case.replace("{id", "{stress: true, id")
+    (tmp_path / "config.yaml").write_text(user_config("ops.py", cases=[stressed]))
+    assert "beyond" not in call("validate", "config.yaml", cwd=tmp_path).stderr
+    assert done.stderr == (
+        "warning: one: with these inputs the reference is beyond float16's range of 65504 in 1 of 2 elements of y, up to "
+        "8e+04: choose another scale\n"
+    )
+
+
 def test_the_shipped_configs_draw_no_constants():
     for folder in (CONFIGS, CONFIGS / "ops"):
         assert list(remarks(load_plan(sorted(folder.glob("*.yaml")), Overrides()))) == []
@@ -193,3 +210,26 @@ def test_branches_that_no_case_takes_are_told_first(tmp_path, command):
         warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
         end = " in these cases, so nothing shows what that branch computes"
         assert warnings == [f"warning: reference.py:{text}{end}" for text in wanted]
+
+
+LEFT = {
+    "thread": "threading.Thread(target=threading.Event().wait).start()",
+    "pool": "ThreadPoolExecutor(1).submit(threading.Event().wait)",
+    "process": "multiprocessing.get_context('fork').Process(target=threading.Event().wait).start()",
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", LEFT)
+def test_what_a_reference_leaves_running_does_not_keep_the_command_from_ending(tmp_path, name):
+    imports = (
+        "import multiprocessing, threading\nfrom concurrent.futures import ThreadPoolExecutor\nimport numpy as np\n"
+    )
+    (tmp_path / "reference.py").write_text(f"{imports}\n\ndef left(x):\n    {LEFT[name]}\n    return np.sin(x)\n")
+    (tmp_path / "ops.py").write_text("def left(x):\n    return x\n")
+    case = "{id: left, op: left, reference: ./reference.py, inputs: {x: {shape: [4]}}}"
+    (tmp_path / "config.yaml").write_text(user_config("ops.py", cases=[case]))
+    with started("validate", "config.yaml", cwd=tmp_path) as process:
+        answer, said = process.communicate(timeout=120)
+    assert (process.returncode, said) == (0, "")
+    assert answer.startswith("ok: 1 case")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import cProfile
 import os
 import re
 import signal
+import sys
+import warnings
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from parity.cases import brought
 from parity.cases.oracle import evaluate
 from parity.config import Overrides, load_plan
 from parity.config.errors import ConfigError
@@ -56,6 +61,20 @@ def test_the_op_of_a_reference_can_be_put_under_stress(tmp_path: Path):
     assert {(1, 8), (4, 33)} <= {case.tensors[0].shape for case in plan.cases}
 
 
+@pytest.mark.parametrize("inputs", [TWO, TWO.replace("}}", "}, grad.y: {constant: 1}}")])
+def test_a_reference_is_recorded_and_replayed_once(inputs: str, tmp_path: Path):
+    with patch.object(brought, "replay", wraps=brought.replay) as replayed:
+        case(tmp_path, GATED + "    return x * gate", inputs)
+    assert replayed.call_count == 1
+
+
+def test_a_reference_is_replayed_under_a_profiler(tmp_path: Path):
+    profiler = cProfile.Profile()
+    with profiler:
+        case(tmp_path, GATED + "    return x * gate")
+        assert sys.getprofile() is profiler
+
+
 @pytest.mark.parametrize("body", [GATED + "    while True:\n        x", "while True:\n    pass"])
 def test_a_reference_that_hangs_is_reported_with_its_line(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("parity.cases.user_code.LIMIT_S", 0.2)
@@ -95,6 +114,22 @@ def test_gradients_are_the_derivatives(body: str, tmp_path: Path):
         moved[place] = step
         slope = (total(inputs["x"] + moved) - total(inputs["x"] - moved)) / (2 * step)
         assert slope == pytest.approx(found["grad.x"][place], rel=1e-7, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs"),
+    [
+        ("def my_op(x):\n    return np.linalg.tensorinv(x)", "{x: {shape: [2, 3, 3, 2]}}"),
+        ("def my_op(x):\n    return np.linalg.tensorinv(x, ind=1)", "{x: {shape: [6, 3, 2]}}"),
+        ("def my_op(x, b):\n    return np.linalg.tensorsolve(x, b)", "{x: {shape: [2, 3, 6]}, b: {shape: [2, 3]}}"),
+        (
+            "def my_op(x, b):\n    return np.linalg.tensorsolve(x, b, axes=(0,))",
+            "{x: {shape: [6, 2, 3]}, b: {shape: [2, 3]}}",
+        ),
+    ],
+)
+def test_tensors_are_inverted_like_matrices(body: str, inputs: str, tmp_path: Path):
+    assert case(tmp_path, body, inputs).definition.grad_outputs == ("y",)
 
 
 @pytest.mark.parametrize("function", ["det", "inv", "cholesky"])
@@ -172,6 +207,38 @@ def test_a_file_that_cannot_be_run_is_one_problem(tmp_path: Path):
     with pytest.raises(ConfigError) as caught:
         load_plan([config], Overrides())
     assert str(caught.value).count("ModuleNotFoundError") == 1
+
+
+def test_a_reference_may_format_what_it_computes(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    body = '    print(f"{x.sum():.3f} {x[0, 0]:g} {alpha:.1f}", x[0, :2])\n    return x * gate * alpha'
+    assert case(tmp_path, GATED + body).definition.grad_outputs == ("y",)
+    assert "24.000 0.75 1.0 [0.75 0.75]\n" in capfd.readouterr().err
+
+
+def test_a_warning_of_a_reference_is_shown_once(tmp_path: Path):
+    body = "import warnings\n" + GATED + "    warnings.warn('odd')\n    return x * gate"
+    with warnings.catch_warnings(record=True, action="always") as shown:
+        plan = case(tmp_path, body)
+        inputs = {tensor.name: tensor.sample(0, "one", "float64") for tensor in plan.tensors}
+        evaluate(plan.definition, plan.params, inputs)
+    assert [(str(warning.message), warning.lineno) for warning in shown] == [("odd", 4)]
+
+
+HALF = "def my_op(x):\n    h = x.astype(np.float16)\n    {}"
+
+
+def test_a_result_that_overflows_float16_is_no_difference_of_the_recording(tmp_path: Path):
+    plan = case(tmp_path, HALF.format("return h * h * 30000"), "{x: {shape: [4, 8]}}")
+    assert plan.definition.grad_outputs == ("y",)
+
+
+def test_a_value_that_overflows_float16_on_the_way_is_told_as_such(tmp_path: Path):
+    told = problems(tmp_path, HALF.format("e = np.exp(h * 8); return e / (e + 1)"), "{x: {shape: [4, 8]}}")
+    assert (
+        "ref.py:4: y is nan at [0, 5], and 0.999998 in the recording; the reference computes in float16, and a" in told
+    )
+    assert "value is beyond float16's range with these inputs" in told
+    assert "branch" not in told
 
 
 @pytest.mark.process

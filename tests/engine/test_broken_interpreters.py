@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from parity.adapters.numpy.adapter import NumpyAdapter
+from parity.worker import cell
+from parity.worker.cell import is_own_failure
 from parity.worker.health import InterpreterGuard
 from tests.conftest import Finished, run_in, three_cases
 
 RIGHT = """
-import builtins, json, os, resource, signal, sys, time
+import builtins, gc, json, os, resource, signal, sys, time
 import numpy as np
 
 ASARRAY, SQRT = np.asarray, np.sqrt
@@ -41,6 +43,13 @@ REPLACED = {
     "json.loads": "json.loads = None",
     "os.write": "os.write = None",
     "time.perf_counter": "time.perf_counter = None",
+    "parity.worker.cell.write_arrays": "sys.modules['parity.worker.cell'].write_arrays = None",
+    "parity.adapters.numpy.adapter.NumpyAdapter.run": (
+        "sys.modules['parity.adapters.numpy.adapter'].NumpyAdapter.run = None"
+    ),
+    "parity.worker.cell.without_unchanged": (
+        "[f.f_globals.update(without_unchanged=None) for f in map(sys._getframe, range(9)) if 'OpCall' in f.f_globals]"
+    ),
 }
 """What a `spoil` replaces, and how."""
 UNUSABLE = {
@@ -57,6 +66,11 @@ ENDED = {
     "closed": ("os.closerange(0, 4096)", "crash", "exited with status"),
     "sys-exit": ("sys.exit()", "error", "SystemExit"),
     "interrupt": ("raise KeyboardInterrupt", "error", "KeyboardInterrupt"),
+    "objects": (
+        "[vars(o).update(dict.fromkeys(vars(o))) for o in gc.get_objects() if type(o).__name__ == 'Backend']",
+        "crash",
+        "exited with status 1",
+    ),
 }
 HARMLESS = {
     "streams": "[s.close() for s in (sys.stdout, sys.stderr) if s]; sys.stdout = sys.stderr = None",
@@ -148,6 +162,16 @@ def test_an_op_that_ends_its_process_is_told(spoiled, name):
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_harms_nobody_is_no_error(spoiled, name):
     assert {spoiled.outcomes(name)["bad", dtype] for dtype in ("float32", "float64")} == {"ok"}
+
+
+def test_a_line_of_the_worker_that_fails_is_told_from_errors_that_it_raises():
+    for code, is_own in (("None.shape", True), ("raise TypeError", False)):
+        with pytest.raises((AttributeError, TypeError)) as raised:
+            exec(compile(code, cell.__file__, "exec"))
+        assert is_own_failure(raised.value) is is_own
+    with pytest.raises(ValueError, match="base 10") as raised:
+        int("x")
+    assert not is_own_failure(raised.value)
 
 
 def test_what_would_interrupt_the_next_op_is_stopped():

@@ -9,9 +9,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from parity.hunt import reduce
+from parity.hunt.reduce import STEPS
 from tests.conftest import call, started
 
 KERNELS = Path(__file__).parent / "kernels.py"
@@ -144,3 +147,26 @@ def test_a_case_of_a_run_is_reduced(tmp_path):
     assert re.search(r"values: \[+-?\d+\.\d, -?\d+\.\d\]+\}", done.stdout)
     assert call("run", "small.yaml", cwd=tmp_path).returncode == 1
     assert "big has no finding of torch" in call("reduce", "run", "big", "-b", "torch", cwd=tmp_path).stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("step", ["cutting sizes", "leaving out inputs"])
+def test_a_step_that_fails_keeps_what_is_reduced_so_far_and_is_told(tmp_path, step):
+    def broken(reducer, small):
+        if step == "cutting sizes":
+            STEPS[step](reducer, small)
+        raise ZeroDivisionError("planted")
+
+    (tmp_path / "ops.py").write_text(SOFTMAX)
+    (tmp_path / "big.yaml").write_text(
+        "version: 1\nbackends: [{name: mine, adapter: numpy, ops: ./ops.py}]\nbaseline: oracle\ndtypes: [float32]\n"
+        "cases:\n  - {id: big, op: softmax, inputs: {x: {shape: [7, 30], scale: 60}}}\n"
+    )
+    assert call("run", "big.yaml", "--out", "run", cwd=tmp_path).returncode == 1
+    with patch.object(reduce, "STEPS", {**STEPS, step: broken}):
+        done = call("reduce", "run", "big", "--out", "small.yaml", cwd=tmp_path)
+    assert done.returncode == 3
+    assert re.search(r"values: \[+-?\d+\.\d, -?\d+\.\d\]+\}", done.stdout)
+    assert f"parity failed here, {step}: ZeroDivisionError: planted (" in done.stderr
+    assert done.stderr.endswith("may not be the smallest; please report these lines\n")
+    assert call("run", "small.yaml", cwd=tmp_path).returncode == 1

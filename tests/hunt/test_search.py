@@ -19,6 +19,7 @@ from parity.hunt.bench import Bench, TimeUp, TrialCase, judged, whole_ratios
 from parity.hunt.reduce import reduce_case
 from parity.hunt.search import Search, cut_after
 from parity.hunt.subject import subject_of
+from parity.judge.failures import Failures
 from parity.outcome import CellOutcome, Outcome, Output
 
 KERNELS = Path(__file__).parent / "kernels.py"
@@ -108,7 +109,7 @@ def test_a_smaller_case_fails_in_the_same_way():
     with np.errstate(all="ignore"):
         seen = divided_by_one_less(TrialCase(case, "float32", inputs))
         fault = ("mine", "y")
-        small = reduce_case(seen, fault, seen.faults[fault], divided_by_one_less)
+        small = reduce_case(seen, fault, seen.faults[fault], divided_by_one_less, Failures())
     assert {name: values.shape for name, values in small.inputs.items()} == {"x": (2,), "weight": (2,)}
 
 

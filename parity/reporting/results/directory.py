@@ -63,6 +63,10 @@ def reserve(run_dir: Path, n_outcomes: int) -> contextlib.ExitStack:
     return contextlib.ExitStack()
 
 
+class LostFilesError(OSError):
+    """Files of a run, whose results are complete otherwise, could not be written."""
+
+
 @dataclass
 class Losses:
     """The files that could not be written, with the reasons; the run continues without them.
@@ -90,10 +94,10 @@ class Losses:
             yield
 
     def check(self) -> None:
-        """Raise OSError for results.json or the first lost file, with its reason, if any file is lost."""
+        """Raise LostFilesError for results.json or the first lost file, with its reason, if any file is lost."""
         if not self.reasons:
             return
         first = min(self.reasons, key=lambda path: path.name != FILE_NAME)
         error = self.reasons[first]
         more = f" and {len(self.reasons) - 1} more" if len(self.reasons) > 1 else ""
-        raise OSError(error.errno or errno.EIO, error.strerror or str(error), f"{first}{more}")
+        raise LostFilesError(error.errno or errno.EIO, error.strerror or str(error), f"{first}{more}")
