@@ -84,7 +84,9 @@ PRODUCTS = frozenset(("matmul", "dot", "einsum"))
 """Functions that kernels compute in a lower precision, operands and result."""
 UNARY = frozenset(("absolute", "sqrt", "square", "exp", "log", "negative", "tanh"))
 APPROXIMABLE: Mapping[str, int] = {
-    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log1p", "log2", "sqrt", "tanh", "erf", "sin", "cos", "power"), 0),
+    **dict.fromkeys(
+        ("exp", "exp2", "expm1", "log", "log1p", "log2", "sqrt", "tanh", "erf", "erfc", "sin", "cos", "power"), 0
+    ),
     **dict.fromkeys(("arctan", "sinh", "cosh", "reciprocal"), 0),
     **dict.fromkeys(("divide", "true_divide"), 1),
 }

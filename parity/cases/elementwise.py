@@ -18,7 +18,7 @@ from autograd.extend import defvjp
 
 from parity.cases.draw import Draw, LogUniform, Normal, Shape, Uniform
 from parity.cases.op import Fit, IncompatibleError, Input, Op, TensorShapes, Variant, require_shape, require_x
-from parity.cases.primitives import erf, narrow, pi, scalar
+from parity.cases.primitives import erf, erfc, narrow, pi, scalar
 from parity.cases.program import by_hand, primitive
 
 Function = Callable[..., Any]
@@ -174,11 +174,22 @@ def silu(x: Any) -> Any:
 
 def gelu(x: Any) -> Any:
     """x times the normal distribution function of x (Hendrycks and Gimpel 2016)."""
+    return x * erfc(-x * anp.sqrt(scalar(0.5, x))) * 0.5
+
+
+def gelu_plus_one(x: Any) -> Any:
+    """`gelu` as most kernels compute it, of which nothing is left where 1 + erf is 0."""
     return x * (erf(x * anp.sqrt(scalar(0.5, x))) + 1) * 0.5
 
 
 def gelu_tanh(x: Any) -> Any:
-    """The approximation of `gelu` by tanh (their section 2)."""
+    """The approximation of `gelu` by tanh (their section 2), where (tanh(z) + 1) / 2 is sigmoid(2 * z)."""
+    inner = (x + x * x * x * 0.044715) * anp.sqrt(2 / pi(x))
+    return x * sigmoid(inner * 2)
+
+
+def gelu_tanh_plus_one(x: Any) -> Any:
+    """`gelu_tanh` as most kernels compute it, of which nothing is left where tanh + 1 is 0."""
     inner = (x + x * x * x * 0.044715) * anp.sqrt(2 / pi(x))
     return x * (anp.tanh(inner) + 1) * 0.5
 
@@ -320,7 +331,7 @@ def silu_slope_by_exp(x: Any, _y: Any) -> Any:
 
 def gelu_slope(x: Any, _y: Any) -> Any:
     """Of `gelu`: the normal distribution function, plus x times its density."""
-    cdf = 0.5 * (1 + erf(x * anp.sqrt(scalar(0.5, x))))
+    cdf = 0.5 * erfc(-x * anp.sqrt(scalar(0.5, x)))
     pdf = anp.exp(-0.5 * x * x) / anp.sqrt(2 * pi(x))
     return cdf + x * pdf
 
@@ -328,8 +339,8 @@ def gelu_slope(x: Any, _y: Any) -> Any:
 def gelu_tanh_slope(x: Any, _y: Any) -> Any:
     """Of `gelu_tanh`."""
     c = anp.sqrt(2 / pi(x))
-    t = anp.tanh(c * (x + 0.044715 * x * x * x))
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * (0.044715 * x * x))
+    s = sigmoid(2 * c * (x + 0.044715 * x * x * x))
+    return s + 2 * x * s * (1 - s) * c * (1 + 3 * (0.044715 * x * x))
 
 
 def gelu_sigmoid_slope(x: Any, _y: Any) -> Any:
@@ -346,31 +357,29 @@ def with_slope(function: Function, slope: Function) -> Function:
 FORMS: Mapping[str, Function] = {"none": gelu, "tanh": gelu_tanh, "sigmoid": gelu_sigmoid}
 """The forms of gelu: `approximate` of PyTorch, and the one by a sigmoid."""
 NARROW_FORMS: Mapping[str, Function] = {
-    "none-float32": lambda x: x * (erf(x * narrow(np.sqrt(0.5), "float32")) + 1) * 0.5,
-    "tanh-float32": lambda x: (
-        x * (anp.tanh((x + x * x * x * narrow(0.044715, "float32")) * anp.sqrt(2 / pi(x))) + 1) * 0.5
-    ),
+    "none-float32": lambda x: x * erfc(-x * narrow(np.sqrt(0.5), "float32")) * 0.5,
+    "tanh-float32": lambda x: x * sigmoid((x + x * x * x * narrow(0.044715, "float32")) * anp.sqrt(2 / pi(x)) * 2),
 }
 """The same with the constant in float32 that kernels keep there."""
-FUSED_FORMS = {
-    "none": with_slope(gelu, gelu_slope),
-    "tanh": with_slope(gelu_tanh, gelu_tanh_slope),
-    "sigmoid": with_slope(gelu_sigmoid, gelu_sigmoid_slope),
-    **NARROW_FORMS,
-}
+PLUS_ONE: Mapping[str, Function] = {"none": gelu_plus_one, "tanh": gelu_tanh_plus_one}
+"""The forms as most kernels compute them."""
+SLOPES: Mapping[str, Function] = {"none": gelu_slope, "tanh": gelu_tanh_slope, "sigmoid": gelu_sigmoid_slope}
 
 
 def gelu_reference(
-    tensors: Mapping[str, Any], params: GeluParams, *, form: str = "", fused: bool = False
+    tensors: Mapping[str, Any], params: GeluParams, *, form: str = "", fused: bool = False, plus_one: bool = False
 ) -> dict[str, Any]:
-    """gelu; `form` replaces the form in the params, `fused` uses a hand-written derivative."""
-    forms = FUSED_FORMS if fused else {**FORMS, **NARROW_FORMS}
-    return {"y": forms[form or params.approximate](tensors["x"])}
+    """gelu; `form` replaces the form in the params, `fused` uses a hand-written derivative, `plus_one` adds 1 to erf or
+    tanh, as most kernels do."""
+    form = form or params.approximate
+    function = {**FORMS, **NARROW_FORMS, **(PLUS_ONE if plus_one else {})}[form]
+    return {"y": (with_slope(function, SLOPES[form]) if fused and form in SLOPES else function)(tensors["x"])}
 
 
 def gelu_variants(params: GeluParams, _shapes: Mapping[str, Shape]) -> Iterable[Variant]:
-    """The other forms, and a constant in float32."""
-    yield from (Variant("activation-form", {"form": f}, shown_by=ANYWHERE) for f in FORMS if f != params.approximate)
+    """The other forms as most kernels compute them, and a constant in float32."""
+    for form in (form for form in FORMS if form != params.approximate):
+        yield Variant("activation-form", {"form": form, "plus_one": True}, shown_by=ANYWHERE)
     yield Variant("attribute-precision", {"form": f"{params.approximate}-float32"}, shown_by="float64")
 
 
@@ -475,7 +484,8 @@ GELU = Op(
     infer_shapes=shapes,
     reference=gelu_reference,
     variants=gelu_variants,
-    forms=({"fused": True},),
+    forms=({"fused": True}, {"plus_one": True}),
+    customary={"plus_one": True},
 )
 OPS = (
     elementwise(

@@ -159,7 +159,9 @@ class Op:
     instead; `fits` are the numbers that can be fitted. `terms` are options under which nothing cancels in a gradient,
     and `gradient_scale(op, params, tensors, gradients)` is the size of these terms by tensor: a scale for gradients
     whose exact value is zero. `careful` are options for algorithms as accurate as the reference's; `forms` are options
-    for other formulas, such as a kernel's hand-written backward pass, within a careful implementation's error.
+    for other formulas, such as a kernel's hand-written backward pass, within a careful implementation's error;
+    `customary` are those of the formula that most kernels compute, where it keeps fewer digits than the reference: the
+    error bound allows for it, the exact answer does not have it.
     `statistics` says how an output implies the kernel's mean and variance. `remarks(op, params, tensors)` are the blind
     spots of a case's inputs, a sentence each. `rounded_together` are inputs that a kernel may read in a lower precision
     together. An `exact` op rounds nothing, so a careful implementation makes no error, however near inputs are to a
@@ -179,6 +181,7 @@ class Op:
     terms: Mapping[str, Any] = field(default_factory=dict)
     careful: tuple[Mapping[str, Any], ...] = ()
     forms: tuple[Mapping[str, Any], ...] = ()
+    customary: Mapping[str, Any] = field(default_factory=dict)
     statistics: Statistics | None = None
     remarks: Callable[[Any, Any, Mapping[str, Any]], Iterable[str]] = no_remarks
     gradient_scale: Callable[[Any, Any, Mapping[str, Any], bool], Mapping[str, Any]] | None = None

@@ -20,7 +20,7 @@ from parity.cases.exact.matmul import MATMUL, from_bias, matmul_in_sequence
 from parity.cases.exact.summation import in_one_chain, sum_in_sequence
 from parity.cases.factorizations import FACTORIZATIONS, factorized, perturbed_operand
 from parity.cases.op import GRADIENT, IncompatibleError, Op, flatten_lists, group_lists
-from parity.cases.primitives import ERF, SCATTER, scatter_in_sequence
+from parity.cases.primitives import ERF, ERFC, SCATTER, scatter_in_sequence
 from parity.cases.program import OUTLINED, Program, Ref, Step, numbers_of, trace
 
 Tensors = dict[str, NDArray[Any]]
@@ -36,7 +36,7 @@ IN_SEQUENCE: Functions = {
 
 
 SUMS = (np.add, np.subtract)
-APPROXIMATE = (np.exp, np.log, np.tanh, np.cosh, np.power, ERF)
+APPROXIMATE = (np.exp, np.log, np.tanh, np.cosh, np.power, ERF, ERFC)
 """Functions that a careful library may round wrongly (SLEEF's errors reach 1.0 ulp, CUDA's 2)."""
 
 

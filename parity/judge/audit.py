@@ -14,13 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from parity.cases.dtypes import as_dtype
+from parity.cases.dtypes import COMPUTED_IN, as_dtype
+from parity.cases.edits import EVERY, RESULT, STEPWISE, Edit
+from parity.cases.exact.formats import FORMATS, rounded
+from parity.cases.program import Program
+from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND, RUNS, UNIT_ROUNDOFF, Array, Envelope, EnvelopeRuns, size
 from parity.judge.case import Cell
 from parity.judge.compare.cell import consult_oracle
 from parity.judge.diagnose.causes import UNSTABLE, Cause, multiplied, replaced, standing_causes
-from parity.judge.diagnose.evaluator import WIDE, Evaluator, Predicted, Prediction, ratio
+from parity.judge.diagnose.evaluator import WIDE, Alteration, Evaluator, Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import CLEAR
 from parity.judge.diagnose.proposals import EXACT, comparable, element_counts
 
@@ -121,7 +125,7 @@ def evaluator_of(cell: Cell) -> Evaluator:
 def effects_in(evaluator: Evaluator) -> Iterator[tuple[str, Effect]]:
     """Every mistake that can be computed here, by a key that is the same in all dtypes."""
     base = in_dtype(evaluator.base, evaluator.dtype)
-    for cause in (*standing_causes(evaluator), *generic_causes(evaluator)):
+    for cause in (*standing_causes(evaluator), *generic_causes(evaluator), *narrow_causes(evaluator)):
         if cause.id == ONLY_FLOAT64 and evaluator.dtype != "float64":
             continue
         prediction = evaluator.predict(cause.alteration) if cause.alteration is not None else None
@@ -156,6 +160,45 @@ def generic_causes(evaluator: Evaluator) -> Iterator[Cause]:
 
 
 NOT_ZERO = "a gradient that is not zero"
+
+
+def narrow_causes(evaluator: Evaluator) -> Iterator[Cause]:
+    """In a narrow dtype, what a careful kernel computes in a wider one: all steps, a sum, or the terms of one."""
+    if evaluator.dtype not in COMPUTED_IN:
+        return
+    program, dtype = evaluator.program(Alteration()), evaluator.dtype
+    trial = Trial(program, evaluator.tensors(Alteration()))
+    for of, edit in narrow_edits(program, dtype):
+        shown, rounds, overflows = {"format": dtype, "of": of}, Alteration(edits=(edit,)), trial.overflows(edit)
+        if not overflows:
+            yield Cause("reduced-precision", shown, rounds, shown_by=FAR_FROM_ZERO)
+        if is_short(dtype):
+            yield Cause("narrow-overflow", shown, rounds if overflows else Alteration(), shown_by=LARGE)
+
+
+def is_short(dtype: str) -> bool:
+    """Whether the range of a format is less than that of the dtype in which careful kernels compute."""
+    most = np.asarray(np.finfo(COMPUTED_IN[dtype]).max, np.float64)
+    return bool(np.isinf(rounded(most / 4, FORMATS[dtype])))
+
+
+LARGE = "inputs whose squares the format cannot hold"
+FAR_FROM_ZERO = "sums that are large against what is left of them"
+MOST_SUMS = 8
+"""Sums of the forward pass that are narrowed one by one; a program with more repeats them."""
+
+
+def narrow_edits(program: Program, dtype: str) -> Iterator[tuple[str, Edit]]:
+    """The edits that round every step, and each sum of the forward pass, or its terms, to a format."""
+    yield "every step", Edit((), "", STEPWISE, EVERY, dtype)
+    made = {step.index: (position, step) for position, step in enumerate(program.steps)}
+    sums = [position for position, step in enumerate(program.steps) if step.name == "sum" and not step.backward]
+    for number, position in enumerate(sums[:MOST_SUMS], 1):
+        yield f"sum {number}", Edit((position,), "sum", "rounded", RESULT, dtype)
+        for index in program.steps[position].refs:
+            if index in made:
+                at, step = made[index]
+                yield f"the terms of sum {number}", Edit((at,), step.name, "rounded", RESULT, dtype)
 
 
 def averaged(evaluator: Evaluator, name: str) -> Iterator[Cause]:

@@ -8,7 +8,7 @@ usual value of a param gives another result, which is that of a kernel that igno
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import product
@@ -21,7 +21,7 @@ import numpy as np
 
 from parity.cases import OPS
 from parity.cases.draw import Integers, Shape, TensorPlan
-from parity.cases.dtypes import as_dtype
+from parity.cases.dtypes import COMPUTED_IN, as_dtype
 from parity.cases.op import CaseError, Input, Op, TensorShapes
 from parity.cases.oracle import evaluate
 from parity.config import ConfigError, load_plan
@@ -50,6 +50,8 @@ COUNTS = (3, 2)
 OFFSETS = (0, 100, 10000)
 SCALES = (1, 1.0e-3, 30)
 """Variances near eps, and scores beyond 88, where exp overflows in float32."""
+NARROW_SCALES = (*SCALES, 1000)
+"""And squares beyond 65504, the largest number of float16."""
 FAR = 1000.0
 """An unreachable bound, as an alternative to a bound of 1."""
 SHARE = 0.1
@@ -338,7 +340,7 @@ def choices(op: Op, param: Field[Any], shape: Shape) -> tuple[Any, ...]:
 def cases_of(trial: CaseEvaluator, function: Function, base: Written) -> Iterator[Designed]:
     """The base case with a sweep, then settings that reveal more, then other sizes."""
     op = OPS[base["op"]]
-    kept = worthwhile(trial, base, list(axes(op, function, base)))
+    kept = worthwhile(trial, base, list(axes(op, function, base, trial.dtypes)))
     kept.sort(key=lambda item: not item[0].graded)
     for number, (axis, gained) in enumerate(kept):
         # The first sweep includes the base case, the others do not repeat it.
@@ -347,7 +349,24 @@ def cases_of(trial: CaseEvaluator, function: Function, base: Written) -> Iterato
     if not kept:
         yield Designed(base, "")
     yield from ignored(trial, op, passed(op, function), base, [axis for axis, _ in kept])
+    yield from without_eps(trial, op, base)
     yield from sizes(trial, op, base)
+
+
+def without_eps(trial: CaseEvaluator, op: Op, base: Written) -> Iterator[Designed]:
+    """The base case with a state of 0 and gradients that are 0 in part, where a kernel without eps divides 0 by 0."""
+    tried = trial.tried(base)
+    if tried is None or op.grad_outputs:
+        return
+    exact = next(iter(tried.cells.values())).oracle
+    _, *others = (tensor for tensor in tried.plan.tensors if not isinstance(tensor.draw, Integers))
+    case = base
+    for tensor in others:
+        state = {"constant": 0} if tensor.name in exact else {"special": in_part(tensor, 0)}
+        case = with_value(case, ["inputs", tensor.name], state)
+    names = [fit.target for fit in op.fits if hasattr(tried.plan.params, fit.target)]
+    if any(trial.reveals_ignored(case, name, 0.0) for name in names):
+        yield Designed(in_order(op, case), f"shows a kernel without {any_of(names)}")
 
 
 def ignored(
@@ -370,7 +389,7 @@ def ignored(
     left = [f for f in params if f.name not in revealed]
     joined: Sequence[Field[Any]] = params
     while left:
-        rounds = (together(trial, op, joined, left, start, usual) for start in starts(op, params, base))
+        rounds = (together(trial, op, joined, left, start, usual) for start in starts(op, params, base, trial.dtypes))
         case, names = next(((case, names) for case, names in rounds if any(f.name in names for f in left)), (base, ()))
         if not names:
             break
@@ -398,12 +417,12 @@ def together(
     return case, names
 
 
-def starts(op: Op, params: Sequence[Field[Any]], base: Written) -> Iterator[Written]:
+def starts(op: Op, params: Sequence[Field[Any]], base: Written, dtypes: Collection[str]) -> Iterator[Written]:
     """The base case, then with one setting that a param may need to have an effect."""
     yield base
     for param in params:
         yield from (with_value(base, ["params", param.name], value) for value in others(op, param, base))
-    for axis in numeric_axes(op):
+    for axis in numeric_axes(op, dtypes):
         yield from (with_value(base, axis.path.split("."), level) for level in axis.levels[1:])
 
 
@@ -451,8 +470,13 @@ def outside(
 
 def holding(case: Written, param: str, tensor: TensorPlan, value: int) -> Written:
     """The case with a value of a param that some of the integers of an input have."""
-    special = {"values": [value], "count": max(1, prod(tensor.shape) // IGNORED_PART)}
-    return with_value(with_value(case, ["params", param], value), ["inputs", tensor.name, "special"], special)
+    special = ["inputs", tensor.name, "special"]
+    return with_value(with_value(case, ["params", param], value), special, in_part(tensor, value))
+
+
+def in_part(tensor: TensorPlan, value: int) -> Written:
+    """A value that some of the elements of a tensor have."""
+    return {"values": [value], "count": max(1, prod(tensor.shape) // IGNORED_PART)}
 
 
 def is_count(value: Any) -> bool:
@@ -503,20 +527,21 @@ def worthwhile(trial: CaseEvaluator, base: Written, candidates: Sequence[Axis]) 
     return kept
 
 
-def axes(op: Op, function: Function, base: Written) -> Iterator[Axis]:
+def axes(op: Op, function: Function, base: Written, dtypes: Collection[str]) -> Iterator[Axis]:
     """What can be swept: the offset and scale of inputs, and the choices that the function accepts."""
-    yield from numeric_axes(op)
+    yield from numeric_axes(op, dtypes)
     for param in passed(op, function):
         if not is_plain_number(param):
             yield Axis(f"params.{param.name}", alternatives(op, param, base))
 
 
-def numeric_axes(op: Op) -> Iterator[Axis]:
-    """The offset and scale of each input."""
-    numeric = [item.name for item in op.inputs if not (item.integers or item.listed or item.optional)]
-    numeric = [name for name in numeric if "." not in name]
-    yield from (Axis(f"inputs.{name}.offset", OFFSETS, graded=True) for name in numeric)
-    yield from (Axis(f"inputs.{name}.scale", SCALES) for name in numeric)
+def numeric_axes(op: Op, dtypes: Collection[str]) -> Iterator[Axis]:
+    """The offset and scale of each input; of a list, those of its first tensor."""
+    numeric = [item for item in op.inputs if not (item.integers or item.optional or "." in item.name)]
+    paths = [f"inputs.{item.name}{'.0' * item.listed}" for item in numeric]
+    yield from (Axis(f"{path}.offset", OFFSETS, graded=True) for path in paths)
+    scales = SCALES if COMPUTED_IN.keys().isdisjoint(dtypes) else NARROW_SCALES
+    yield from (Axis(f"{path}.scale", scales) for path in paths)
 
 
 def is_plain_number(param: Field[Any]) -> bool:
@@ -569,9 +594,18 @@ def swept(base: Written, axis: Axis) -> Written:
 
 
 def with_value(tree: Written, path: Sequence[str], value: Any) -> Written:
-    """A copy of a tree of mappings with a value at a path."""
+    """A copy of a tree of mappings and lists with a value at a path."""
     head, *rest = path
-    return {**tree, head: with_value(tree.get(head, {}), rest, value) if rest else value}
+    return {**tree, head: part_with(tree.get(head, {}), rest, value)}
+
+
+def part_with(part: Any, path: Sequence[str], value: Any) -> Any:
+    """A copy of a part of a tree with a value at a path."""
+    if not path:
+        return value
+    if isinstance(part, list):
+        return [part_with(item, path[1:], value) if str(i) == path[0] else item for i, item in enumerate(part)]
+    return with_value(part, path, value)
 
 
 def without(tree: Written, path: Sequence[str]) -> Written:

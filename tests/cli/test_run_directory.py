@@ -34,7 +34,8 @@ def config(tmp_path):
 
 def run_after(setup: str, folder, out: str = "run") -> subprocess.CompletedProcess[str]:
     """`parity run` in a shell that has done `setup`, and what `report` says of it then."""
-    parity = f"{shlex.quote(sys.executable)} -m parity"
+    # -B: a limit of files' sizes must not leave half of a module's bytecode for other tests.
+    parity = f"{shlex.quote(sys.executable)} -B -m parity"
     line = f"{setup}; {parity} run config.yaml -q --out {out}; code=$?; {parity} report -q {out}; exit $code"
     return subprocess.run(["unshare", "-rm", "bash", "-c", line] if "mount" in setup else ["bash", "-c", line], cwd=folder, capture_output=True, text=True)  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -392,3 +394,24 @@ def test_large_elements_do_not_excuse_small_ones(op, dtype):
     ratio = element_ratio(op, lambda x: naive(x, lambda v: as_dtype(v, dtype).astype(np.float64)), dtype, small)
     assert (ratio >= ERROR_BOUND) is not (dtype == "float32" and op in NARROW_ONLY)
     assert element_ratio(op, careful, dtype, small) < ERROR_BOUND / 4
+
+
+def gelu_ratio(distribution, dtype):
+    """The error ratio of y from -13 to 5, where `distribution(x)` is the normal distribution function."""
+    case = planned("gelu", (dtype,), x=(8, 33))
+    x = as_dtype(np.random.default_rng(0).uniform(-13, 5, (8, 33)), dtype)
+    inputs = {**drawn(case), "x": x}
+    oracle = consult_oracle(case, inputs)
+    return error_ratio(as_dtype(x * distribution(x), dtype), oracle["y"], envelopes(case, dtype, inputs, oracle)["y"])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_a_gelu_by_erfc_is_right_where_1_plus_erf_is_0(dtype):
+    assert gelu_ratio(lambda x: np.vectorize(math.erfc)(-x * math.sqrt(0.5)) / 2, dtype) < ERROR_BOUND / 4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_gelu_by_erf_is_within_the_bound_and_a_wrong_one_is_not(dtype):
+    root = np.sqrt(0.5).astype(dtype)
+    assert gelu_ratio(lambda x: (ERF(x * root) + 1) / 2, dtype) < ERROR_BOUND / 2
+    assert gelu_ratio(lambda x: (ERF(x * root) + 1) / 2 * (1 + 1e4 * np.finfo(dtype).eps), dtype) >= ERROR_BOUND

@@ -44,6 +44,44 @@ def test_different_causes_are_findings_of_their_own(tmp_path):
     assert all(finding.n_tensors == 1 for finding in found)
 
 
+def lossy(name, **changed):
+    """A diagnosis of digits lost in bfloat16."""
+    return diagnosis(name, title=name, evidence={"parameters": {"format": "bfloat16"}}, **changed)
+
+
+def test_narrow_sums_and_narrow_steps_in_one_format_are_one_cause(tmp_path):
+    rows = [unstable(tensor=name) for name in ("y", "grad.x", "grad.weight")]
+    causes = [
+        lossy("reduced-precision", tensors=["grad.weight"]),
+        lossy("narrow-accumulation", tensors=["y", "grad.x", "grad.weight"]),
+    ]
+    [finding] = findings(run_of(tmp_path, rows, causes))
+    assert (finding.id, finding.n_tensors) == ("narrow-accumulation", 3)
+
+
+def test_a_cause_that_explains_some_cases_in_part_is_one_finding(tmp_path):
+    rows = [unstable(), unstable(dtype="float64")]
+    part = diagnosis(dtype="float64", explained=False, evidence={"expression": "a part"})
+    [finding] = findings(run_of(tmp_path, rows, [part, diagnosis(evidence={"expression": "the whole"})]))
+    assert (finding.id, finding.n_tensors) == ("variance-naive", 2)
+    assert finding.formula() == "computes the whole"
+    [finding] = findings(run_of(tmp_path / "other", rows[1:], [part]))
+    assert finding.id == "variance-naive in part"
+
+
+def test_the_tensors_of_findings_add_up_to_those_of_the_first_line(tmp_path):
+    rows = [unstable(tensor=name) for name in ("y", "grad.x", "grad.bias")]
+    causes = [
+        diagnosis(tensors=["y", "grad.x"]),
+        diagnosis("scaled", title="off by one factor", tensors=["grad.x", "grad.bias"]),
+    ]
+    results = run_of(tmp_path, rows, causes)
+    first, second = findings(results)
+    assert first.scope().endswith("(2 tensors)")
+    assert second.scope().endswith("(2 tensors, 1 of them above)")
+    assert answer(results).plain == "FAIL  2 findings in 3 of 3 tensors: paddle"
+
+
 def test_what_has_a_cause_comes_first_and_of_these_what_most_shows(tmp_path):
     rows = [unstable(tensor=name, dtype=dtype) for name in ("y", "grad.x", "grad.bias") for dtype in BOTH]
     rows.append(unstable(tensor="grad.weight"))

@@ -229,8 +229,7 @@ class EnvelopeRuns:
             gradients=case.gradients,
             functions=IN_PAIRS if other in op.careful else functions[kind],
             outputs=tensors,
-            **self._options,
-            **other,
+            **{**op.customary, **self._options, **other},
         )
         # Perturbed, equal elements have an order; their indices are compared as a set (`choices.chosen_indices`).
         values |= {n: self._exact[n] for n in op.indexes if n in values}

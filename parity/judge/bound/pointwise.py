@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from parity.cases.op import GRADIENT
-from parity.cases.primitives import erf
+from parity.cases.primitives import erf, erfc
 from parity.cases.program import Program, Step
 
 MOVING = frozenset(
@@ -23,7 +23,7 @@ MOVING = frozenset(
         ),
         *("repeat", "roll", "squeeze", "stack", "swapaxes", "take", "take_along_axis", "tile", "transpose", "where"),
         *("zeros_like", "ones_like", "getitem", "part", "placed", "rows_of", "entries", "gathered"),
-        *("in_dtype_of", "root", erf.__name__, "fmod"),
+        *("in_dtype_of", "root", erf.__name__, erfc.__name__, "fmod"),
     )
 )
 """The functions beside NumPy's elementwise ones that compute each element from one element of each operand."""

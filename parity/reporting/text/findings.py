@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rich.text import Text
@@ -12,6 +12,7 @@ from rich.text import Text
 from parity.config.nodes import printable
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Comparison
+from parity.judge.diagnose.causes import NARROW
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.reporting.kinds import CaseReport, report_of
 from parity.reporting.results.cells import Status, failing_level, tensor_statuses
@@ -64,7 +65,8 @@ class Finding:
     """All differences of one op that have the same cause.
 
     `cases` are all of this op, in the order of the config, `others` the comparisons of each tensor, `alike` the
-    diagnoses with this cause anywhere in the run, and `releases` the frameworks of which the run has several.
+    diagnoses with this cause anywhere in the run, `releases` the frameworks of which the run has several, and `above`
+    the tensors of the findings before this one.
     """
 
     op: str
@@ -77,6 +79,7 @@ class Finding:
     releases: Sequence[Releases] = ()
     composed: Collection[CellKey] = frozenset()
     """The cells that are parity's own compositions of the framework's calls."""
+    above: Collection[tuple[str, str, str]] = frozenset()
 
     @property
     def backends(self) -> list[str]:
@@ -96,7 +99,12 @@ class Finding:
     @property
     def n_tensors(self) -> int:
         """The number of tensors; one in two cases or dtypes counts twice."""
-        return len({d.row.tensor_key for d in self.differences})
+        return len(self.tensor_keys)
+
+    @property
+    def tensor_keys(self) -> frozenset[tuple[str, str, str]]:
+        """The tensors by case, dtype and name."""
+        return frozenset(d.row.tensor_key for d in self.differences)
 
     @property
     def report(self) -> CaseReport:
@@ -129,12 +137,15 @@ class Finding:
         return f"parity's own composition of {backend} calls" if cells <= set(self.composed) else backend
 
     def scope(self) -> str:
-        """`in y and grad.x of group_norm, float32 and float64, from offset=100 on (7 tensors)`."""
+        """`in y and grad.x of group_norm, float32 and float64, from offset=100 on (7 tensors, 2 of them above)`: what
+        is not above adds up to the tensors of all findings."""
         having = list(dict.fromkeys(d.row.case for d in self.differences))
         dtypes = self.dtypes if len(self.dtypes) < 4 else [f"{len(self.dtypes)} dtypes"]
         since = self.report.since(self.worst.diagnosis) or condition(having, self.cases)
         where = [f"in {few(self.tensors, MAX_TENSORS)} of {self.op}", listed(dtypes), since]
-        return printable(f"{', '.join(filter(None, where))} ({plural(self.n_tensors, 'tensor')})")
+        n_above = len(self.tensor_keys & frozenset(self.above))
+        shared = f", {n_above} of them above" if n_above else ""
+        return printable(f"{', '.join(filter(None, where))} ({plural(self.n_tensors, 'tensor')}{shared})")
 
     def line(self) -> Text:
         """Sentence and scope in one line."""
@@ -151,7 +162,8 @@ class Finding:
     def formula(self) -> str:
         """`computes var = ..., where the reference has ...`, or the fitted parameters, or the wrong rates."""
         plain = sorted(self.differences, key=lambda d: (d.row.verdict == NONFINITE, d.row.case in self.with_short_axes))
-        evidences = [d.diagnosis.evidence for d in plain if d.diagnosis is not None]
+        diagnoses = sorted((d.diagnosis for d in plain if d.diagnosis is not None), key=lambda row: not row.explained)
+        evidences = [row.evidence for row in diagnoses]
         evidences += [row.evidence for row in self.alike]
         for key in ("expression", "parameters", "rates", "alone", "seen"):
             value = next((evidence[key] for evidence in evidences if evidence.get(key)), None)
@@ -230,7 +242,7 @@ def by_cause(results: Results, rows: Iterable[Comparison]) -> list[Finding]:
         ((ops[row.case], *cause_of(row, diagnosis)), Difference(row, backend, diagnosis))
         for row in rows
         for backend in to_blame(row, own)
-        for diagnosis in diagnoses.get((*row.tensor_key, backend), (None,))
+        for diagnosis in causes_among(diagnoses.get((*row.tensor_key, backend), ())) or (None,)
     )
     cases = grouped((case.op, case) for case in results.cases if case.id in compared)
     others = grouped((row.tensor_key, row) for row in results.comparisons)
@@ -238,12 +250,41 @@ def by_cause(results: Results, rows: Iterable[Comparison]) -> list[Finding]:
     releases, composed = releases_of(results.backends), {row.key for row in results.outcomes if row.composed}
     made = []
     for key, differences in groups.items():
-        op, name, _ = key
+        op = key[0]
         report = report_of(op)
         differences.sort(key=lambda d: (SEVERITY[d.row.verdict], report.excess(d.row)), reverse=True)
-        title, same = title_of(differences[0]), alike.get(key, ())
+        title, same, name = title_of(differences[0]), alike.get(key, ()), name_of(key[1], differences)
         made.append(Finding(op, name, title, tuple(differences), tuple(cases[op]), others, same, releases, composed))
-    return sorted(made, key=rank)
+    return in_order(made)
+
+
+def in_order(made: Iterable[Finding]) -> list[Finding]:
+    """The findings by rank, each with the tensors of those before it."""
+    ordered, above = [], frozenset[tuple[str, str, str]]()
+    for finding in sorted(made, key=rank):
+        ordered.append(replace(finding, above=above & finding.tensor_keys))
+        above |= finding.tensor_keys
+    return ordered
+
+
+def name_of(id_: str, differences: Iterable[Difference]) -> str:
+    """The id of a finding: `norm-type in part` where its cause explains none of its differences wholly."""
+    names = {called(d.diagnosis) for d in differences if d.diagnosis is not None}
+    return id_ if not id_ or not names or id_ in names else min(names)
+
+
+def causes_among(diagnoses: Sequence[Diagnosis]) -> Sequence[Diagnosis]:
+    """The diagnoses of one tensor, with one for all digits that are lost in one narrow format: narrow sums and narrow
+    steps are one cause. It is the diagnosis of most tensors."""
+    by_format = grouped((lossy_format(row), row) for row in diagnoses)
+    kept = {name: max(rows, key=lambda row: len(row.tensors)) for name, rows in by_format.items() if name}
+    return [row for row in diagnoses if (name := lossy_format(row)) == "" or kept[name] is row]
+
+
+def lossy_format(diagnosis: Diagnosis) -> str:
+    """The narrow format in which digits are lost; empty for other causes."""
+    parameters = diagnosis.evidence.get("parameters") or {}
+    return str(parameters.get("format", "")) if diagnosis.id in NARROW else ""
 
 
 def rank(finding: Finding) -> tuple[int, ...]:
@@ -298,7 +339,7 @@ def cause_named(diagnosis: Diagnosis) -> Cause:
     """A diagnosis by its id, an edit without a name by its expression, too, and what is in a part of a model by its
     title, which names all locations of it."""
     title = diagnosis.title if "place" in diagnosis.evidence else ""
-    return called(diagnosis), str(diagnosis.evidence.get("expression", "")) if diagnosis.id == EDIT else title
+    return diagnosis.id, str(diagnosis.evidence.get("expression", "")) if diagnosis.id == EDIT else title
 
 
 def title_of(difference: Difference) -> str:
