@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 
 from parity.cli import main
 from parity.config.plan import KnownDeviation
-from tests import exhaustive, markers
+from tests import exhaustive, forking, markers
 
 ROOT = Path(__file__).parent.parent
 # A busy machine fails no test.
@@ -39,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Hundreds of workers and commands would each compile what they import.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    forking.ForkServers().install()
     config.pluginmanager.register(markers.Guard())
     config.pluginmanager.register(exhaustive.Exhaustive(config))
     # A shell in the background, or nohup, ignores them, and so would the commands that tests interrupt.

@@ -43,17 +43,9 @@ class WorkerProcess:
     found at the end.
     """
 
-    def __init__(self, python: Path, environment: Mapping[str, str], log: RunLog) -> None:
+    def __init__(self, python: Path, adapter: str, environment: Mapping[str, str], log: RunLog) -> None:
         self.cookie = uuid.uuid4().hex
-        self._process = subprocess.Popen(
-            [str(python), str(BOOTSTRAP), str(PACKAGE), str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**environment, COOKIE: self.cookie},
-            start_new_session=True,
-            bufsize=0,
-        )
+        self._process = launched(python, adapter, {**environment, COOKIE: self.cookie})
         assert self._process.stdin and self._process.stdout and self._process.stderr  # noqa: S101 - for the type checker
         self._requests, self._replies = self._process.stdin, self._process.stdout
         self._drain = LogDrain(os.dup(self._process.stderr.fileno()), log)
@@ -157,6 +149,19 @@ class WorkerProcess:
         for pipe in (self._requests, self._replies):
             with contextlib.suppress(OSError):
                 pipe.close()
+
+
+def launched(python: Path, adapter: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A new process that leads its group and session, with unbuffered pipes."""
+    return subprocess.Popen(
+        [str(python), str(BOOTSTRAP), str(PACKAGE), str(os.getpid()), adapter],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+        bufsize=0,
+    )
 
 
 def kill_group(pid: int) -> None:

@@ -201,7 +201,7 @@ class BackendRunner:
 
     def _spawned(self, interpreter: environments.Interpreter) -> WorkerProcess:
         """A new worker, which the end of the run ends; once the run is stopped, it has ended already."""
-        worker = spawn(interpreter, self._options.threads, self._log)
+        worker = spawn(self.spec.adapter, interpreter, self._options.threads, self._log)
         self.cookies.append(worker.cookie)
         if self._stopped.is_set():
             worker.kill()

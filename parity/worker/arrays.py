@@ -57,11 +57,9 @@ def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any
         return described
     if array.dtype.hasobject and is_numpys(described[0]):
         raise undense(value, "NumPy takes it for an object")
-    if described[0] == "bfloat16" and dtype != "bfloat16":
-        return described
     if dtype == "bfloat16" and described[0] in ("bfloat16", "uint16"):  # ml_dtypes' kind is no number's.
         return array.view(np.uint16)
-    return widened(array) if array.dtype.kind in NUMBERS else described
+    return widened(array) if array.dtype.kind in NUMBERS and described[0] != "bfloat16" else described
 
 
 def no_tensor(value: Any) -> Any:

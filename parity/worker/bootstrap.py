@@ -1,4 +1,6 @@
-"""The script that a worker's interpreter runs: `python bootstrap.py PACKAGE_FOLDER PARENT_PID`. Standard library only.
+"""The script that a worker's interpreter runs: `python bootstrap.py PACKAGE_FOLDER PARENT_PID ADAPTER`.
+
+It needs the standard library only; the adapter's name is there for whoever looks at a list of processes.
 
 Before any framework is imported, it takes the protocol's descriptors away: 0 and 1 are duplicated, then 0 reads nothing
 and 1 goes to the log, like 2. It registers the package `parity` from its folder, so that the host's site-packages stay
@@ -16,17 +18,21 @@ SIGKILL = 9
 
 def main() -> None:
     """Serve requests until the host says bye or goes away."""
-    package, parent = sys.argv[1], int(sys.argv[2])
-    die_with(parent)
+    die_with(int(sys.argv[2]))
+    # The folder of this script must not shadow anything that a framework imports.
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != os.path.dirname(os.path.abspath(__file__))]
+    register(sys.argv[1])
+    serve()
+
+
+def serve() -> None:
+    """Answer the requests that descriptor 0 brings on descriptor 1, which the framework gets in neither place."""
     requests, replies = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    # The folder of this script must not shadow anything that a framework imports.
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != os.path.dirname(os.path.abspath(__file__))]
-    register(package)
-    from parity.worker.main import serve
+    from parity.worker import main as worker
 
-    serve(requests, replies)
+    worker.serve(requests, replies)
 
 
 def die_with(parent: int) -> None:
