@@ -236,6 +236,12 @@ def without_causes() -> Iterator[None]:
 
 
 @pytest.fixture
+def started_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are started, not forked, for tests of their processes; `/proc` shows the environment of a start only."""
+    monkeypatch.setattr("parity.engine.process.launched", forking.LAUNCHED)
+
+
+@pytest.fixture
 def parity_run(tmp_path: Path) -> Callable[..., Finished]:
     """Runs `parity run` on YAML text or on a config file."""
     return partial(run_in, tmp_path)

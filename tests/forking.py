@@ -23,6 +23,7 @@ from parity.environments.interpreter import THREAD_VARIABLES
 from tests.fork_server import FRAMEWORKS
 
 SERVER = Path(__file__).parent / "fork_server.py"
+LAUNCHED = process.launched
 OF_A_TEST = (process.COOKIE, "PYTEST_CURRENT_TEST")
 """Variables that differ from worker to worker; they are read when a worker runs."""
 
@@ -111,7 +112,6 @@ class ForkServers:
     """In place of `parity.engine.process.launched`: forks a worker where it can, and starts it otherwise."""
 
     def __init__(self) -> None:
-        self._launched = process.launched
         self._environment = named(os.environ)
         self._servers: dict[tuple[Any, ...], ForkServer] = {}
         self._lock = threading.Lock()
@@ -125,13 +125,13 @@ class ForkServers:
         threads = {name: value for name, value in given.items() if name in THREAD_VARIABLES}
         own = {name: value for name, value in self._environment.items() if name in given} | threads
         if given != own or adapter not in FRAMEWORKS:
-            return self._launched(python, adapter, environment)
+            return LAUNCHED(python, adapter, environment)
         key = (python, adapter, *sorted(threads.items()))
         with self._lock:
             if key not in self._servers:
                 self._servers[key] = ForkServer(python, adapter, given)
         server = self._servers[key]
-        return server.fork(environment) if server.usable else self._launched(python, adapter, environment)
+        return server.fork(environment) if server.usable else LAUNCHED(python, adapter, environment)
 
 
 def named(environment: Mapping[str, str]) -> dict[str, str]:

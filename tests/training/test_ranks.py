@@ -151,6 +151,7 @@ def leave():
 
 
 @pytest.mark.frameworks
+@pytest.mark.usefixtures("started_workers")
 def test_a_rank_that_dies_between_two_requests_is_named(tmp_path: Path) -> None:
     with client(tmp_path, "torch", LEAVES, ranks=2) as two:
         two.train(mlp())
@@ -200,6 +201,7 @@ def test_a_shard_of_the_user_s_is_seen_in_the_rows_and_ranks_that_do_not_hold_th
 
 
 @pytest.mark.frameworks
+@pytest.mark.usefixtures("started_workers")
 def test_a_worker_that_is_killed_takes_its_ranks_with_it(tmp_path: Path) -> None:
     with client(tmp_path, "torch", f"{IN_RANK_1}time.sleep(1000)\n", ranks=2) as two:
         two.train(mlp())
