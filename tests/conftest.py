@@ -39,7 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Hundreds of workers and commands would each compile what they import.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
-    forking.ForkServers().install()
+    servers = forking.ForkServers()
+    servers.install()
+    config.pluginmanager.register(servers)
     config.pluginmanager.register(markers.Guard())
     config.pluginmanager.register(exhaustive.Exhaustive(config))
     # A shell in the background, or nohup, ignores them, and so would the commands that tests interrupt.

@@ -76,7 +76,11 @@ class ForkServer:
         self._forked: dict[int, ForkedWorker] = {}
         self._answered = threading.Event()
         self.usable = self._replies.readline() == "ready\n"
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True) if self.usable else None
+        if self._listener is not None:
+            self._listener.start()
+        else:
+            self.close()
 
     def fork(self, environment: Mapping[str, str]) -> ForkedWorker:
         """A new worker with unbuffered pipes. Raises RuntimeError if the server has ended."""
@@ -93,6 +97,15 @@ class ForkServer:
         if not hasattr(worker, "pid"):
             raise RuntimeError("the fork server has ended")
         return worker
+
+    def close(self) -> None:
+        """End the server; workers that it has forked end with it."""
+        self._process.kill()
+        self._process.wait()
+        if self._listener is not None:
+            self._listener.join()
+        self._replies.close()
+        self._channel.close()
 
     def _listen(self) -> None:
         for line in self._replies:
@@ -117,8 +130,14 @@ class ForkServers:
         self._lock = threading.Lock()
 
     def install(self) -> None:
-        """Let all workers of this process be launched here."""
+        """Let all workers of this process be launched here, as a plugin of a session of tests."""
         process.launched = self.launched
+
+    def pytest_unconfigure(self) -> None:
+        """End all servers with the session."""
+        process.launched = LAUNCHED
+        for server in self._servers.values():
+            server.close()
 
     def launched(self, python: Path, adapter: str, environment: Mapping[str, str]) -> Any:
         given = named(environment)

@@ -23,8 +23,11 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
-def servers() -> ForkServers:
-    return ForkServers()
+def servers() -> Iterator[ForkServers]:
+    made, before = ForkServers(), process.launched
+    yield made
+    made.pytest_unconfigure()
+    process.launched = before
 
 
 @pytest.fixture
