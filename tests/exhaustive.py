@@ -3,7 +3,7 @@
 The *sources* of a file of tests are what its tests can reach: the modules that it imports, itself and through others, and
 where the command line is among them, all of parity and what else `tests/` has for it; the configs, where it names them; and
 the releases of what is installed. When all exhaustive tests of a file have passed, a digest of its sources is recorded in
-`tests/exhaustive.txt`. A run of everything leaves out the exhaustive tests of a file while this digest still holds, and
+`tests/exhaustive.txt`, if PARITY_RECORD_EXHAUSTIVE is set. A run of everything leaves out the exhaustive tests of a file while this digest still holds, and
 says how many; to name a file, `-k` or `-m exhaustive` runs them whatever is recorded.
 """
 
@@ -23,7 +23,7 @@ from _pytest.mark import ParameterSet
 ROOT = Path(__file__).parent.parent
 RECORD = "tests/exhaustive.txt"
 UPDATE = "PARITY_RECORD_EXHAUSTIVE"
-HEAD = f"# With which sources all exhaustive tests of a file passed: {UPDATE}=1 pytest -m exhaustive\n"
+HEAD = f"# With which sources all exhaustive tests of a file passed: {UPDATE}=1 pytest\n"
 PACKAGES = ("parity", "tests", "benchmarks")
 COMMANDS = ("parity/cli/__init__.py", "parity/run.py", "parity/engine/__init__.py")
 """Who imports one of these starts workers, which load adapters by name: no import leads there."""
@@ -132,7 +132,7 @@ class Exhaustive:
         self.config, self.root = config, root
         self.everything = config.args == config.getini("testpaths") and not config.getoption("keyword")
         asked = "exhaustive" in config.getoption("markexpr")
-        self.recorded = recorded(root) if self.everything and not asked else {}
+        self.recorded = recorded(root) if self.everything and not asked and not os.environ.get(UPDATE) else {}
         self.left_out = 0
         self.passed: dict[str, bool] = {}
 
@@ -167,5 +167,5 @@ class Exhaustive:
                 f"{self.left_out} exhaustive tests left out: they passed with these very sources ({RECORD}); "
                 "pytest -m exhaustive runs them"
             )
-        if os.environ.get(UPDATE) and self.everything and self.config.getoption("markexpr") == "exhaustive":
+        if os.environ.get(UPDATE) and self.everything and self.config.getoption("markexpr") in ("", "exhaustive"):
             record((self.root / name for name, passed in self.passed.items() if passed), self.root)

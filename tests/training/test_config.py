@@ -297,10 +297,13 @@ def test_ranks_share_micro_batches_evenly(tmp_path: Path) -> None:
 
 
 def test_validate_counts_and_audits_trainings_too() -> None:
-    done = call("validate", WHOLE, "--audit")
+    assert (
+        "ok: 4 cases (of which 3 models), 4 cells on each of torch, paddle; baseline torch"
+        in call("validate", WHOLE).stdout
+    )
+    done = call("validate", WHOLE, "--audit", "-k", "layers or layer_norm")
     assert done.returncode == 0, done.stderr
-    assert "ok: 4 cases (of which 3 models), 4 cells on each of torch, paddle; baseline torch" in done.stdout
-    assert "train: 3 cases audited" in done.stdout
+    assert "train: 1 case audited" in done.stdout
     assert "layer_norm: 1 case audited" in done.stdout
 
 
