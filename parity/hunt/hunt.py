@@ -134,7 +134,7 @@ def hunt_and_show(request: HuntRequest, folder: Path, state: Mapping[str, Any] |
     answer(search, request, subject, folder)
     if interrupted:
         return INTERRUPTED
-    if any(known_entry(f, subject) is None for f in search.findings if subject.judges(f.backend)):
+    if any(counts(finding, subject) for finding in search.findings):
         return MISMATCH
     crashed = any(subject.judges(finding.backend) for finding in search.crashed)
     return INCOMPLETE if crashed or search.judge_failed or not any(map(subject.judges, search.best)) else PASSED
@@ -274,8 +274,12 @@ def answer(search: Search, request: HuntRequest, subject: Subject, folder: Path)
     findings = [*search.findings, *search.crashed]
     ops = dict.fromkeys(base.case.op for base in search.bases)
     trials = f"{plural(search.bench.n_trials, 'trial')} of {', '.join(ops)}"
-    if findings:
-        say(f"FOUND  {plural(len(findings), 'finding')} in {trials}")
+    counted = [finding for finding in findings if counts(finding, subject)]
+    aside = f"; {plural(len(findings) - len(counted), 'other')} not counted" if len(findings) > len(counted) else ""
+    if counted:
+        say(f"FOUND  {plural(len(counted), 'finding')} in {trials}{aside}")
+    elif findings:
+        say(f"nothing that counts in {trials}; {plural(len(findings), 'finding')} not counted")
     else:
         most = max(search.best.values(), default=0.0) / ERROR_BOUND
         say(
@@ -303,6 +307,11 @@ def answer(search: Search, request: HuntRequest, subject: Subject, folder: Path)
     if findings:
         say(f"run it again: {shlex.join(['parity', 'run', str(folder / CONFIG)])}")
     say(f"continue: {shlex.join(['parity', 'hunt', '--resume', str(folder)])}")
+
+
+def counts(finding: HuntFinding, subject: Subject) -> bool:
+    """Whether a finding is of a backend that the hunt judges, and is not known."""
+    return subject.judges(finding.backend) and known_entry(finding, subject) is None
 
 
 def scripts_of(folder: Path, findings: Sequence[HuntFinding]) -> Iterator[tuple[int, str]]:

@@ -110,6 +110,20 @@ def test_a_healthy_kernel_ends_with_0(tmp_path):
 
 
 @pytest.mark.process
+def test_what_is_known_is_told_and_does_not_count(tmp_path):
+    (tmp_path / "ops.py").write_text("import numpy as np\n\ndef tanh(x):\n    return 1.001 * np.tanh(x)\n")
+    (tmp_path / "known.yaml").write_text(
+        "version: 1\ndtypes: [float32]\nbackends: [{name: mine, adapter: numpy, ops: ops.py}]\n"
+        "cases: [{op: tanh, inputs: {x: {shape: [3, 4]}}, gradients: false}]\n"
+        "known: [{backend: mine, case: '*', diagnosis: scaled, reason: a table of three digits}]\n"
+    )
+    done = call("hunt", "known.yaml", "--trials", "80", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0
+    assert re.match(r"nothing that counts in 80 trials of tanh; \d findings? not counted\n", done.stdout)
+    assert "known: a table of three digits" in done.stdout
+
+
+@pytest.mark.process
 def test_a_crash_is_kept_with_its_case(tmp_path):
     (tmp_path / "ops.py").write_text(
         "import os\n\ndef relu(x):\n    return x.clip(0) if x.min() > -50 else os._exit(3)\n"
