@@ -1,4 +1,4 @@
-"""Which dimensions a question about the length of sums may lengthen."""
+"""How far a question about the length of sums may lengthen a dimension."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from parity.judge.diagnose.growth import is_unrolled
+from parity.judge.diagnose.growth import LENGTHS, lengths_of
 from parity.judge.diagnose.reduction import sizes_of
 from tests.configs.loading import load_case
 
 
 @pytest.mark.parametrize(
-    ("case", "unrolled"),
+    ("case", "axes", "lengths"),
     [
-        ("{op: lstm, params: {hidden_size: 3}, inputs: {x: {shape: [4, 2, 5]}}}", [{"x": 0}]),
-        ("{op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}}", []),
+        ("{op: lstm, params: {hidden_size: 3}, inputs: {x: {shape: [4, 2, 5]}}}", {"x": 0}, []),
+        ("{op: layer_norm, params: {normalized_shape: [6]}, inputs: {x: {shape: [4, 6]}}}", {"x": 1}, list(LENGTHS)),
+        (
+            "{op: multi_head_attention, params: {num_heads: 2}, inputs: {x: {shape: [1, 6, 4]}}}",
+            {"x": 1},
+            [16, 128, 1024],
+        ),
     ],
 )
-def test_only_the_time_of_a_recurrence_is_unrolled(tmp_path: Path, case: str, unrolled: list[dict[str, int]]) -> None:
+def test_no_value_of_the_reference_gets_too_large(
+    tmp_path: Path, case: str, axes: dict[str, int], lengths: list[int]
+) -> None:
     plan = load_case(tmp_path, case)
     inputs = {tensor.name: tensor.sample(0, plan.id, "float64") for tensor in plan.tensors}
-    assert [dict(dim.axes) for dim in sizes_of(plan, inputs) if is_unrolled(plan, inputs, dim)] == unrolled
+    dims = {tuple(dim.axes): dim for dim in sizes_of(plan, inputs)}
+    chosen = next(dim for dim in dims.values() if axes.items() <= dict(dim.axes).items())
+    assert list(lengths_of(plan, inputs, chosen)) == lengths

@@ -8,14 +8,16 @@ for every n.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from parity.cases.op import GRADIENT
 from parity.cases.oracle import program_of
+from parity.cases.program import Program
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND, Array
 from parity.judge.diagnose.probes import KEEPS_ALL, generic
@@ -25,6 +27,8 @@ LENGTHS = (16, 128, 1024, 8192)
 FEWEST = 3
 MOST = 1 << 17
 """Elements of the largest tensor of a call."""
+MOST_INSIDE = 1 << 22
+"""Elements of the largest value of the reference in between."""
 SLOPE = 0.25
 """The least growth, as a power of the length: half of that for random signs."""
 STARTED = 0.05
@@ -43,7 +47,7 @@ def growing(case: CasePlan, inputs: Mapping[str, Array], ratios: Ratios) -> dict
     for dim in sizes_of(case, inputs):
         lengths: list[int] = []
         answers: list[Mapping[str, float]] = []
-        for length in () if is_unrolled(case, inputs, dim) else LENGTHS:
+        for length in lengths_of(case, inputs, dim):
             if len(answers) == FEWEST and not any(begun(lengths, of_one(name, answers)) for name in answers[0]):
                 break
             longer = lengthened(case, inputs, dim, length)
@@ -71,12 +75,29 @@ def of_one(tensor: str, ratios: list[Mapping[str, float]]) -> list[float]:
     return [row.get(tensor, 0.0) for row in ratios]
 
 
-def is_unrolled(case: CasePlan, inputs: Mapping[str, Array], dim: Dim) -> bool:
-    """Whether the reference has steps of its own for each element of a dimension, as a recurrence over time has: with
-    thousands of them, its program would take gigabytes."""
+def lengths_of(case: CasePlan, inputs: Mapping[str, Array], dim: Dim) -> Iterator[int]:
+    """The lengths at which no value of the reference is too large, as one with two axes of this length soon is. None if
+    the reference has steps of its own for each element, as a recurrence over time has."""
     sizes = [given for n in (1, 2) if (given := lengthened(case, inputs, dim, n * dim.size)) is not None]
     programs = [program_of(case.definition, c.params, v, gradients=case.gradients, labelled=False) for c, v in sizes]
-    return len({len(program.steps) for program in programs}) > 1
+    if len({len(program.steps) for program in programs}) > 1:
+        return
+    largest = [largest_value(program, values) for program, (_, values) in zip(programs, sizes, strict=True)]
+    power = np.log2(max(2, largest[-1] / max(1, largest[0]))) if len(largest) > 1 else 1
+    yield from (length for length in LENGTHS if largest and largest[0] * (length / dim.size) ** power <= MOST_INSIDE)
+
+
+def largest_value(program: Program, inputs: Mapping[str, Array]) -> int:
+    """The elements of the largest value of a program."""
+    sizes: list[int] = [0]
+
+    def sized(function: Callable[..., Any], *operands: Any, **keywords: Any) -> Any:
+        value = function(*operands, **keywords)
+        sizes.append(int(np.size(value)))
+        return value
+
+    program.run(inputs, np.float64, functions={s.function: partial(sized, s.function) for s in program.steps})
+    return max(sizes)
 
 
 def lengthened(
