@@ -20,7 +20,7 @@ SIZES = (0, 1, 31, 33, 63, 65, 127, 129)
 """No rows, one, and one beside the sizes of warps, tiles and blocks of kernels (32, 64, 128)."""
 LAST = (1023, 1025)
 """The same for the last axis, whose elements a block of 1,024 threads reduces."""
-MOST = 1 << 18
+MOST_STRESSED = 1 << 18
 """The most elements of a tensor; a case with a larger one is left out."""
 
 VALUES: Mapping[str, Callable[[TensorPlan], TensorPlan]] = {
@@ -129,7 +129,7 @@ def with_shapes(case: CasePlan, op: Op, params: Any, shapes: TensorShapes) -> Ca
     tensors = tuple(replace(plan, shape=tuple(every[plan.name])) for plan in case.tensors if plan.name in every)
     tensors = tuple(in_range(plan, shapes) for plan in tensors)
     fixed = any(isinstance(plan.draw, Values | File) for plan in tensors)
-    if fixed or len(tensors) < len(case.tensors) or max(prod(shape) for shape in every.values()) > MOST:
+    if fixed or len(tensors) < len(case.tensors) or max(prod(shape) for shape in every.values()) > MOST_STRESSED:
         return None
     inputs = {plan.name: plan.sample(0, case.id, "float64") for plan in tensors}
     if not min(map(np.size, inputs.values())):

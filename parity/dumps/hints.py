@@ -18,7 +18,7 @@ from parity.library.hints import EXPERIMENTS, Scene, coarse, rearranged, scaled,
 from parity.library.pairs import TensorPair
 from parity.library.report import Hint
 
-MOST = 1 << 20
+MOST_IN_MEMORY = 1 << 20
 """Elements of the largest tensor that is examined as a whole: its experiments take half a second and 100 MB."""
 CORNER = 1 << 17
 """Elements of a larger one that are examined."""
@@ -47,10 +47,10 @@ def hint_of(pair: Partners, peers: Iterable[Partners], names: tuple[str, str], r
 
     Other shapes are tried if the tensors are small; `peers` are searched for its values if all of them are small.
     """
-    large = pair.left.size > MOST
+    large = pair.left.size > MOST_IN_MEMORY
     if pair.left.size < 2 or pair.left.size != pair.right.size or (large and pair.left.shape != pair.right.shape):
         return None
-    alike = [peer for peer in peers if peer.left.size == pair.left.size <= MOST // MAX_PEERS and peer != pair]
+    alike = [peer for peer in peers if peer.left.size == pair.left.size <= MOST_IN_MEMORY // MAX_PEERS and peer != pair]
     mine, *others = (in_memory(each) for each in [pair, *alike[:MAX_PEERS]])
     limits = rules.tolerance(pair.left.name, pair.dtypes)
     scene = Scene(mine.path, mine.actual.values, mine.expected.values, limits, names, [mine, *others])
@@ -103,7 +103,7 @@ def named(hint: Hint, experiment: object) -> Hint:
 
 def in_memory(pair: Partners) -> TensorPair:
     """Two tensors as the library has them."""
-    values = pair.corners(MOST if pair.left.size <= MOST else CORNER)
+    values = pair.corners(MOST_IN_MEMORY if pair.left.size <= MOST_IN_MEMORY else CORNER)
     mine, theirs = (
         Tensor(array, "float32" if dtype in NARROW else dtype) for array, dtype in zip(values, pair.dtypes, strict=True)
     )
@@ -194,7 +194,7 @@ def joined(lonely: Stored, others: Sequence[Stored], names: tuple[str, str], rul
 
     `names`: the dump that has it, and the other one.
     """
-    if not 1 < lonely.size <= MOST or len(others) > MAX_JOINED:
+    if not 1 < lonely.size <= MOST_IN_MEMORY or len(others) > MAX_JOINED:
         return ""
     parts = [other for other in others if len(other.shape) == len(lonely.shape) and other.size < lonely.size]
     whole: Array | None = None
@@ -213,7 +213,7 @@ def joined(lonely: Stored, others: Sequence[Stored], names: tuple[str, str], rul
 
 def twin(lonely: Stored, others: Sequence[Stored]) -> str:
     """A note if another tensor of the same dump has the same values, as tied weights have; raises DumpError."""
-    if not 1 < lonely.size <= MOST:
+    if not 1 < lonely.size <= MOST_IN_MEMORY:
         return ""
     alike = [o for o in others if (o.shape, o.dtype) == (lonely.shape, lonely.dtype) and o.name != lonely.name]
     values = values_of(lonely)

@@ -62,7 +62,7 @@ same with depth."""
 MAX_PERMUTED = 6
 """A tensor of more axes is not transposed: there are too many orders."""
 
-NEAR = 1e-2
+NEAR_PRINTS = 1e-2
 """Fingerprints this close may be one tensor's: a cast to bfloat16 changes the largest element by 2^-8 of itself."""
 APART = 10.0
 """The second nearest must be this many times further away than the nearest."""
@@ -484,7 +484,7 @@ def nearest(
     )
     for i, mark in enumerate(a):
         j, near = by_far(mark, b)
-        if j is not None and near <= NEAR and by_far(b[j], a)[0] == i:
+        if j is not None and near <= NEAR_PRINTS and by_far(b[j], a)[0] == i:
             yield ours[i], theirs[j]
 
 

@@ -22,7 +22,7 @@ from parity.config.plan import ORACLE, Asked, KnownDeviation, Plan
 from parity.config.tolerance_grammar import parse_options
 from parity.config.yaml_lines import read_yaml
 from parity.dumps.compare import ComparedTensor, Partners, Rules, against, compared, judged, structural
-from parity.dumps.hints import CORNER, MOST, hint_of, joined, twin
+from parity.dumps.hints import CORNER, MOST_IN_MEMORY, hint_of, joined, twin
 from parity.dumps.matching import How, Matching, Moments, Pair, TensorSummary, Transform, match
 from parity.dumps.tensors import Dump, DumpError, Stored
 from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
@@ -297,7 +297,7 @@ class Session:
             culprit = comparison.culprit[0] if comparison.culprit else ""
             peers = [self.suspect(other, culprit) for _, other in self.failing]
             pair = peers[i]
-            left -= pair.left.size if pair.left.size <= MOST else CORNER
+            left -= pair.left.size if pair.left.size <= MOST_IN_MEMORY else CORNER
             if left < 0:
                 break
             names = (culprit, "the truth") if culprit else self.job.names
@@ -383,7 +383,7 @@ UNFIT = ("", "localized")
 
 def fitted(pair: Partners) -> str:
     """What a hint holds for."""
-    where = "" if pair.left.size <= MOST else f" of a corner of {CORNER:,} elements"
+    where = "" if pair.left.size <= MOST_IN_MEMORY else f" of a corner of {CORNER:,} elements"
     return f"every element{where}, within the tolerance"
 
 

@@ -16,7 +16,7 @@ from parity.fingerprint.norm_probes import NORM_LAYOUTS, SWEEP_EPS, TERMS, sweep
 from parity.fingerprint.precision import Long, Precision, rms
 from parity.fingerprint.summation import pairs
 
-NEAR = 0.1
+NEAR_A_MULTIPLE = 0.1
 """How close to a multiple, as a share of the spacing, a value must be to count as one; by chance one in five is."""
 ABOUT = 0.05
 POOR = 1e-4
@@ -218,10 +218,10 @@ def sweep(answers: ProbeAnswers, root: Root) -> list[SweepPoint]:
 
 
 def on_lattice(multiples: Sequence[Long]) -> float:
-    """The share of values close to whole numbers; by chance it is 2 * NEAR."""
+    """The share of values close to whole numbers; by chance it is 2 * NEAR_A_MULTIPLE."""
     values = np.concatenate(list(multiples)) if multiples else np.zeros(0, np.longdouble)
     values = values[np.isfinite(values)]
-    return float((np.abs(values - np.rint(values)) <= NEAR).mean()) if len(values) else float("nan")
+    return float((np.abs(values - np.rint(values)) <= NEAR_A_MULTIPLE).mean()) if len(values) else float("nan")
 
 
 def mean_lattice(precision: Precision, fitted: NormFit) -> Long:

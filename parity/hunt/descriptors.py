@@ -26,7 +26,7 @@ from parity.starter.design import alternatives, others
 SIZES = (2, 3, 4, 5, 1, 8, 16, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1023, 1024, 1025)
 """Small sizes, and those next to warps, tiles and blocks of kernels; the simplest first, which is not 1: a mean or a
 variance of one element is degenerate."""
-MOST = 1 << 13
+MOST_HUNTED = 1 << 13
 """Most elements of a tensor; a search is faster with fewer."""
 SCALES = (0, -3, 3, 5, -7, 7, 10, -10, 13, -13, 17, -20, 20, -27, 30, -40, 40, -63, 63, -75, 100, -120)
 """Powers of two: variances near a usual eps, exponents beyond 88, squares beyond the range of float32."""
@@ -204,7 +204,7 @@ def trial_of(bases: Sequence[Base], wanted: Descriptor) -> TrialCase | None:
         case = resized(case, base.op, axis, size) or case
     for name, value in wanted.params:
         case = with_param(case, base.op, name, value)
-    if any(prod(plan.shape) > MOST or not prod(plan.shape) for plan in case.tensors):
+    if any(prod(plan.shape) > MOST_HUNTED or not prod(plan.shape) for plan in case.tensors):
         return None
     forms = dict(wanted.forms)
     if any(form.special in UNBOUNDED for form in forms.values()):

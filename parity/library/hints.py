@@ -18,7 +18,7 @@ from parity.config.tolerances import Tolerance
 from parity.judge.diagnose.evaluator import Predicted
 from parity.judge.diagnose.locality import contents, describe
 from parity.judge.diagnose.permutations import arrangements
-from parity.judge.diagnose.proposals import EXACT, EXTREME, NEAR, best_factor, lies_on
+from parity.judge.diagnose.proposals import EXACT, EXTREME, SAME_FACTOR, best_factor, lies_on
 from parity.library.distance import excess, widened
 from parity.library.measure import MAX_ELEMENTS, Judge
 from parity.library.pairs import TensorPair
@@ -116,9 +116,9 @@ def scaled(scene: Scene) -> Iterator[Hint]:
 def plain_factors(factor: float) -> Iterator[tuple[float, str]]:
     """The nearest integer, or its inverse."""
     n, part = round(factor), round(1 / factor)
-    if n and abs(factor - n) <= NEAR * abs(factor):
+    if n and abs(factor - n) <= SAME_FACTOR * abs(factor):
         yield float(n), f"{n} times"
-    if part and abs(1 / factor - part) <= NEAR * abs(1 / factor):
+    if part and abs(1 / factor - part) <= SAME_FACTOR * abs(1 / factor):
         yield 1.0 / part, f"1/{part} of"
 
 

@@ -11,7 +11,7 @@ from parity.models.ports import Array
 from parity.models.worker.tape import Recorded
 from parity.reporting.text.words import few, number
 
-NEAR = 1e-3
+MULTIPLE_OF = 1e-3
 """A gradient is a multiple of another one if at most this part of it remains after subtraction."""
 
 
@@ -30,7 +30,7 @@ def factor(theirs: Array | None, ours: Array) -> float | None:
         return 0.0
     a, b = theirs.astype(np.float64).ravel(), ours.astype(np.float64).ravel()
     best = float(a @ b / (b @ b)) if a.shape == b.shape and b.any() else 0.0
-    return best if best and np.linalg.norm(a - best * b) <= NEAR * np.linalg.norm(a) else None
+    return best if best and np.linalg.norm(a - best * b) <= MULTIPLE_OF * np.linalg.norm(a) else None
 
 
 def divergence(order: Sequence[str], factors: Mapping[str, float | None], base: str) -> tuple[str, str] | None:

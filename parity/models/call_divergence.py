@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from parity.models import steps
-from parity.models.call_traces import NEAR, ROUGHLY, Trail, TrailComparison, same
+from parity.models.call_traces import EQUAL_VALUES, ROUGHLY, Trail, TrailComparison, same
 from parity.models.code import Cut, children_of, given_to, inverted, own_inputs, placed
 from parity.models.findings import Boundary
 from parity.models.measure import TRUTH
@@ -130,7 +130,7 @@ def diverging(
     """
     wide = TRUTH.get(dtype, dtype)
     try:
-        comparison = compared_trails(one, other, keys, wide, NEAR)
+        comparison = compared_trails(one, other, keys, wide, EQUAL_VALUES)
     except ModelError:
         wide, comparison = dtype, compared_trails(one, other, keys, dtype, ROUGHLY)
     texts = comparison.divergences() if comparison.wrong_outputs else []

@@ -25,7 +25,7 @@ from parity.reporting.text.words import few
 
 AGAIN = re.compile(r"_\d+$")
 """The suffix of a name that the source uses for several values."""
-NEAR = 1e-6
+EQUAL_VALUES = 1e-6
 """The largest difference of equal values, relative to each element's size plus that of small elements."""
 ROUGHLY = 1e-4
 """The same where the calls do not run in a wider dtype."""
@@ -139,7 +139,7 @@ class TrailComparison:
     rerun: Rerun
     base: str
     layer: str = ""
-    near: float = NEAR
+    near: float = EQUAL_VALUES
     tried: int = 0
     _twins: dict[str, str] = field(default_factory=dict)
     _firsts: dict[str, str] = field(default_factory=dict)
@@ -437,7 +437,7 @@ def idle(step: RecordedCall, trail: Trail) -> bool:
     )
 
 
-def same(one: Array, other: Array, near: float = NEAR) -> bool:
+def same(one: Array, other: Array, near: float = EQUAL_VALUES) -> bool:
     """Whether two values are equal, up to the order of their axes."""
     if one.size != other.size:
         return False
@@ -454,7 +454,7 @@ def squeezed(array: Array) -> Array:
     return array.reshape(tuple(n for n in array.shape if n != 1))
 
 
-def same_in_order(one: Array, other: Array, near: float = NEAR) -> bool:
+def same_in_order(one: Array, other: Array, near: float = EQUAL_VALUES) -> bool:
     """Whether two values have the same numbers in the same order."""
     if one.size != other.size:
         return False

@@ -21,7 +21,7 @@ RUNS = 4
 """Perturbed runs of the baseline."""
 TRUTH = {"float32": "float64", "bfloat16": "float32"}
 """The dtype of the run that is taken as the exact result."""
-MOST = {"bfloat16": 0.5}
+MOST_ENVELOPE = {"bfloat16": 0.5}
 """The largest envelope of an output, relative to its size, with which ports can be compared; 0.05 in other dtypes."""
 
 
@@ -80,7 +80,7 @@ class ReferenceRuns:
         for name in (name for name in self.plain if name.partition(".")[0] == "output"):
             exact, envelope = self.envelope(name)
             scale = size(exact).rms if exact.dtype.kind == "f" else 0.0
-            if envelope.rms > MOST.get(self.dtype, 0.05) * scale > 0:
+            if envelope.rms > MOST_ENVELOPE.get(self.dtype, 0.05) * scale > 0:
                 raise ModelError(
                     f"{port}'s {name} changes by {envelope.rms / scale:.0%} if weights and inputs are perturbed by an "
                     "ulp or in another dtype: the model is random (dropout, noise; set it to 0), or rounding decides "

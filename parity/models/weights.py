@@ -23,7 +23,7 @@ FOLDED = 1e-5
 GRID = 256
 """The number of values of 8 bits."""
 STALE = "from another training step, rounded, or folded differently"
-NEAR = 0.2
+ANOTHER_STEP = 0.2
 """The largest relative distance at which values count as another training step's."""
 SHIFTS = tuple(by for n in range(1, 5) for by in (n, -n))
 """Shifts of rows that are tried: tables of positions often begin with one or two rows for special tokens."""
@@ -81,7 +81,7 @@ def looks(have: Array, want: Array, base: str, others: Mapping[str, Recorded]) -
         if stored.shape(name) == have.shape and close(stored.load(name), have):
             return "another", f"the values that {name} should have"
     apart = float(np.sqrt(np.mean((have - want) ** 2) / (np.mean(want**2) or 1.0))) if have.shape == want.shape else 1.0
-    if apart < NEAR:
+    if apart < ANOTHER_STEP:
         coarse = have.size > 2 * GRID and np.unique(have).size <= GRID
         why = "quantised to 8 bits" if coarse else STALE
         return "near", f"{100 * apart:.2g} % away from {base}'s (root mean square): {why}"

@@ -50,7 +50,7 @@ class Resolved:
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
 
-MOST = 2**31
+INT32_END = 2**31
 """Sizes below it fit into every framework's integers."""
 
 LIMITS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
@@ -58,11 +58,11 @@ LIMITS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "init_std": (lambda v: isfinite(v) and v > 0, "a finite number above 0"),
     "eps": (lambda v: isfinite(v) and v > 0, "a finite number above 0"),
     "momentum": (lambda v: 0 <= v <= 1, "from 0 to 1"),
-    "padding": (lambda v: 0 <= v < MOST, "0 or more (below 2**31)"),
+    "padding": (lambda v: 0 <= v < INT32_END, "0 or more (below 2**31)"),
 }
 """The limits of options; any other number is a size, at least 1."""
 
-SIZE: tuple[Callable[[Any], bool], str] = (lambda v: 1 <= v < MOST, "1 or more (below 2**31)")
+SIZE: tuple[Callable[[Any], bool], str] = (lambda v: 1 <= v < INT32_END, "1 or more (below 2**31)")
 
 
 def check_limits(options: Any) -> None:

@@ -181,13 +181,13 @@ SCHEDULES: Mapping[str, ScheduleKind] = {
 """Every schedule, by its name in a config."""
 
 COUNTS = frozenset(("total_iters", "T_max", "step_size"))
-MOST = 2**31
+INT32_END = 2**31
 
 
 def check(options: Any) -> None:
     """Raise CaseError, keyed by the option, for a number out of range."""
     for name, value in vars(options).items():
-        if not (name in COUNTS) <= value < MOST:
+        if not (name in COUNTS) <= value < INT32_END:
             limits = "1, 2, ..." if name in COUNTS else "0 or more"
             raise CaseError(name, f"{name} must be {limits} (below 2**31), not {value}")
     if isinstance(options, WarmupPolynomialSchedule) and options.warmup_steps >= options.total_iters:

@@ -12,7 +12,7 @@ from parity.cases import OPS
 from parity.cases.oracle import evaluate
 from parity.config import Overrides, load_plan
 from parity.config.plan import CasePlan
-from parity.judge.diagnose.reduction import FEW, ShowsError, reduced
+from parity.judge.diagnose.reduction import FEW_ELEMENTS, ShowsError, reduced
 from tests.conftest import CONFIGS
 from tests.judge.judging import Tensors, drawn, planned
 
@@ -130,7 +130,7 @@ def test_a_fault_of_values_is_shown_by_few_elements(op, name):
     small, cut = reduced(case, inputs, shows_error)
     count = shows_error.count - 1
     assert shows_error(small, cut)
-    assert largest(cut) <= FEW
+    assert largest(cut) <= FEW_ELEMENTS
     assert count <= 4 * math.log2(max(2, largest(inputs)))
 
 
@@ -149,7 +149,7 @@ def test_a_fault_from_a_size_on_ends_at_that_size(rows, columns):
     small, cut = reduced(case, inputs, shows_error)
     assert small.params.normalized_shape == cut["x"].shape[1:]
     assert cut["x"].shape[1 if columns >= 40 else 0] <= 64
-    assert cut["x"].size <= FEW
+    assert cut["x"].size <= FEW_ELEMENTS
     assert count <= 2 * (math.log2(rows) + math.log2(columns))
 
 
@@ -159,7 +159,7 @@ def test_an_odd_size_stays_odd():
     shows_error = Questions(only_odd)
     small, cut = reduced(case, inputs, shows_error)
     assert shows_error(small, cut)
-    assert cut["x"].size <= FEW
+    assert cut["x"].size <= FEW_ELEMENTS
 
 
 def test_a_tail_of_blocks_stays_a_tail():
@@ -184,7 +184,7 @@ def test_the_window_follows_the_error():
 
     small, cut = reduced(case, inputs, shows_error)
     assert shows_error(small, cut)
-    assert cut["x"].size <= FEW
+    assert cut["x"].size <= FEW_ELEMENTS
 
 
 def test_a_list_gets_shorter():

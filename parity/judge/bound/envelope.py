@@ -28,7 +28,7 @@ from parity.judge.bound.groups import Inflation, Spread, axis_sets, levels, scal
 from parity.judge.bound.pointwise import pointwise
 
 RUNS = 12
-FEW = 16
+FEW_VALUES = 16
 FIRST_RUNS = 3
 """One run of each kind. More runs only widen the envelope: a tensor within that of the first runs needs no more."""
 ERROR_BOUND = 8.0
@@ -209,7 +209,7 @@ class EnvelopeRuns:
     @property
     def enough(self) -> int:
         """Twice the usual number if a tensor has so few elements that one run reveals little about its error."""
-        return RUNS * (2 if min(values.size for values in self._exact.values()) <= FEW else 1)
+        return RUNS * (2 if min(values.size for values in self._exact.values()) <= FEW_VALUES else 1)
 
     def _run(self, run: int, tensors: Collection[str] | None) -> Arrays:
         case, op, kind = self._case, self._case.definition, run % FIRST_RUNS

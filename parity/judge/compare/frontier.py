@@ -22,7 +22,7 @@ NEVER: Point = (0.0, math.inf)
 """The point that no tolerance accepts: a difference of NaN or infinity, or of integers."""
 SLACK = 8 * 2.0**-52
 """As a part of the difference."""
-FEW = 64
+FEW_POINTS = 64
 """Points that are sorted in Python."""
 
 
@@ -41,7 +41,7 @@ def frontier_of(difference: Array, magnitude: Array, ratio: Array, top: int) -> 
     """
     wanted = np.flatnonzero(ratio >= ratio[top] * (1 - SLACK))
     n = wanted.size
-    if n <= FEW:
+    if n <= FEW_POINTS:
         return chain(zip(magnitude[wanted].tolist(), difference[wanted].tolist(), strict=True))
     room = ratio if 3 * n <= ratio.size else np.empty(3 * n, ratio.dtype)
     e, d, above = room[:n], room[n : 2 * n], room[2 * n : 3 * n]

@@ -24,7 +24,7 @@ BAND_WEIGHT = 1.5
 """An error's size is weaker evidence than numbers that fit, which weigh 1."""
 OPERAND_WEIGHT = 0.25
 """There are many sets of operands, so a simple hypothesis is preferred."""
-FEW = 3
+NO_COINCIDENCE = 3
 """From this many numbers on, a match is no coincidence: any two numbers lie on a line, or are each other's reverse."""
 DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 

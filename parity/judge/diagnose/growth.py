@@ -25,7 +25,7 @@ from parity.judge.diagnose.reduction import Dim, sizes_of
 
 LENGTHS = (16, 128, 1024, 8192)
 FEWEST = 3
-MOST = 1 << 17
+MOST_OUTSIDE = 1 << 17
 """Elements of the largest tensor of a call."""
 MOST_INSIDE = 1 << 22
 """Elements of the largest value of the reference in between."""
@@ -112,7 +112,7 @@ def lengthened(
     params, shapes = sized
     every = {**shapes.inputs, **{f"grad.{name}": shape for name, shape in shapes.outputs.items()}}
     tensors = tuple(replace(plan, shape=every[plan.name]) for plan in case.tensors)
-    if max(int(np.prod(plan.shape)) for plan in tensors) > MOST:
+    if max(int(np.prod(plan.shape)) for plan in tensors) > MOST_OUTSIDE:
         return None
     try:
         return generic(replace(case, params=params, tensors=tensors), number)

@@ -15,7 +15,7 @@ from parity.judge.diagnose.causes import DIGITS, Cause, Change, Result, narrowed
 from parity.judge.diagnose.evaluator import Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 
-MOST = 0.5
+MOST_LOCAL = 0.5
 """An error at more than half of the positions is not local."""
 FULL = 0.8
 """An error is in a part if nearly all of the part's elements have it; some may be right by chance."""
@@ -96,7 +96,7 @@ def contents(values: Array) -> str:
 def describe(wrong: NDArray[np.bool_]) -> str:
     """`12 of 900 elements: index 3 of axis 1`, `the last 2 of axis 0`, ...; empty if the error is everywhere."""
     share = float(wrong.mean()) if wrong.size else 0.0
-    if not 0.0 < share <= MOST:
+    if not 0.0 < share <= MOST_LOCAL:
         return ""
     hits = [
         np.flatnonzero(wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis))) for axis in range(wrong.ndim)
@@ -109,7 +109,7 @@ def describe(wrong: NDArray[np.bool_]) -> str:
 
 def along(hit: NDArray[np.intp], axis: int, length: int) -> str:
     """Which indices of one axis hold the error; empty if most do."""
-    if hit.size == length or hit.size > MOST * length:
+    if hit.size == length or hit.size > MOST_LOCAL * length:
         return ""
     if hit.size == 1:
         return f"index {hit[0]} of axis {axis} (length {length})"

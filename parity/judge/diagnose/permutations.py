@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parity.judge.bound.envelope import ERROR_BOUND, Array
-from parity.judge.diagnose.causes import FEW, Cause, Change, Result, changed
+from parity.judge.diagnose.causes import NO_COINCIDENCE, Cause, Change, Result, changed
 from parity.judge.diagnose.evaluator import Predicted, Prediction, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 
@@ -23,7 +23,7 @@ def rearranged(origin: KernelExplanation, name: str) -> Iterator[tuple[Cause, Pr
     tensor."""
     values, predicted = origin.observed.get(name), origin.prediction[name]
     exact = predicted.values
-    if values is None or exact is None or values.size != exact.size or values.size < FEW - 1:
+    if values is None or exact is None or values.size != exact.size or values.size < NO_COINCIDENCE - 1:
         return
     same = same_values(values, exact, predicted.envelope.max)
     for kind, shown, other in arrangements(exact, values.shape, values if same else None):
@@ -33,7 +33,7 @@ def rearranged(origin: KernelExplanation, name: str) -> Iterator[tuple[Cause, Pr
     gaps = np.diff(np.sort(exact, axis=None))
     positive = gaps[gaps > 0]
     distinct = positive.size > 0 and float(np.median(positive)) > predicted.envelope.max
-    if same and values.shape == exact.shape and values.size >= FEW and distinct:
+    if same and values.shape == exact.shape and values.size >= NO_COINCIDENCE and distinct:
         yield from permuted(name, values, exact, predicted)
 
 

@@ -19,7 +19,7 @@ from parity.cases.edits import RETURNED, Edit
 from parity.cases.exact.formats import FORMATS, on_grid
 from parity.cases.formula import short
 from parity.judge.bound.envelope import ERROR_BOUND, Array, Envelope, size
-from parity.judge.diagnose.causes import DIGITS, FEW, Cause, Change, Result, multiplied, narrowed, replaced
+from parity.judge.diagnose.causes import DIGITS, NO_COINCIDENCE, Cause, Change, Result, multiplied, narrowed, replaced
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Predicted, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.permutations import rearranged
@@ -32,7 +32,7 @@ ROUNDED_ONCE = 1.25
 """The largest error of one rounding in unit roundoffs, with some room for an error before it."""
 BETTER = 4.0
 """A change is proposed if it leaves less than a quarter of the error."""
-NEAR = 1e-3
+SAME_FACTOR = 1e-3
 EXTREME = 1e6
 """Beyond this factor only a tensor's direction is comparable."""
 UNNAMED = "no number of this case"
@@ -104,7 +104,7 @@ def stale(origin: KernelExplanation) -> Iterator[Cause]:
     copies: dict[str, Predicted] = {}
     for name in origin.wrong:
         values = origin.observed.get(name)
-        if values is None or values.size < FEW - 1 or not values.any():
+        if values is None or values.size < NO_COINCIDENCE - 1 or not values.any():
             continue
         for source, given in evaluator.inputs.items():
             if given.shape == values.shape and np.array_equal(given.astype(values.dtype), values):
@@ -140,13 +140,17 @@ def coarse(origin: KernelExplanation) -> Iterator[Cause]:
 def computed_in(origin: KernelExplanation, target: str) -> list[str]:
     """The wrong tensors that are exact in a lower precision; those of few values only beside others of many."""
     names = [n for n in origin.wrong if lies_on(origin.observed.get(n), origin.prediction[n], target)]
-    few = {n: values for n in origin.wrong if (values := origin.observed.get(n)) is not None and values.size <= FEW}
+    few = {
+        n: values
+        for n in origin.wrong
+        if (values := origin.observed.get(n)) is not None and values.size <= NO_COINCIDENCE
+    }
     return [*names, *(n for n, values in few.items() if names and on_grid(values.astype(np.float64), FORMATS[target]))]
 
 
 def lies_on(values: Array | None, predicted: Predicted, target: str) -> bool:
     """Whether a tensor with many different values is exact in a format in which its prediction is not."""
-    if values is None or values.size <= FEW or predicted.values is None or predicted.coarse:
+    if values is None or values.size <= NO_COINCIDENCE or predicted.values is None or predicted.coarse:
         return False
     if not on_grid(values.astype(np.float64, copy=False), FORMATS[target]):
         return False
@@ -157,7 +161,7 @@ def lies_on(values: Array | None, predicted: Predicted, target: str) -> bool:
 def fits_scaled(values: Array, predicted: Predicted) -> float | None:
     """The factor that brings a prediction within the error bound, if any."""
     factor = best_factor(values, predicted)
-    if values.size < FEW or factor is None or not 1 / EXTREME < abs(factor) < EXTREME:
+    if values.size < NO_COINCIDENCE or factor is None or not 1 / EXTREME < abs(factor) < EXTREME:
         return None
     return factor if ratio(values, predicted.times(factor)) < ERROR_BOUND else None
 
@@ -172,7 +176,7 @@ def with_factor(evaluator: Evaluator, cause: Cause, factors: Mapping[str, float]
 
 def near(factor: float, other: float) -> bool:
     """Whether two factors are about the same."""
-    return abs(factor - other) <= NEAR * abs(other)
+    return abs(factor - other) <= SAME_FACTOR * abs(other)
 
 
 @dataclass(frozen=True)
@@ -243,7 +247,7 @@ def scaled(origin: KernelExplanation) -> Iterator[Cause]:
         value = factors[names[0]]
         n_elements = sum(values.size for n in names if (values := observed[n]) is not None)
         inside = all(ratio(observed[n], prediction[n].times(value)) < ERROR_BOUND for n in names)
-        if n_elements >= FEW and inside and 1 / EXTREME < abs(value) < EXTREME:
+        if n_elements >= NO_COINCIDENCE and inside and 1 / EXTREME < abs(value) < EXTREME:
             yield factor_cause(Factor("scaled", value), names)
 
 

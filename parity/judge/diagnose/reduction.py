@@ -18,16 +18,16 @@ from parity.cases.op import TensorShapes
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array
 
-FEW = 64
+FEW_ELEMENTS = 64
 """Below this many elements of the largest tensor nothing is gained: evaluations take microseconds, and with fewer rows
 and columns explanations become indistinguishable."""
 MOST_CALLS = 60
 """A [8192, 1024] tensor takes 1 call if everything is wrong, 34 if one element is, 52 if no smaller case shows it."""
 FEW_TENSORS = 3
 """The fewest tensors of a list: one does not distinguish a norm over all from a norm of each."""
-CORNERS = (FEW, FEW**2, FEW**3)
+CORNERS = (FEW_ELEMENTS, FEW_ELEMENTS**2, FEW_ELEMENTS**3)
 BLOCK = 32
-NEAR = 256
+NEAR_MIDDLE = 256
 """How far from the middle to look for a size that the op's params (groups, heads) allow."""
 
 ShowsError = Callable[[CasePlan, Mapping[str, Array]], bool]
@@ -39,7 +39,7 @@ def reduced(
     inputs: Mapping[str, Array],
     shows_error: ShowsError,
     most_calls: int = MOST_CALLS,
-    few: int = FEW,
+    few: int = FEW_ELEMENTS,
 ) -> Small:
     """The smallest case found in `most_calls` calls of `shows_error`, which says whether a case shows the same
     error; from `few` elements on it is small enough.
@@ -118,7 +118,7 @@ class Dim:
         middle = (self.low + self.size) // 2
         middle += (self.size - middle) % 2
         is_tail = self.size % BLOCK != 0
-        sizes = range(max(self.low + 1, middle - NEAR), min(self.size, middle + NEAR))
+        sizes = range(max(self.low + 1, middle - NEAR_MIDDLE), min(self.size, middle + NEAR_MIDDLE))
         return sorted(sizes, key=lambda size: (is_tail and size % BLOCK == 0, abs(size - middle)))
 
     def shapes(self, small: Small, size: int) -> tuple[Any, TensorShapes] | None:

@@ -16,12 +16,12 @@ from parity.cases.dtypes import COMPUTED_IN
 from parity.cases.exact.formats import FORMATS
 from parity.cases.op import Implied, IncompatibleError, group_lists
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, WORK, Array
-from parity.judge.diagnose.causes import FEW, Cause, formats_below
+from parity.judge.diagnose.causes import NO_COINCIDENCE, Cause, formats_below
 from parity.judge.diagnose.evaluator import Alteration, Evaluator, Observed, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 
 LEAST = 0.02
-MOST = 4.0
+MOST_ROUNDING = 4.0
 """A statistic's error is rounding if it is between these multiples of a unit roundoff, the upper one times n."""
 LEAST_ROUNDING, MOST_ROUNDING = 0.1, 16.0
 SEEN = 1.0
@@ -63,12 +63,12 @@ def statistics_causes(origin: KernelExplanation) -> Iterator[Cause]:
     unit, narrow = UNIT_ROUNDOFF[evaluator.dtype], evaluator.dtype in COMPUTED_IN
     squares = unit * (implied.mean**2 + implied.variance)
     lost = relative(implied.variance_error, squares)
-    right_mean = relative(implied.mean_error, unit * size_of(implied)) <= MOST * implied.n
+    right_mean = relative(implied.mean_error, unit * size_of(implied)) <= MOST_ROUNDING * implied.n
     likely = scattered(implied.variance_error) and everywhere(implied.variance_error, squares)
     cause = partial(Cause, alteration=alteration, weight=1.0, shared=True, portable=False)
     # In a narrow dtype the error of a stored variance is no evidence for how it was computed.
     stored = narrow and relative(implied.variance_error, unit * implied.variance) <= MOST_ROUNDING
-    if LEAST <= lost <= MOST * implied.n and right_mean and likely and not stored:
+    if LEAST <= lost <= MOST_ROUNDING * implied.n and right_mean and likely and not stored:
         shown = {"variance_error_over_u_mean_square": lost}
         yield cause("variance-naive", shown, shown_by=OFFSET, lossy=True)
     below = formats_below(evaluator.dtype) - {"tf32"}  # nothing is stored in it
@@ -113,7 +113,7 @@ def size_of(statistics: Implied) -> Array:
 
 def random(statistics: Implied) -> bool:
     """Whether the errors of the means are like rounding, not a constant part of the means."""
-    return statistics.mean.size >= FEW and scattered(statistics.mean_error / size_of(statistics), RANDOM)
+    return statistics.mean.size >= NO_COINCIDENCE and scattered(statistics.mean_error / size_of(statistics), RANDOM)
 
 
 def everywhere(errors: Array, unit: Array) -> bool:
@@ -126,4 +126,4 @@ def everywhere(errors: Array, unit: Array) -> bool:
 
 def scattered(errors: Array, least: float = SCATTER) -> bool:
     """Whether errors differ from group to group, as lost precision does."""
-    return errors.size < FEW or float(np.std(errors)) >= least * float(np.abs(np.mean(errors)))
+    return errors.size < NO_COINCIDENCE or float(np.std(errors)) >= least * float(np.abs(np.mean(errors)))

@@ -17,7 +17,7 @@ from parity.judge.compare.verdict import Comparison, EnvelopeRow, ErrorRatios, V
 from parity.judge.diagnose.diagnosis import Diagnosis
 from parity.judge.failures import FAILED, Failure, Failures, with_failures
 from parity.models import steps
-from parity.models.call_traces import NEAR, ROUGHLY
+from parity.models.call_traces import EQUAL_VALUES, ROUGHLY
 from parity.models.decode.parts import NO_PART, PassComparison, View
 from parity.models.decode.port import Decoder, DecodeResult
 from parity.models.decode.spec import DecodeSpec
@@ -360,7 +360,7 @@ class Decoding:
             )
 
         try:
-            return comparison(TRUTH.get(self.dtype, self.dtype), NEAR)
+            return comparison(TRUTH.get(self.dtype, self.dtype), EQUAL_VALUES)
         except ModelError:
             return comparison(self.dtype, ROUGHLY)
 

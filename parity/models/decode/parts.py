@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 
-from parity.models.call_traces import NEAR, Trail, same, same_in_order
+from parity.models.call_traces import EQUAL_VALUES, Trail, same, same_in_order
 from parity.models.decode.ways import DecodeCall
 from parity.models.ports import Array
 from parity.models.recorded import RecordedCall, written
@@ -98,7 +98,7 @@ class PassComparison:
     whole: Trail
     view: View
     others: Mapping[str, Array]
-    near: float = NEAR
+    near: float = EQUAL_VALUES
 
     @cached_property
     def known(self) -> list[Array]:
@@ -232,7 +232,7 @@ def relation(mine: Array, full: Array) -> str:
 def is_grid(values: Array) -> bool:
     """Whether all values are multiples of a step, at most as many as 8 bits have."""
     sizes = np.unique(np.abs(values))
-    step = float(np.min(np.diff(sizes), initial=np.inf, where=np.diff(sizes) > NEAR * sizes[-1]))
+    step = float(np.min(np.diff(sizes), initial=np.inf, where=np.diff(sizes) > EQUAL_VALUES * sizes[-1]))
     if not 0 < step < np.inf:
         return False
     for part in (1, 2, 3):

@@ -224,7 +224,7 @@ class PartEvaluator(Evaluator):
         return whole_program(self.op, self.case.params, self.tensors(alteration), **alteration.arguments)
 
 
-MOST = 1 << 12
+MOST_EDITED = 1 << 12
 """The largest parameter, in elements, that edits of an optimizer are tried on, unless all are larger."""
 
 
@@ -262,7 +262,7 @@ def of_clip(stage: StageEvaluator) -> PartEvaluator | None:
 
 
 def of_update(stage: StageEvaluator) -> PartEvaluator | None:
-    """The optimizer's step of one wrong parameter: the largest one up to MOST elements, else the smallest."""
+    """The optimizer's step of one wrong parameter: the largest one up to MOST_EDITED elements, else the smallest."""
     oracle, measured = stage.oracle, stage.measured
     training, probe = oracle.training, measured.probe
     grads = unprefixed("clipped", probe.tensors) or unprefixed("clipped", oracle.clip(probe, stage.known, None))
@@ -270,7 +270,7 @@ def of_update(stage: StageEvaluator) -> PartEvaluator | None:
     sizes = {name: grads[name].size for name in outside if any(grads[name].flat)}
     if not sizes:
         return None
-    fitting = {name: n for name, n in sizes.items() if n <= MOST}
+    fitting = {name: n for name, n in sizes.items() if n <= MOST_EDITED}
     name = max(fitting, key=lambda n: (fitting[n], n)) if fitting else min(sizes, key=lambda n: (sizes[n], n))
     group, lr = training.group_of(name), np.ravel(probe.tensors["lr"])
     params = params_of(training, group, probe.step, float(lr[min(group, len(lr) - 1)]), update_of(stage.known))

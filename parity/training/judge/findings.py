@@ -21,7 +21,7 @@ from parity.training.spec import STAGES
 
 LARGE = 1e4
 """In a training with only one dtype, an unexplained error of this many envelopes is not rounding."""
-SAME = 2.0
+SAME_SIZE = 2.0
 """Two errors are the same if one is at most this many times the other."""
 TENSORS = 8
 """At most so many tensors of a stage are named."""
@@ -43,7 +43,7 @@ def kind_of(divergence: FirstDivergence, dtype: str, others: Mapping[str, float 
     for other, ratio in others.items():
         if ratio is not None:
             smaller, larger = sorted((error, ratio * UNIT_ROUNDOFF[other]))
-            return SEMANTIC if larger <= SAME * smaller else UNSTABLE
+            return SEMANTIC if larger <= SAME_SIZE * smaller else UNSTABLE
     if dtype == "float64":
         return DEGRADED if error < ERROR_BOUND * UNIT_ROUNDOFF["float32"] else SEMANTIC
     return UNSTABLE

@@ -24,7 +24,7 @@ EXPONENTIAL = 16.0
 """The allowed error of a loss's exponentials in unit roundoffs. It is an absolute error of their logarithm, and an
 error of the gradient relative to the gradient for other classes. Vectorised exponentials lose that much: in float32,
 losses of oneflow 0.9.0 have an error of 25, those of torch 2.13.0 and paddle 3.3.1 less than 2."""
-NEAR = 4.0
+WORTH_MORE_RUNS = 4.0
 """More runs are made if the first ones give a ratio of at least this."""
 FAR = 1e4
 """More runs never enlarge an envelope by so much, unless an activation has a kink."""
@@ -117,7 +117,7 @@ def measure(oracle: StepOracle, stage: str, probe: StepRecord, changes: Variants
         runs.add(oracle.answer(stage, probe, changes, run))
     envelopes = widened(oracle, stage, probe, exact, runs.envelopes)
     measured = MeasuredStage(probe, observed, exact, envelopes, ratios(observed, exact, envelopes))
-    if measured.worst < NEAR or (measured.worst > FAR and not kinked(oracle)):
+    if measured.worst < WORTH_MORE_RUNS or (measured.worst > FAR and not kinked(oracle)):
         return measured
     for run in range(FIRST_RUNS, RUNS):
         runs.add(oracle.answer(stage, probe, changes, run))
