@@ -23,7 +23,7 @@ from parity.environments.interpreter import THREAD_VARIABLES
 from tests.fork_server import FRAMEWORKS
 
 SERVER = Path(__file__).parent / "fork_server.py"
-LAUNCHED = process.launched
+LAUNCHED, BOOTSTRAP = process.launched, process.BOOTSTRAP
 OF_A_TEST = (process.COOKIE, "PYTEST_CURRENT_TEST")
 """Variables that differ from worker to worker; they are read when a worker runs."""
 
@@ -143,7 +143,7 @@ class ForkServers:
         given = named(environment)
         threads = {name: value for name, value in given.items() if name in THREAD_VARIABLES}
         own = {name: value for name, value in self._environment.items() if name in given} | threads
-        if given != own or adapter not in FRAMEWORKS:
+        if given != own or adapter not in FRAMEWORKS or process.BOOTSTRAP != BOOTSTRAP:
             return LAUNCHED(python, adapter, environment)
         key = (python, adapter, *sorted(threads.items()))
         with self._lock:
