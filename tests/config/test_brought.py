@@ -199,6 +199,18 @@ def test_a_reference_imports_files_of_its_folder(tmp_path: Path):
         assert (evaluate(plan.definition, plan.params, inputs)["y"] == number**2).all()
 
 
+def test_a_reference_is_a_module_of_its_own(tmp_path: Path):
+    body = (
+        "import dataclasses\n@dataclasses.dataclass\nclass Scale:\n    by: float = 0.5\n"
+        "def checked(function):\n    assert function.__annotations__['x'] is np.ndarray\n    return function\n"
+        "@checked\ndef my_op(x: np.ndarray, gate):\n    import pickle\n"
+        "    return x * gate * pickle.loads(pickle.dumps(Scale())).by"
+    )
+    plan = case(tmp_path, body)
+    inputs = {tensor.name: np.ones(tensor.shape) for tensor in plan.tensors}
+    assert (evaluate(plan.definition, plan.params, inputs)["y"] == 0.5).all()
+
+
 def test_a_file_that_cannot_be_run_is_one_problem(tmp_path: Path):
     (tmp_path / "ref.py").write_text("import nothing_of_this_name\n")
     config = tmp_path / "config.yaml"
