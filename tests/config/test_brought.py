@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
@@ -114,6 +115,24 @@ def test_gradients_are_the_derivatives(body: str, tmp_path: Path):
         moved[place] = step
         slope = (total(inputs["x"] + moved) - total(inputs["x"] - moved)) / (2 * step)
         assert slope == pytest.approx(found["grad.x"][place], rel=1e-7, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("formula", "slope"),
+    [
+        ("np.where(x > 0, np.sqrt(x), 0.0)", lambda x: np.where(x > 0, 0.5 * np.abs(x) ** -0.5, 0)),
+        (
+            "np.where(x > 0, x, np.where(x > -1, np.log1p(x) ** 3, -x))",
+            lambda x: np.where(x > 0, 1, np.where(x > -1, 3 * np.log1p(np.maximum(x, -0.9)) ** 2 / (1 + x), -1)),
+        ),
+        ("np.select([x > 0], [np.log(np.exp(x))], x * 2)", lambda x: np.where(x > 0, 1.0, 2.0)),
+    ],
+)
+def test_what_a_reference_does_not_choose_has_no_gradient(formula: str, slope: Callable, tmp_path: Path):
+    plan = case(tmp_path, f"def my_op(x):\n    return {formula}", "{x: {shape: [5]}}")
+    x, arriving = np.array([-1e5, -2.0, -0.5, 0.25, 3.0]), np.array([1.0, 2, 3, 4, 5])
+    found = evaluate(plan.definition, plan.params, {"x": x, "grad.y": arriving}, dtype="float64")
+    np.testing.assert_allclose(found["grad.x"], arriving * slope(x), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

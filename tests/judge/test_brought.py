@@ -174,6 +174,11 @@ def test_where_a_reference_has_no_gradient_nobody_is_wrong(tmp_path: Path, parit
     assert {row["case"] for row in done.failing()} == {"spoiled"}
     assert {row["tensor"] for row in done.failing()} == {"y", "grad.x"}
     assert {row["verdict"] for row in done.failing()} == {"nonfinite"}
+    left_out = {
+        row["tensor"] for row in done.results["comparisons"] if row["message"].startswith("not compared in 3 of 6")
+    }
+    assert left_out == {"grad.x"}
+    assert "2 tensors are not compared in 3 of 6 elements: the reference is NaN (for example root " in done.stdout
 
 
 RECURRENCE = """
