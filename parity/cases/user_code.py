@@ -6,6 +6,7 @@ Whatever it raises is an error of its file; only a signal, such as Ctrl-C, still
 from __future__ import annotations
 
 import builtins
+import faulthandler
 import fcntl
 import json
 import math
@@ -23,11 +24,16 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
+from parity.cases.user_settings import same_settings
+
 LIMIT_S = 30.0
 """A reference that takes longer hangs: it computes on small tensors, or on stand-ins."""
+GRACE_S = 5.0
+"""After so much more time, the process ends with the line that runs: code in C does not let Python raise an error."""
 GUARDED = (builtins, json, math, np, operator, os, threading, time)
 """Modules of which a file may not replace anything: parity uses them in the same process."""
 HOOKS = ("displayhook", "excepthook", "stderr", "stdin", "stdout", "unraisablehook")
@@ -56,8 +62,8 @@ def contained(path: Path) -> Iterator[None]:
     """Inside, code of the user's file may run. Raises BroughtError for what is no Exception, such as SystemExit."""
     process = os.getpid()
     with (
-        files_left(path), same_limits(), same_folder(), on_stderr(), warned_once(), neighbours(path.parent),
-        noted_interrupts() as interrupts, same_interpreter(),
+        files_left(path), same_limits(), same_folder(), on_stderr(), same_settings(alone=is_interruptible()), marked(),
+        warned_once(), neighbours(path.parent), noted_interrupts() as interrupts, unending(), same_interpreter(),
     ):  # fmt: skip
         try:
             yield
@@ -89,11 +95,62 @@ def limited() -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    process = os.getpid()
+    faulthandler.dump_traceback_later(LIMIT_S + GRACE_S, file=2, exit=True)
     try:
         yield
     finally:
+        if os.getpid() == process:  # A child has no thread that could be cancelled, and would wait for it.
+            faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+MARK = "PARITY_REFERENCE"
+"""The name of a cookie in the environment of what a user's code starts."""
+MARKS: list[str] = []
+"""The cookie of this process, once it has run a user's code."""
+
+
+@contextmanager
+def marked() -> Iterator[None]:
+    """Processes that the code starts have a cookie in their environment, by which they are found at the end."""
+    if not is_interruptible():
+        yield
+        return
+    if not MARKS:
+        MARKS.append(uuid4().hex)
+    before, os.environ[MARK] = os.environ.get(MARK), MARKS[0]
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(MARK, None)
+        else:
+            os.environ[MARK] = before
+
+
+ENDING = ("_exit", "abort", "execv", "execve")
+"""Functions of `os` that end a process, or replace its program, without a word to anybody."""
+
+
+@contextmanager
+def unending() -> Iterator[None]:
+    """Functions that would end this process raise SystemExit instead; those of its children end them."""
+    process, before = os.getpid(), {name: getattr(os, name) for name in ENDING}
+
+    def ended(name: str, *given: Any) -> Any:
+        if os.getpid() != process:
+            return before[name](*given)
+        raise SystemExit(f"os.{name} would end parity, too")
+
+    for name in ENDING:
+        setattr(os, name, partial(ended, name))
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(os, name, function)
 
 
 @contextmanager

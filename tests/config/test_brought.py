@@ -196,6 +196,8 @@ def test_a_matrix_without_a_factorization_has_no_finite_answer(function: str, tm
             GATED + "    if not isinstance(x, np.ndarray):\n        return x\n    raise KeyboardInterrupt",
             "ref.py:5: KeyboardInterrupt: no message",
         ),
+        ("import os\n" + GATED + "    os._exit(0)", "ref.py:4: SystemExit: os._exit would end parity, too"),
+        ("import os\nos.execlp('true', 'true')", "ref.py:3: SystemExit: os.execv would end parity, too"),
         ("my_op = max", "ref.py: my_op does not show its arguments"),
     ],
 )
