@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from parity.cases.candidates import detachments
+from parity.cases.formula import formulas
 from parity.cases.oracle import program_of
 from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
@@ -226,3 +227,13 @@ def test_rows_that_depend_on_one_another_by_the_formula_are_no_batch(tmp_path: P
         batch_variant(inside, case, "float64", inputs, {}, dict.fromkeys(("y", "grad.x", "grad.w", "grad.u"), 1e-9))
         is None
     )
+
+
+def test_an_index_that_is_computed_is_written_as_its_formula(tmp_path: Path):
+    case = brought_case(
+        tmp_path, "def my_op(x):\n    y = x.copy()\n    y[x > 1] = np.log(x[x > 1])\n    return y", "{x: {shape: [4]}}"
+    )
+    inputs = {tensor.name: tensor.sample(0, case.id, "float64") for tensor in case.tensors}
+    text = "\n".join(formulas(program_of(case.definition, case.params, inputs)))
+    assert "Ref" not in text
+    assert "log(x[greater(x, 1)])" in text
