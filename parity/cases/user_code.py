@@ -12,6 +12,7 @@ import json
 import math
 import operator
 import os
+import re
 import resource
 import signal
 import sys
@@ -243,17 +244,18 @@ def same_folder() -> Iterator[None]:
 
 @contextmanager
 def neighbours(folder: Path) -> Iterator[None]:
-    """The code can import files of its folder, which come first; another folder's of the same name are others."""
+    """The code can import files of its folder, which come last, as those of a kernel do: one named like a module
+    of the standard library must not take its place in parity. Another folder's of the same name are others."""
     if not is_interruptible():
         yield
         return
     before, entry = set(sys.modules), str(folder)
-    sys.path.insert(0, entry)
+    sys.path.append(entry)
     try:
         yield
     finally:
-        with suppress(ValueError):
-            sys.path.remove(entry)
+        if sys.path[-1:] == [entry]:
+            sys.path.pop()
         for name in [name for name in sys.modules if name not in before]:
             file = getattr(sys.modules[name], "__file__", None)
             if file is not None and folder in Path(file).parents and "site-packages" not in file:
@@ -327,7 +329,22 @@ def placed(error: BaseException, path: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         lines = [error.lineno or 1]
     text = str(error) if isinstance(error, BroughtError) else described(error)
-    return f"{path.name}:{lines[-1] if lines else 1}: {text}"
+    return f"{path.name}:{lines[-1] if lines else 1}: {text}{shadow(error, path.parent)}"
+
+
+ELSEWHERE = re.compile(r"cannot import name .* from '(\w+)'|module '(\w+)' has no attribute")
+
+
+def shadow(error: BaseException, folder: Path) -> str:
+    """If an import found another module than the file of its name in the folder: how to have that file; else empty."""
+    found = ELSEWHERE.search(described(error)) if isinstance(error, (ImportError, AttributeError)) else None
+    name = found and (found[1] or found[2])
+    if not name or not (folder / f"{name}.py").exists():
+        return ""
+    given = getattr(sys.modules.get(name), "__file__", None)
+    if given is not None and Path(given).parent == folder:
+        return ""
+    return f"; this is another module than the {name}.py beside it, and comes first: give that file another name"
 
 
 def described(error: BaseException) -> str:

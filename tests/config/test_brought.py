@@ -220,6 +220,14 @@ def test_a_reference_imports_files_of_its_folder(tmp_path: Path):
         assert (evaluate(plan.definition, plan.params, inputs)["y"] == number**2).all()
 
 
+@pytest.mark.parametrize("line", ["from random import helper", "import colorsys\nhelper = colorsys.helper"])
+def test_a_file_named_like_another_module_is_told_to_have_another_name(line: str, tmp_path: Path):
+    for name in ("random", "colorsys"):
+        (tmp_path / f"{name}.py").write_text("def helper(x):\n    return x\n")
+    told = problems(tmp_path, f"{line}\ndef my_op(x, gate):\n    return helper(x) * gate")
+    assert ".py beside it, and comes first: give that file another name" in told
+
+
 def test_a_reference_is_a_module_of_its_own(tmp_path: Path):
     body = (
         "import dataclasses\n@dataclasses.dataclass\nclass Scale:\n    by: float = 0.5\n"
