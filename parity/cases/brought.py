@@ -9,15 +9,17 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache
 from hashlib import sha256
+from itertools import count
 from math import prod
 from operator import attrgetter
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, get_type_hints
 from warnings import catch_warnings
 
@@ -32,6 +34,7 @@ from parity.cases.user_code import BroughtError, contained, described, placed, u
 from parity.cases.writable import NUMPY, Writable, is_traced, unwrapped, wrapped, writing
 
 MODULE = "parity_reference"
+NUMBER = count(1)
 TYPES: Mapping[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
 ANY = bool | int | float | str | tuple[int | float, ...]
 """The type of a param if neither its annotation nor its default shows it."""
@@ -104,16 +107,25 @@ def namespace(source: ReferenceFile, *, plain: bool = False) -> Mapping[str, Any
 @cache
 def loaded(source: ReferenceFile, plain: bool) -> Mapping[str, Any] | str:
     """The names that the file defines, or why it cannot be run, which is tried once."""
-    names: dict[str, Any] = {"__name__": MODULE, "__file__": str(source.path)}
+    names = module_of(source)
     names |= {} if plain else {"__builtins__": {**vars(builtins), "__import__": imported}}
     try:
         with user_code(source.path):
-            exec(compile(source.text, str(source.path), "exec"), names)  # noqa: S102 - its user chose to run it
+            code = compile(source.text, str(source.path), "exec", dont_inherit=True)
+            exec(code, names)  # noqa: S102 - its user chose to run it
     except BroughtError as error:
         return str(error)
     except Exception as error:
         return placed(error, source.path)
     return names
+
+
+def module_of(source: ReferenceFile) -> dict[str, Any]:
+    """The names of a new module for the file. It stays in `sys.modules`, where its classes look for their names."""
+    module = ModuleType(f"{MODULE}_{next(NUMBER)}")
+    module.__file__ = str(source.path)
+    sys.modules[module.__name__] = module
+    return vars(module)
 
 
 def imported(name: str, into: Any = None, local: Any = None, wanted: Any = (), level: int = 0) -> Any:

@@ -163,7 +163,7 @@ def detachments(program: Program, shapes: Mapping[int, Shape], gradient: str) ->
         for i, operand in enumerate(step.operands):
             if isinstance(operand, Ref) and operand.index in on_way and reads[operand.index] > 1:
                 yield Edit(positions, step.name, DETACHED, i)
-                later = tuple(p for p in positions if program.steps[p].operands[i].index in table.steps)
+                later = tuple(p for p in positions if table.is_computed(program.steps[p].operands[i]))
                 if 0 < len(later) < len(positions):
                     yield Edit(later, step.name, DETACHED, i)
     yield from (Edit(pair, "", DETACHED, RESULT) for pair in combinations(named[-MOST_NAMED:], 2))
@@ -397,6 +397,10 @@ class ProgramValues:
     def is_shared(self, index: int) -> bool:
         """Whether a value is read more than once; otherwise it is edited where it is read."""
         return self.reads[index] > 1 or index in self.program.outputs.values()
+
+    def is_computed(self, operand: Any) -> bool:
+        """Whether an operand is the result of a step; that of a loop's first turn may be an array of constants."""
+        return isinstance(operand, Ref) and operand.index in self.steps
 
     def alike(self, index: int, before: int) -> Iterator[Key]:
         """The other values of the same shape before the step at `before`: the named ones, those that `index` depends on

@@ -120,13 +120,24 @@ class Formulas:
         if step.name in UNSEEN:
             return self._operand(step.operands[0])
         if step.function is getitem or step.name == "part":
-            return f"{bracketed(self._operand(step.operands[0]), ATOM)}[{indexed(step.operands[1])}]", ATOM
+            return f"{bracketed(self._operand(step.operands[0]), ATOM)}[{self._indexed(step.operands[1])}]", ATOM
         if step.name == "put":
             values, new = (bracketed(self._operand(operand), 1) for operand in step.operands[:2])
-            return f"{values} with [{indexed(step.operands[2])}] = {new}", 0
+            return f"{values} with [{self._indexed(step.operands[2])}] = {new}", 0
         operands = [self._operand(operand)[0] for operand in step.operands]
         keywords = [f"{name}={value}" for name, value in step.keywords.items() if shown(name, value)]
         return f"{step.name}({', '.join(operands + keywords)})", ATOM
+
+    def _indexed(self, index: Any) -> str:
+        """An index as in Python: `:, 0`, `1:5`, `x > 0`."""
+        if isinstance(index, tuple) and index:
+            return ", ".join(map(self._indexed, index))
+        if index is Ellipsis:
+            return "..."
+        if not isinstance(index, slice):
+            return self._operand(index)[0]
+        ends = ["" if end is None else self._operand(end)[0] for end in (index.start, index.stop)]
+        return ":".join(ends if index.step is None else [*ends, self._operand(index.step)[0]])
 
     def _operand(self, operand: Any) -> tuple[str, int]:
         if isinstance(operand, Ref):
@@ -146,16 +157,6 @@ def constant(values: NDArray[Any]) -> str:
     if values.size == max(values.shape, default=1):
         return f"[{', '.join([*numbers, *(['...'] if values.size > MOST_NUMBERS else [])])}]"
     return f"constant{list(values.shape)}"
-
-
-def indexed(index: Any) -> str:
-    """An index as in Python: `:, 0`, `1:5`."""
-    if isinstance(index, tuple) and index:
-        return ", ".join(map(indexed, index))
-    if not isinstance(index, slice):
-        return "..." if index is Ellipsis else str(index)
-    ends = [("" if end is None else str(end)) for end in (index.start, index.stop)]
-    return ":".join(ends if index.step is None else [*ends, str(index.step)])
 
 
 def short(number: float) -> str:

@@ -404,6 +404,7 @@ class Tape:
     labelled: bool = True
     of: int = -1
     kind: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float64))
+    gates: dict[int, Gate] = field(default_factory=dict)
 
     def stand_in(self, value: Any) -> Traced:
         """A stand-in for a new value."""
@@ -416,6 +417,9 @@ class Tape:
             return operands[0]
         if any(isinstance(item, Traced) and item.tape is not self for item in leaves(operands)):
             raise TraceError(LEFT)
+        gated = gated_operand(self.gates, function, operands) if self.backward and self.gates else None
+        if self.backward and self.gates:
+            operands = [item if item is gated else self.opened(item) for item in operands]
         for name in (name for name, item in keywords.items() if any(isinstance(i, Traced) for i in leaves(item))):
             raise TraceError(
                 f"np.{function.__name__} is given the tensor {name}=, which cannot be a step; use np.where"
@@ -429,9 +433,48 @@ class Tape:
         result = self.stand_in(outlined(function, plain(operands), plain(keywords)))
         site = call_site() if self.labelled else 0
         self.steps.append(Step(result.index, function, names, dict(keywords), "", self.backward, site, self.of))
+        if gated is not None:
+            factors = [item for item in operands if item is not gated and isinstance(item, Traced)]
+            gate = self.gates[gated.index]
+            self.gates[result.index] = replace(gate, multiplied=gate.multiplied or bool(factors))
         if key is not None:
             self.known[key] = result
         return result
+
+    def opened(self, item: Any) -> Any:
+        """A gradient with zeros where another operand of np.where was chosen, whatever it was multiplied with."""
+        gate = self.gates.get(item.index) if isinstance(item, Traced) else None
+        if gate is None or not gate.multiplied:
+            return item
+        del self.gates[item.index]
+        result = item
+        for choice, if_true in gate.choices:
+            result = np.where(choice, result, 0.0) if if_true else np.where(choice, 0.0, result)
+        self.gates[item.index] = gate
+        return result
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Where a gradient is zero because np.where chose another operand: the choices, and whether each chose this one
+    where it is true; `multiplied`: with values that may be infinite, for which 0 times a value is no longer 0."""
+
+    choices: tuple[tuple[Any, bool], ...]
+    multiplied: bool = False
+
+
+PASSING = frozenset((np.multiply, np.true_divide, np.negative))
+"""Functions whose result is zero where their first gradient is."""
+
+
+def gated_operand(gates: Mapping[int, Gate], function: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    """The operand whose gate a step's result has, too; None if there is none."""
+    if function not in PASSING:
+        return None
+    candidates = operands[:1] if function is np.true_divide else operands
+    gated = next((item for item in candidates if isinstance(item, Traced) and item.index in gates), None)
+    alike = gated is not None and np.broadcast_shapes(*(np.shape(concrete(item)) for item in operands)) == gated.shape
+    return gated if alike else None
 
 
 AUTOGRAD = backward_pass.__code__.co_filename
@@ -681,7 +724,7 @@ def differentiated(
     for name, gradient in collected.items():
         if np.shape(gradient) != stand_ins[name].shape:
             raise TraceError(f"a function has no gradient for {name} of shape {list(stand_ins[name].shape)}")
-    gradients = {f"grad.{name}": collected.get(name) for name in names}
+    gradients = {f"grad.{name}": tape.opened(collected.get(name)) for name in names}
     zeros = {f"grad.{n}": tape.record(np.zeros_like, (stand_ins[n],), {}) for n in names if n not in collected}
     return {**{name: getval(item) for name, item in outputs.items()}, **gradients, **zeros}
 
@@ -815,6 +858,33 @@ def chosen_gradient(operand: Any, choice: Any, *, if_true: bool) -> Callable[[An
     return unbroadcast_f(operand, gradient)  # type: ignore[no-any-return]
 
 
+def selected(choice: Any, one: Any, other: Any) -> Any:
+    """np.where whose gradient is zero where another operand is chosen, also if what is not chosen has none."""
+    return np.where(choice, one, other)
+
+
+def gate_of(operand: Any, choice: Any, *, if_true: bool) -> Callable[[Any], Any]:
+    """The gradient of an operand, which remembers where it is zero."""
+    inner = chosen_gradient(operand, choice, if_true=if_true)
+
+    def gradient(arriving: Any) -> Any:
+        before = arriving.tape.gates.get(arriving.index) if isinstance(arriving, Traced) else None
+        result = inner(arriving)
+        if isinstance(result, Traced) and result.shape == np.shape(arriving):
+            earlier = before or Gate(())
+            result.tape.gates[result.index] = replace(earlier, choices=(*earlier.choices, (choice, if_true)))
+        return result
+
+    return gradient
+
+
+selected = autograd_primitive(selected)
+defvjp(
+    selected,
+    None,
+    lambda _, choice, one, other: gate_of(one, choice, if_true=True),  # noqa: ARG005 - autograd's signature
+    lambda _, choice, one, other: gate_of(other, choice, if_true=False),  # noqa: ARG005 - autograd's signature
+)
 # Since autograd 1.8, its `where` is a function around the primitive.
 defvjp(
     getattr(autograd.numpy, "_original_where", autograd.numpy.where),

@@ -6,11 +6,13 @@ Whatever it raises is an error of its file; only a signal, such as Ctrl-C, still
 from __future__ import annotations
 
 import builtins
+import faulthandler
 import fcntl
 import json
 import math
 import operator
 import os
+import re
 import resource
 import signal
 import sys
@@ -23,11 +25,17 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
+from parity.cases.user_settings import same_settings
+
 LIMIT_S = 30.0
 """A reference that takes longer hangs: it computes on small tensors, or on stand-ins."""
+GRACE_S = 90.0
+"""After so much more time, the process ends with the line that runs: code in C does not let Python raise an error. A
+large product may take longer than LIMIT_S in one call, and ends."""
 GUARDED = (builtins, json, math, np, operator, os, threading, time)
 """Modules of which a file may not replace anything: parity uses them in the same process."""
 HOOKS = ("displayhook", "excepthook", "stderr", "stdin", "stdout", "unraisablehook")
@@ -56,8 +64,8 @@ def contained(path: Path) -> Iterator[None]:
     """Inside, code of the user's file may run. Raises BroughtError for what is no Exception, such as SystemExit."""
     process = os.getpid()
     with (
-        files_left(path), same_limits(), same_folder(), on_stderr(), warned_once(), neighbours(path.parent),
-        noted_interrupts() as interrupts, same_interpreter(),
+        files_left(path), same_limits(), same_folder(), on_stderr(), same_settings(alone=is_interruptible()), marked(),
+        warned_once(), neighbours(path.parent), noted_interrupts() as interrupts, unending(), same_interpreter(),
     ):  # fmt: skip
         try:
             yield
@@ -89,11 +97,62 @@ def limited() -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    process = os.getpid()
+    faulthandler.dump_traceback_later(LIMIT_S + GRACE_S, file=2, exit=True)
     try:
         yield
     finally:
+        if os.getpid() == process:  # A child has no thread that could be cancelled, and would wait for it.
+            faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+MARK = "PARITY_REFERENCE"
+"""The name of a cookie in the environment of what a user's code starts."""
+MARKS: list[str] = []
+"""The cookie of this process, once it has run a user's code."""
+
+
+@contextmanager
+def marked() -> Iterator[None]:
+    """Processes that the code starts have a cookie in their environment, by which they are found at the end."""
+    if not is_interruptible():
+        yield
+        return
+    if not MARKS:
+        MARKS.append(uuid4().hex)
+    before, os.environ[MARK] = os.environ.get(MARK), MARKS[0]
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(MARK, None)
+        else:
+            os.environ[MARK] = before
+
+
+ENDING = ("_exit", "abort", "execv", "execve")
+"""Functions of `os` that end a process, or replace its program, without a word to anybody."""
+
+
+@contextmanager
+def unending() -> Iterator[None]:
+    """Functions that would end this process raise SystemExit instead; those of its children end them."""
+    process, before = os.getpid(), {name: getattr(os, name) for name in ENDING}
+
+    def ended(name: str, *given: Any) -> Any:
+        if os.getpid() != process:
+            return before[name](*given)
+        raise SystemExit(f"os.{name} would end parity, too")
+
+    for name in ENDING:
+        setattr(os, name, partial(ended, name))
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(os, name, function)
 
 
 @contextmanager
@@ -186,17 +245,18 @@ def same_folder() -> Iterator[None]:
 
 @contextmanager
 def neighbours(folder: Path) -> Iterator[None]:
-    """The code can import files of its folder, which come first; another folder's of the same name are others."""
+    """The code can import files of its folder, which come last, as those of a kernel do: one named like a module
+    of the standard library must not take its place in parity. Another folder's of the same name are others."""
     if not is_interruptible():
         yield
         return
     before, entry = set(sys.modules), str(folder)
-    sys.path.insert(0, entry)
+    sys.path.append(entry)
     try:
         yield
     finally:
-        with suppress(ValueError):
-            sys.path.remove(entry)
+        if sys.path[-1:] == [entry]:
+            sys.path.pop()
         for name in [name for name in sys.modules if name not in before]:
             file = getattr(sys.modules[name], "__file__", None)
             if file is not None and folder in Path(file).parents and "site-packages" not in file:
@@ -270,7 +330,22 @@ def placed(error: BaseException, path: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         lines = [error.lineno or 1]
     text = str(error) if isinstance(error, BroughtError) else described(error)
-    return f"{path.name}:{lines[-1] if lines else 1}: {text}"
+    return f"{path.name}:{lines[-1] if lines else 1}: {text}{shadow(error, path.parent)}"
+
+
+ELSEWHERE = re.compile(r"cannot import name .* from '(\w+)'|module '(\w+)' has no attribute")
+
+
+def shadow(error: BaseException, folder: Path) -> str:
+    """If an import found another module than the file of its name in the folder: how to have that file; else empty."""
+    found = ELSEWHERE.search(described(error)) if isinstance(error, (ImportError, AttributeError)) else None
+    name = found and (found[1] or found[2])
+    if not name or not (folder / f"{name}.py").exists():
+        return ""
+    given = getattr(sys.modules.get(name), "__file__", None)
+    if given is not None and Path(given).parent == folder:
+        return ""
+    return f"; this is another module than the {name}.py beside it, and comes first: give that file another name"
 
 
 def described(error: BaseException) -> str:

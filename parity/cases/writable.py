@@ -37,6 +37,7 @@ from parity.cases.program import (
     part_of,
     primitive,
     put_back,
+    selected,
     spelled,
 )
 
@@ -243,10 +244,15 @@ def kept(shape: tuple[int, ...], axis: Any) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
+def where(choice: Any, *operands: Any) -> Any:
+    """np.where."""
+    return selected(choice, *operands) if operands else anp.where(choice)
+
+
 def select(conditions: Any, choices: Any, default: Any = 0) -> Any:
     """np.select."""
     for condition, choice in zip(conditions[::-1], choices[::-1], strict=True):
-        default = anp.where(condition, choice, default)
+        default = selected(condition, choice, default)
     return default
 
 
@@ -298,7 +304,7 @@ OWN: Mapping[Function, Function] = {
     np.linalg.norm: norm, np.linalg.tensorinv: tensorinv, np.linalg.tensorsolve: tensorsolve, np.diagonal: diagonal,
     np.take: take, np.take_along_axis: take_along_axis, np.stack: stack, np.dot: dot, np.pad: pad,
     np.broadcast_to: spread, np.split: parts_by(np.split), np.array_split: parts_by(np.array_split),
-    np.select: select, np.block: block, np.lib.stride_tricks.sliding_window_view: sliding_window_view,
+    np.where: where, np.select: select, np.block: block, np.lib.stride_tricks.sliding_window_view: sliding_window_view,
     **{f: without_gradient(f) for f in (np.linalg.svd, np.linalg.eigh, np.linalg.slogdet, np.gradient)},
 }  # fmt: skip
 """What autograd lacks, or does not trace."""
@@ -396,7 +402,7 @@ class Writable(Handle, np.lib.mixins.NDArrayOperatorsMixin):
         new = lifted(np.stack)(new) if isinstance(new, (list, tuple)) and is_traced(new) else new
         if is_mask(index) and np.ndim(getval(new)) == 0:
             mask = anp.reshape(index, index.shape + (1,) * (self.ndim - index.ndim))
-            self.write(anp.where(mask, cast(new, self.dtype), self.value))
+            self.write(selected(mask, cast(new, self.dtype), self.value))
         elif index is Ellipsis or (isinstance(index, slice) and index == slice(None)):
             self.write(new)
         else:
@@ -552,7 +558,7 @@ def written_to(out: Any, result: Any, where: Any = True) -> Any:
         raise TraceError(f"a reference must not write tensors to an array that NumPy has made elsewhere: {REMEDY}")
     if target.scalar:
         return wrapped(result)
-    target.write(result if where is True else anp.where(unwrapped(where), result, target.value))
+    target.write(result if where is True else selected(unwrapped(where), result, target.value))
     return target
 
 

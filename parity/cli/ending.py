@@ -14,16 +14,27 @@ import click
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """Inside, SystemExit ends this process even if threads or processes that Python would wait for still run."""
+    """Inside, SystemExit ends this process even if threads or processes that Python would wait for still run, and with
+    it what a user's code has started."""
     try:
         yield
     except SystemExit as error:
+        end_started()
         children = left_children()
         if not children and not left_threads():
             raise
         for child in children:
             child.kill()
         leave(error.code)
+
+
+def end_started() -> None:
+    """End the processes that a user's code has started in this one, if any has run."""
+    user_code = sys.modules.get("parity.cases.user_code")
+    if user_code is not None and user_code.MARKS:
+        from parity.engine.process import kill_strays
+
+        kill_strays(user_code.MARKS, user_code.MARK)
 
 
 def left_threads() -> list[threading.Thread]:

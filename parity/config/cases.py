@@ -14,7 +14,7 @@ from parity.config.case_models import OpCase, case_model_of
 from parity.config.defaults import Defaults
 from parity.config.grammar import CaseModel, check_keys, read_partly, require_mapping
 from parity.config.ids import automatic_id, check_id, swept_id
-from parity.config.inputs import plan_tensors, read_inputs
+from parity.config.inputs import check_params, plan_tensors, read_inputs
 from parity.config.kinds import KIND, KINDS
 from parity.config.memory import MemoryNeed, memory_of_op
 from parity.config.nodes import Node, Problems, child
@@ -115,6 +115,8 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     model = case_model_of(name) if brought is None else case_model(brought)
     values = read_partly(model, _with_parts(case), report)
     if values is None or values.params is None or values.inputs is None:
+        if brought is None and values is not None and values.params is not None:
+            check_params(case, scope.ops[name], values.params, report)
         return None
     inputs = read_inputs(case, values.inputs, report)
     if brought is not None and len(report) == n_before:

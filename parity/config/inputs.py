@@ -100,6 +100,23 @@ def _layout(written: WrittenInputs, op: Op, params: Any, report: Problems) -> Te
     return None
 
 
+def check_params(case: Node, op: Op, params: Any, report: Problems) -> None:
+    """Report what is wrong with the params of a case whose inputs have a problem that is not one of shapes."""
+    node = case.get("inputs")
+    shapes = {} if node is None or not node.is_mapping else {n: item.get("shape") for n, item in node.mapping.items()}
+    written = {name: shape for name, shape in shapes.items() if shape is not None and op.input(name)}
+    wrong = {problem.key for problem in report.problems}
+    if any(key.startswith(shape.key) for shape in written.values() for key in wrong):
+        return
+    try:
+        op.infer_shapes(params, {name: shape.plain() for name, shape in written.items()})
+    except CaseError as error:
+        if error.key.startswith("params"):
+            add_at(case, error.key, error.message, report)
+    except ValueError:
+        return
+
+
 def add_at(case: Node, path: str, message: str, report: Problems) -> None:
     """Reports a problem with `path` of a case, at its line or at that of its nearest written parent."""
     node, whole = nearest_parent(case, split_path(path))

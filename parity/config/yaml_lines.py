@@ -112,6 +112,9 @@ def _read_bytes(path: Path, report: Problems) -> bytes | None:
         if path.is_dir():
             report.add_file(str(path), "this is a directory; name a config file in it")
             return None
+        if path.exists() and not path.is_file():  # A pipe may have no writer, and a device no end.
+            report.add_file(str(path), "this is not a file")
+            return None
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:

@@ -179,14 +179,15 @@ def kill_children() -> None:
             process.kill()
 
 
-def kill_strays(cookies: Iterable[str]) -> int:
-    """End descendants of workers that left their process groups; returns their number."""
+def kill_strays(cookies: Iterable[str], name: str = COOKIE) -> int:
+    """End the processes with one of some cookies in their environment, such as descendants of workers that left their
+    process groups; returns their number."""
     import psutil
 
     wanted, killed = set(cookies), 0
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(COOKIE) in wanted:
+            if process.environ().get(name) in wanted:
                 process.kill()
                 killed += 1
     return killed

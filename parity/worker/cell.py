@@ -286,7 +286,8 @@ def explain(backend: Backend, error: BaseException) -> str:
     if isinstance(error, UserOpsError):
         return str(error)
     text = " ".join(CONTROL.sub("", described(backend.adapter, error)).split()) or "no message"
-    return f"{backend.user_ops.location(error)}{type(error).__name__}: {text}"[:MAX_MESSAGE]
+    text = f"{type(error).__name__}: {text}{backend.user_ops.shadow(error)}"
+    return f"{backend.user_ops.location(error)}{text}"[:MAX_MESSAGE]
 
 
 def described(adapter: Adapter, error: BaseException) -> str:

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from dataclasses import replace
@@ -13,6 +14,8 @@ from difflib import get_close_matches
 from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from parity.adapters.base import Adapter, Job, Unsupported, parts_of
+
+ELSEWHERE = re.compile(r"cannot import name .* from '(\w+)'|module '(\w+)' has no attribute")
 
 
 class UserOpsError(Exception):
@@ -53,7 +56,8 @@ class UserOps:
             spec.loader.exec_module(module)
         except BaseException as error:
             traceback.print_exc()
-            raise UserOpsError(f"{self.location(error)}{type(error).__name__}: {error}") from error
+            text = f"{type(error).__name__}: {error}{self.shadow(error)}"
+            raise UserOpsError(f"{self.location(error)}{text}") from error
         self.namespace = vars(module)
         self.check(wanted)
 
@@ -169,6 +173,18 @@ class UserOps:
     def raised(self, error: BaseException) -> bool:
         """Whether the user's file is on the error's stack."""
         return self.path is not None and any(f.filename == self.path for f in traceback.extract_tb(error.__traceback__))
+
+    def shadow(self, error: BaseException) -> str:
+        """If an import found another module than the file of its name beside the user's: how to have it; else empty."""
+        found = ELSEWHERE.search(str(error)) if isinstance(error, (ImportError, AttributeError)) else None
+        name = found and (found.group(1) or found.group(2))
+        folder = os.path.dirname(self.path or "")
+        if not name or not self.path or not os.path.exists(os.path.join(folder, f"{name}.py")):
+            return ""
+        given = getattr(sys.modules.get(name), "__file__", None)
+        if given is not None and os.path.dirname(given) == folder:
+            return ""
+        return f"; this is another module than the {name}.py beside it, and comes first: give that file another name"
 
     def location(self, error: BaseException) -> str:
         """`my_ops.py:12: ` for an error that was raised in, or passed through, the user's file, else empty."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from parity.config import Overrides, load_plan
@@ -217,6 +218,23 @@ LEFT = {
     "pool": "ThreadPoolExecutor(1).submit(threading.Event().wait)",
     "process": "multiprocessing.get_context('fork').Process(target=threading.Event().wait).start()",
 }
+
+
+@pytest.mark.process
+def test_a_program_that_a_reference_starts_ends_with_the_command(tmp_path):
+    start = 'subprocess.Popen(["sleep", "900"], start_new_session=True)'
+    (tmp_path / "reference.py").write_text(
+        "import subprocess\nfrom pathlib import Path\nimport numpy as np\n"
+        f"Path(__file__).with_name('pid').write_text(str({start}.pid))\n\n\ndef left(x):\n    return np.sin(x)\n"
+    )
+    (tmp_path / "ops.py").write_text("def left(x):\n    return x\n")
+    case = "{id: left, op: left, reference: ./reference.py, inputs: {x: {shape: [4]}}}"
+    (tmp_path / "config.yaml").write_text(user_config("ops.py", cases=[case]))
+    with started("validate", "config.yaml", cwd=tmp_path) as process:
+        process.communicate(timeout=120)
+    assert process.returncode == 0
+    pid = int((tmp_path / "pid").read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.process

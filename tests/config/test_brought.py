@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
@@ -117,6 +118,24 @@ def test_gradients_are_the_derivatives(body: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("formula", "slope"),
+    [
+        ("np.where(x > 0, np.sqrt(x), 0.0)", lambda x: np.where(x > 0, 0.5 * np.abs(x) ** -0.5, 0)),
+        (
+            "np.where(x > 0, x, np.where(x > -1, np.log1p(x) ** 3, -x))",
+            lambda x: np.where(x > 0, 1, np.where(x > -1, 3 * np.log1p(np.maximum(x, -0.9)) ** 2 / (1 + x), -1)),
+        ),
+        ("np.select([x > 0], [np.log(np.exp(x))], x * 2)", lambda x: np.where(x > 0, 1.0, 2.0)),
+    ],
+)
+def test_what_a_reference_does_not_choose_has_no_gradient(formula: str, slope: Callable, tmp_path: Path):
+    plan = case(tmp_path, f"def my_op(x):\n    return {formula}", "{x: {shape: [5]}}")
+    x, arriving = np.array([-1e5, -2.0, -0.5, 0.25, 3.0]), np.array([1.0, 2, 3, 4, 5])
+    found = evaluate(plan.definition, plan.params, {"x": x, "grad.y": arriving}, dtype="float64")
+    np.testing.assert_allclose(found["grad.x"], arriving * slope(x), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
     ("body", "inputs"),
     [
         ("def my_op(x):\n    return np.linalg.tensorinv(x)", "{x: {shape: [2, 3, 3, 2]}}"),
@@ -177,6 +196,8 @@ def test_a_matrix_without_a_factorization_has_no_finite_answer(function: str, tm
             GATED + "    if not isinstance(x, np.ndarray):\n        return x\n    raise KeyboardInterrupt",
             "ref.py:5: KeyboardInterrupt: no message",
         ),
+        ("import os\n" + GATED + "    os._exit(0)", "ref.py:4: SystemExit: os._exit would end parity, too"),
+        ("import os\nos.execlp('true', 'true')", "ref.py:3: SystemExit: os.execv would end parity, too"),
         ("my_op = max", "ref.py: my_op does not show its arguments"),
     ],
 )
@@ -197,6 +218,26 @@ def test_a_reference_imports_files_of_its_folder(tmp_path: Path):
         plan = case(folder, body)
         inputs = {tensor.name: np.zeros(tensor.shape) for tensor in plan.tensors}
         assert (evaluate(plan.definition, plan.params, inputs)["y"] == number**2).all()
+
+
+@pytest.mark.parametrize("line", ["from random import helper", "import colorsys\nhelper = colorsys.helper"])
+def test_a_file_named_like_another_module_is_told_to_have_another_name(line: str, tmp_path: Path):
+    for name in ("random", "colorsys"):
+        (tmp_path / f"{name}.py").write_text("def helper(x):\n    return x\n")
+    told = problems(tmp_path, f"{line}\ndef my_op(x, gate):\n    return helper(x) * gate")
+    assert ".py beside it, and comes first: give that file another name" in told
+
+
+def test_a_reference_is_a_module_of_its_own(tmp_path: Path):
+    body = (
+        "import dataclasses\n@dataclasses.dataclass\nclass Scale:\n    by: float = 0.5\n"
+        "def checked(function):\n    assert function.__annotations__['x'] is np.ndarray\n    return function\n"
+        "@checked\ndef my_op(x: np.ndarray, gate):\n    import pickle\n"
+        "    return x * gate * pickle.loads(pickle.dumps(Scale())).by"
+    )
+    plan = case(tmp_path, body)
+    inputs = {tensor.name: np.ones(tensor.shape) for tensor in plan.tensors}
+    assert (evaluate(plan.definition, plan.params, inputs)["y"] == 0.5).all()
 
 
 def test_a_file_that_cannot_be_run_is_one_problem(tmp_path: Path):

@@ -87,3 +87,9 @@ def test_names_in_a_data_file_are_not_shown(tmp_path):
     np.save(tmp_path / "foreign.npy", np.zeros(2, [(SECRET, "f8")]))
     (tmp_path / "foreign.npy").rename(tmp_path / "foreign")
     assert SECRET not in loading(tmp_path)
+
+
+def test_a_config_that_is_no_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "config.yaml")
+    with pytest.raises(ConfigError, match="this is not a file"):
+        load_plan([tmp_path / "config.yaml"], Overrides())

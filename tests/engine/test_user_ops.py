@@ -95,6 +95,15 @@ def test_errors_name_the_line(parity_run, tmp_path, text, said):
     assert set(finished.outcomes("numpy").values()) == {"ok"}
 
 
+def test_a_file_named_like_another_module_is_told_to_have_another_name(parity_run, tmp_path):
+    (tmp_path / "colorsys.py").write_text("ONE = 1\n")
+    (tmp_path / "ops.py").write_text("import colorsys\ndef tanh(x): return x * colorsys.ONE\n")
+    finished = parity_run(
+        user_config(tmp_path / "ops.py", cases=["{op: tanh, inputs: {x: {shape: [3]}}, gradients: false}"])
+    )
+    assert "colorsys.py beside it, and comes first: give that file another name" in finished.message("mine")
+
+
 def test_numpy_without_a_backward_says_so(parity_run, tmp_path):
     path = tmp_path / "ops.py"
     path.write_text("def linear(x, weight, bias):\n    return x @ weight.T + bias\n")

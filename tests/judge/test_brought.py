@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from parity.cases.candidates import detachments
+from parity.cases.formula import formulas
+from parity.cases.oracle import program_of
+from parity.cases.trial import Trial
+from parity.config.plan import CasePlan
+from parity.judge.diagnose.behaviour import batch_variant
+from tests.config.test_brought import case as brought_case
 from tests.conftest import ROOT, call
 
 SECTION = (ROOT / "docs" / "own-kernel.md").read_text().split("## An op that parity does not know")[1]
@@ -167,3 +175,65 @@ def test_where_a_reference_has_no_gradient_nobody_is_wrong(tmp_path: Path, parit
     assert {row["case"] for row in done.failing()} == {"spoiled"}
     assert {row["tensor"] for row in done.failing()} == {"y", "grad.x"}
     assert {row["verdict"] for row in done.failing()} == {"nonfinite"}
+    left_out = {
+        row["tensor"] for row in done.results["comparisons"] if row["message"].startswith("not compared in 3 of 6")
+    }
+    assert left_out == {"grad.x"}
+    assert "2 tensors are not compared in 3 of 6 elements: the reference is NaN (for example root " in done.stdout
+
+
+RECURRENCE = """
+def my_op(x, w, u):
+    h, rows = np.zeros(w.shape[0]), []
+    for row in x:
+        h = np.tanh(w @ h) + u @ row
+        rows.append(h)
+    return np.stack(rows)
+"""
+MATRICES = "{x: {shape: [4, 3]}, w: {shape: [3, 3]}, u: {shape: [3, 3]}}"
+
+
+def recurrence(tmp_path: Path) -> tuple[CasePlan, dict[str, np.ndarray]]:
+    """The case, and its inputs."""
+    case = brought_case(tmp_path, RECURRENCE, MATRICES)
+    return case, {tensor.name: tensor.sample(0, case.id, "float64") for tensor in case.tensors}
+
+
+def test_a_loop_may_start_from_an_array_of_constants(tmp_path: Path):
+    case, inputs = recurrence(tmp_path)
+    program = program_of(case.definition, case.params, inputs)
+    shapes = Trial(program, inputs).shapes
+    found = [edit for name in ("grad.x", "grad.w") for edit in detachments(program, shapes, name)]
+    assert found
+
+
+def test_rows_that_depend_on_one_another_by_the_formula_are_no_batch(tmp_path: Path):
+    case, inputs = recurrence(tmp_path)
+
+    def inside(asked: CasePlan, dtype: str, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """np.tanh(w @ h + u @ row), and its gradient for x."""
+        w, u, h, rows = given["w"], given["u"], np.zeros(3), []
+        for row in given["x"]:
+            h = np.tanh(w @ h + u @ row)
+            rows.append(h)
+        arriving, gradients = np.zeros(3), []
+        for h, grad in zip(rows[::-1], given["grad.y"][::-1], strict=True):
+            inner = (grad + arriving) * (1 - h * h)
+            arriving = w.T @ inner
+            gradients.append(u.T @ inner)
+        return {"y": np.stack(rows), "grad.x": np.stack(gradients[::-1])}
+
+    assert (
+        batch_variant(inside, case, "float64", inputs, {}, dict.fromkeys(("y", "grad.x", "grad.w", "grad.u"), 1e-9))
+        is None
+    )
+
+
+def test_an_index_that_is_computed_is_written_as_its_formula(tmp_path: Path):
+    case = brought_case(
+        tmp_path, "def my_op(x):\n    y = x.copy()\n    y[x > 1] = np.log(x[x > 1])\n    return y", "{x: {shape: [4]}}"
+    )
+    inputs = {tensor.name: tensor.sample(0, case.id, "float64") for tensor in case.tensors}
+    text = "\n".join(formulas(program_of(case.definition, case.params, inputs)))
+    assert "Ref" not in text
+    assert "log(x[greater(x, 1)])" in text

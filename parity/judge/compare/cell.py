@@ -22,7 +22,7 @@ from parity.config.plan import ORACLE, CasePlan
 from parity.judge.bound.envelope import INTEGERS, dtype_of
 from parity.judge.compare.frontier import NEVER
 from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare
-from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
+from parity.judge.compare.verdict import UNDEFINED, Comparison, Verdict, comparison_of
 from parity.judge.failures import Failures
 from parity.outcome import CellOutcome, Outcome, Output
 
@@ -131,10 +131,22 @@ class CellJudge:
         if verdict.passes and not any_finite(self.oracle.get(tensor)):
             return comparison_of(*names, Verdict.NOT_COMPARED, *limits, message=NOTHING_FINITE)
         suspect = verdict.passes and vacuous(right, metrics, *limits)
-        return comparison_of(*names, verdict, *limits, metrics=metrics, oracle_value=at_worst, suspect=suspect)
+        left_out = undefined(self.case, tensor, self.oracle) if verdict.passes else ""
+        return comparison_of(
+            *names, verdict, *limits, metrics=metrics, oracle_value=at_worst, suspect=suspect, message=left_out
+        )
 
 
 NOTHING_FINITE = "no exact value is finite, so nothing can be compared"
+
+
+def undefined(case: CasePlan, tensor: str, oracle: Mapping[str, NDArray[Any]]) -> str:
+    """Where a gradient by a user's reference is not finite, so that `with_gradients` accepts any; else empty."""
+    exact = oracle.get(tensor)
+    if case.brought is None or exact is None or not tensor.startswith(GRADIENT) or np.isfinite(exact).all():
+        return ""
+    n_odd, what = int(np.count_nonzero(~np.isfinite(exact))), "NaN" if np.isnan(exact).any() else "infinite"
+    return f"{UNDEFINED}{n_odd} of {exact.size} elements: the reference is {what}"
 
 
 def any_finite(exact: NDArray[Any] | None) -> bool:

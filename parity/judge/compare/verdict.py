@@ -41,6 +41,8 @@ class Verdict(Judgement):
 
 ON_OTHER_INPUTS = "on other inputs"
 """The end of the message of a comparison of a later call."""
+UNDEFINED = "not compared in "
+"""The beginning of the message of a pass if the exact answer has no value in some elements."""
 MEASURES = tuple(f.name for f in fields(Metrics) if f.name not in ("n_nonfinite_mismatched", "equal", "expected_rms"))
 """The fields of metrics that a comparison has."""
 
@@ -148,6 +150,11 @@ class Comparison(Struct, frozen=True, kw_only=True):
     def counts(self) -> bool:
         """Whether it is about what the run judges."""
         return self.counted is None or bool(self.counted)
+
+    @property
+    def agrees_in_part(self) -> bool:
+        """Whether it passes, and the exact answer has no value in some elements."""
+        return self.verdict.passes and self.message.startswith(UNDEFINED)
 
     @property
     def is_of_others(self) -> bool:

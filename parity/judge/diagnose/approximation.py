@@ -187,7 +187,8 @@ class ErrorModel:
     def operands(self, trial: Trial) -> list[Columns]:
         """The operand values of each step."""
         steps = (trial.program.steps[position] for position in self.positions)
-        return [np.asarray(trial.value(step.operands[self.operand].index), np.float64) for step in steps]
+        given = [step.operands[self.operand] for step in steps]
+        return [np.asarray(trial.value(o.index) if isinstance(o, Ref) else o, np.float64) for o in given]
 
     def change(self, trial: Trial, knots: Columns) -> Columns | None:
         """How much the output changes with each number of the spline [elements, numbers]; None if nothing changes."""

@@ -370,8 +370,8 @@ def evaluated(case: CasePlan, dtype: str, inputs: Inputs) -> Mapping[str, Array]
 def independent(
     together: Mapping[str, Array], alone: Mapping[str, Array], dim: Dim, start: int, bound: Bound
 ) -> dict[str, Part]:
-    """The outputs whose row the reference computes the same alone and in the batch, with that row's part of each. Other
-    outputs prove nothing: a wrong formula may read what the reference does not."""
+    """The outputs whose row the reference computes the same alone and in the batch, with that row's part of each; none
+    if some output's row depends on other rows: a wrong formula may then make another output's depend on them."""
     parts = {}
     for name, whole in together.items():
         row = alone[name]
@@ -382,8 +382,11 @@ def independent(
             for n, m in zip(whole.shape, row.shape, strict=True)
         )
         limit = SAME * np.broadcast_to(np.asarray(bound[name], np.float64), whole.shape)[part]
-        if whole.shape != row.shape == whole[part].shape and not exceeds(whole[part], row, limit):
-            parts[name] = part
+        if whole.shape == row.shape or row.shape != whole[part].shape:
+            continue
+        if exceeds(whole[part], row, limit):
+            return {}
+        parts[name] = part
     return parts
 
 

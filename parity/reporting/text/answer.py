@@ -87,7 +87,9 @@ def passed(results: Results) -> str:
         parts = [f"{plural(numbers[Status.BELOW], *exceed)} rtol/atol {why}"]
     else:
         n_agree = numbers[Status.PASSED] + numbers[Status.SUSPECT]
-        parts = [plural(n_agree, "tensor agrees", "tensors agree")]
+        n_partly = count_tensors([row for row in judged if row.agrees_in_part])
+        partly = f" ({n_partly} of them in part)" if n_partly else ""
+        parts = [f"{plural(n_agree, 'tensor agrees', 'tensors agree')}{partly}"]
     n_lacking = count_tensors(judged) - count_tensors([row for row in judged if row.compared])
     n_known = numbers[Status.KNOWN] - n_lacking
     parts += [f"{n_known} as known"] if n_known > 0 else []
@@ -154,7 +156,16 @@ def warnings(results: Results) -> Iterator[Text]:
     for verdict, rows in grouped((row.verdict, row) for row in below if row.verdict not in (ROUNDING, CHOICE)).items():
         n = plural(count_tensors(rows), "tensor is", "tensors are")
         yield warning(f"{n} {verdict}, which --fail-on {results.run.fail_on} lets pass")
+    yield from undefined(judged)
     yield from suspects(results)
+
+
+def undefined(judged: Sequence[Comparison]) -> Iterator[Text]:
+    """The passes that leave elements out, each reason in a line."""
+    partly = grouped((row.message, row) for row in judged if row.agrees_in_part)
+    for message, rows in list(partly.items())[:MAX_CAUSES]:
+        first, n = rows[0], plural(count_tensors(rows), "tensor is", "tensors are")
+        yield warning(printable(f"{n} {message} (for example {first.case} {first.dtype} {first.tensor})"))
 
 
 def others(results: Results) -> Iterator[Text]:

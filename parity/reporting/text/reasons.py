@@ -147,7 +147,8 @@ def passing_reason(row: Comparison, rows: CaseRows) -> str:
         return f"it passes only because the tolerance is loose: {distance(row, rows)}"
     if row.suspect:
         return "it passes, but zeros, or a doubled or sign-flipped tensor, could pass too, or nothing is finite"
-    return "bit for bit equal" if row.verdict == Verdict.EQUAL else "within the tolerance"
+    agrees = "bit for bit equal" if row.verdict == Verdict.EQUAL else "within the tolerance"
+    return f"{agrees}, but {row.message}" if row.agrees_in_part else agrees
 
 
 def rounding_reason(row: Comparison, rows: CaseRows) -> str:
