@@ -620,7 +620,7 @@ class CaseJudge:
         """The causes of a search; of a tensor that was returned, in another dtype or shape, none says "nothing"."""
         outputs = self.cells[dtype].outcomes[backend].outputs
         for row in diagnoses_of((self.case.id, dtype, backend), result):
-            is_returned = row.id in ABSENCES and any(tensor in outputs for tensor in row.tensors)
+            is_returned = row.id in ABSENCES and any(n in outputs or f"{n}.0" in outputs for n in row.tensors)
             is_zero = row.evidence.get("parameters", {}).get("returned") == "zeros"
             kept = {name: value for name, value in row.evidence.items() if name not in ("expression", "parameters")}
             yield replace(row, evidence=kept) if is_returned and not is_zero else row
