@@ -344,8 +344,9 @@ def own_structure(row: Comparison, backend: str, own: Mapping[tuple[str, str, st
 
 
 def is_of_cause(diagnosis: Diagnosis | None) -> bool:
-    """Whether a diagnosis explains why an output is missing or has another shape, as one of a part of a model does."""
-    return diagnosis is not None and (diagnosis.id == MUTATED or "place" in diagnosis.evidence)
+    """Whether a diagnosis explains why an output is missing or has another shape, as one of a part of a model does, or
+    that it is so in later calls only."""
+    return diagnosis is not None and (diagnosis.id in (MUTATED, STATEFUL) or "place" in diagnosis.evidence)
 
 
 def cause_named(diagnosis: Diagnosis) -> Cause:
@@ -357,13 +358,19 @@ def cause_named(diagnosis: Diagnosis) -> Cause:
 
 def title_of_all(differences: Sequence[Difference]) -> str:
     """What the cause of some differences is, in words; of other dtypes than the case's, with all of them."""
-    first = differences[0]
+    first = min(differences, key=lambda d: d.row.call is None) if is_stateful(differences) else differences[0]
     own = [d for d in differences if d.row.with_oracle] or differences
     found = [OTHER_DTYPE.fullmatch(d.row.message) for d in own if d.row.verdict == STRUCTURE]
     dtypes = dict.fromkeys((match["own"], match["wanted"]) for match in found if match is not None)
     if not dtypes or title_of(first) != first.row.message:
         return title_of(first)
     return f"returns {listed(f'{had} instead of {wanted}' for had, wanted in dtypes)}"
+
+
+def is_stateful(differences: Iterable[Difference]) -> bool:
+    """Whether the worst difference is of the structure and depends on earlier calls."""
+    worst = next(iter(differences))
+    return worst.row.verdict == STRUCTURE and worst.diagnosis is not None and worst.diagnosis.id == STATEFUL
 
 
 def title_of(difference: Difference) -> str:
