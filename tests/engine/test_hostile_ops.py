@@ -122,7 +122,7 @@ def test_a_wrong_shape_is_structure_in_a_framework_too(parity_run, tmp_path):
         ("y[None]", "mine has shape [1, 4, 3], oracle [4, 3]", "y has another shape"),
         ("{'y': y}.values()", "mine returns a dict_values for y, not a tensor", "y is no tensor"),
         ("(y, x)", 'mine returns several tensors for y; return {"y": ...}', "y is missing"),
-        ("y.to(torch.int32)", "returns int64 instead of float32 and int64 instead of float64", "y has dtype int64"),
+        ("y.to(torch.int32)", "returns int64 instead of float32 and float64", "y has dtype int64"),
     ],
 )
 def test_a_gradient_that_an_output_cannot_take_is_no_finding(parity_run, tmp_path, returned, said, why):
@@ -149,7 +149,7 @@ def test_one_wrong_dtype_is_one_finding(parity_run, tmp_path, changed):
     finished = run_ops(parity_run, tmp_path, text + HONEST)
     assert finished.code == 1
     assert "1 finding in 2 of 8 tensors: mine" in finished.stdout
-    assert re.search(r"1\. mine: returns .+ instead of float32 and .+ instead of float64\n", finished.stdout)
+    assert re.search(r"1\. mine: returns .+ instead of float32 and (.+ instead of )?float64\n", finished.stdout)
 
 
 def test_what_is_returned_too_much_is_named(parity_run, tmp_path):
@@ -262,3 +262,37 @@ def test_a_scalar_that_changes_from_call_to_call_is_measured():
     one, other = np.array(1.0), np.array(1.5)
     assert distance(one, other) == 0.5
     assert distance(one, np.array(np.nan)) == np.inf
+
+
+@pytest.mark.frameworks
+def test_a_list_of_numbers_is_no_tensor(parity_run, tmp_path):
+    text = "def linear(x, weight, bias):\n    return (x @ weight.t() + bias).tolist()\n"
+    finished = run_ops(parity_run, tmp_path, text, adapter="torch")
+    assert "1 finding in 2 of 8 tensors" in finished.stdout
+    assert "1. mine: mine returns a list of numbers for y, not a tensor\n" in finished.stdout
+
+
+@pytest.mark.frameworks
+def test_a_method_of_a_tensor_can_be_used(parity_run, tmp_path):
+    case = "{id: one, op: softmax, params: {dim: 0}, inputs: {x: {shape: [4, 7]}}}"
+    text = "import torch\nsoftmax = torch.Tensor.softmax\n"
+    finished = run_ops(parity_run, tmp_path, text, adapter="torch", case=case)
+    assert finished.code == 0, finished.stdout
+
+
+UNSPEAKABLE = """
+class Evil(Exception):
+    def __str__(self): raise Evil()
+    def __repr__(self): return 5
+    def __getattr__(self, name): raise Evil()
+
+
+"""
+
+
+@pytest.mark.parametrize("text", ["raise Evil()\n", "def linear(**_):\n    raise Evil()\n"])
+def test_an_exception_that_cannot_be_shown_is_named_with_its_line(parity_run, tmp_path, text):
+    finished = run_ops(parity_run, tmp_path, UNSPEAKABLE + text)
+    assert finished.code == 3
+    line = len((UNSPEAKABLE + text).splitlines())
+    assert f"ops.py:{line}: Evil: no message" in finished.message("mine")
