@@ -360,8 +360,8 @@ def title_of_all(differences: Sequence[Difference]) -> str:
     """What the cause of some differences is, in words; of other dtypes than the case's, with all of them."""
     first = min(differences, key=lambda d: d.row.call is None) if is_stateful(differences) else differences[0]
     own = [d for d in differences if d.row.with_oracle] or differences
-    found = [OTHER_DTYPE.fullmatch(d.row.message) for d in own if d.row.verdict == STRUCTURE]
-    dtypes = grouped(dict.fromkeys((match["own"], match["wanted"]) for match in found if match is not None))
+    matches = [OTHER_DTYPE.fullmatch(d.row.message) for d in own if d.row.verdict == STRUCTURE]
+    dtypes = grouped(dict.fromkeys((match["own"], match["wanted"]) for match in matches if match is not None))
     if not dtypes or title_of(first) != first.row.message:
         return title_of(first)
     return f"returns {listed(f'{had} instead of {listed(wanted)}' for had, wanted in dtypes.items())}"
