@@ -327,12 +327,13 @@ def gradients_of(cell: CellRequest, reason: str = FORWARD_ONLY) -> dict[str, str
 
 
 def uncomputed(cell: CellRequest, returned: Mapping[str, Output]) -> dict[str, str]:
-    """The gradients that a backend lacks because an output cannot take its grad_output, with that reason."""
+    """The gradients, each with the reason, if an output cannot take its grad_output and there are none; one that only a
+    backward pass of the user's leaves out is missing."""
     expected = {name: cell.prepared.arrays.get(f"grad.{name}") for name in cell.case.definition.grad_outputs}
     flaws = {n: flaw_of(returned.get(n), dy.shape) for n, dy in expected.items() if dy is not None}
     reason = next((f"gradients are not computed, since {n} {flaw}" for n, flaw in flaws.items() if flaw), "")
     missing = gradients_of(cell, reason) if reason else {}
-    return {name: reason for name in missing if name not in returned}
+    return missing if missing.keys().isdisjoint(returned) else {}
 
 
 def flaw_of(output: Output | None, shape: tuple[int, ...]) -> str:

@@ -152,6 +152,16 @@ def test_one_wrong_dtype_is_one_finding(parity_run, tmp_path, changed):
     assert re.search(r"1\. mine: returns .+ instead of float32 and (.+ instead of )?float64\n", finished.stdout)
 
 
+def test_a_gradient_that_an_own_backward_pass_leaves_out_is_missing_whatever_the_output_is(parity_run, tmp_path):
+    text = "def linear(x, weight, bias):\n    return x\n" + HONEST.replace(', "bias": grad_y.sum(0)', "")
+    finished = run_ops(parity_run, tmp_path, text)
+    rows = finished.failing(dtype="float32", expected="oracle")
+    assert {row["tensor"]: row["message"] for row in rows} == {
+        "y": "mine has shape [4, 7], oracle [4, 3]",
+        "grad.bias": "mine has no grad.bias",
+    }
+
+
 def test_what_is_returned_too_much_is_named(parity_run, tmp_path):
     text = "def linear(x, weight, bias):\n    return x @ weight.T + bias\n"
     more = HONEST.replace('"bias":', '"y": x, "z": x, "bias":')
