@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 """Tensors by name."""
+NOT_A_TENSOR = " (not a tensor)"
+"""What the dtype of an output ends with if the worker found no tensor."""
 
 
 class Judgement(StrEnum):

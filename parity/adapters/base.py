@@ -182,7 +182,8 @@ class Adapter:
         outputs = named_outputs(function(**leaves, **job.params))
         if job.function is not None:
             outputs = {name: self.returned(value) for name, value in outputs.items()}
-        wanted = [name for name, dy in job.grad_outputs.items() if shape_of(outputs.get(name)) == dy.shape]
+        fits = all(shape_of(outputs.get(name)) == dy.shape for name, dy in job.grad_outputs.items())
+        wanted = list(job.grad_outputs) if fits else []
         grad_outputs = {f"grad.{name}": self.leaves(job.grad_outputs[name], False) for name in wanted}
         if wanted:
             grads = self.gradients(

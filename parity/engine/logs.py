@@ -21,6 +21,24 @@ NOISE = re.compile(
 """Output of frameworks that is not an error."""
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
+FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line \d+')
+SOURCE = "    "
+"""What the lines of source below a frame begin with."""
+HEAD = "Traceback (most recent call last)"
+OWN = f"{Path(__file__).resolve().parents[1]}{os.sep}"
+
+
+def without_own_frames(lines: list[str]) -> list[str]:
+    """The lines without the frames of parity's own files, and without the head of a stack that has no others."""
+    kept, is_own = [], False
+    for line in lines:
+        frame = FRAME.match(line)
+        is_own = frame["path"].startswith(OWN) if frame else is_own and line.startswith(SOURCE)
+        if not is_own:
+            kept.append(line)
+    following = [*kept[1:], ""]
+    return [one for one, after in zip(kept, following, strict=True) if not one.startswith(HEAD) or FRAME.match(after)]
+
 
 class RunLog:
     """The run's log file, shared by all workers and the engine; without a file, their output is dropped."""
@@ -64,10 +82,11 @@ class LogDrain:
         self._thread.start()
 
     def tail(self, n_lines: int = 5, wait_s: float = 0.5) -> str:
-        """The last lines, without noise and control characters, after the pipe has ended or `wait_s` has passed."""
+        """The last lines, without noise, control characters and parity's own frames, after the pipe has ended or
+        `wait_s` has passed."""
         self._thread.join(wait_s)
         text = NOISE.sub("", CONTROL.sub("", bytes(self._tail).decode("utf-8", "replace")))
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = [line.strip() for line in without_own_frames(text.splitlines()) if line.strip()]
         return "\n".join(lines[-n_lines:])
 
     def forget(self, wait_s: float = 0.1) -> None:

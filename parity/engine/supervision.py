@@ -22,7 +22,7 @@ from parity.engine.cells import CellQuestion, CellQueue, CellRequest
 from parity.engine.logs import RunLog
 from parity.engine.process import Message, WorkerError, WorkerProcess
 from parity.engine.starting import BackendError, BackendInfo, greet, load_ops, resolve, spawn
-from parity.outcome import CellOutcome, Outcome, Output
+from parity.outcome import NOT_A_TENSOR, CellOutcome, Outcome, Output
 
 MAX_SMALL = 1 << 20
 """Results of up to so many elements are always accepted, whatever shape was expected."""
@@ -257,8 +257,9 @@ class BackendRunner:
         try:
             if reply["cell"] != cell.number:
                 raise ValueError(f"answered cell {reply['cell']} where {cell.number} was asked")
-            lacking = {} if self._info.differentiable else gradients_of(cell)
             returned = self._buffers.outputs(buffer, reply["tensors"])
+            ran = Outcome(reply["outcome"]) is Outcome.OK
+            lacking = (uncomputed(cell, returned) if ran else {}) if self._info.differentiable else gradients_of(cell)
             return CellOutcome(
                 case=cell.case.id,
                 dtype=cell.dtype,
@@ -318,11 +319,33 @@ def marked(returned: Mapping[str, Output], mark: str) -> dict[str, Output]:
 FORWARD_ONLY = "it is forward only, so its gradients are not compared"
 
 
-def gradients_of(cell: CellRequest) -> dict[str, str]:
-    """The gradients that a cell requests, each with the reason why a forward-only backend lacks it."""
+def gradients_of(cell: CellRequest, reason: str = FORWARD_ONLY) -> dict[str, str]:
+    """The gradients that a cell requests, each with the reason why a backend lacks it."""
     if not cell.case.gradients:
         return {}
-    return {f"grad.{name}": FORWARD_ONLY for name in cell.case.definition.differentiable if name in cell.prepared.paths}
+    return {f"grad.{name}": reason for name in cell.case.definition.differentiable if name in cell.prepared.paths}
+
+
+def uncomputed(cell: CellRequest, returned: Mapping[str, Output]) -> dict[str, str]:
+    """The gradients, each with the reason, if an output cannot take its grad_output and there are none; one that only a
+    backward pass of the user's leaves out is missing."""
+    expected = {name: cell.prepared.arrays.get(f"grad.{name}") for name in cell.case.definition.grad_outputs}
+    flaws = {n: flaw_of(returned.get(n), dy.shape) for n, dy in expected.items() if dy is not None}
+    reason = next((f"gradients are not computed, since {n} {flaw}" for n, flaw in flaws.items() if flaw), "")
+    missing = gradients_of(cell, reason) if reason else {}
+    return missing if missing.keys().isdisjoint(returned) else {}
+
+
+def flaw_of(output: Output | None, shape: tuple[int, ...]) -> str:
+    """Why an output cannot take a grad_output of this shape, in words; empty if it can."""
+    if output is None:
+        return "is missing"
+    if output.dtype.endswith(NOT_A_TENSOR):
+        return "is no tensor"
+    if output.shape != shape:
+        return "has another shape"
+    differentiable = output.values is not None and output.values.dtype.kind == "f"
+    return "" if differentiable else f"has dtype {output.dtype}"
 
 
 def run_request(cell: CellRequest, buffer: str, spec: BackendSpec, *, gradients: bool = True) -> Message:

@@ -490,10 +490,11 @@ class CaseJudge:
     def _state(self, number: int, outcome: CellOutcome, cell: Cell) -> tuple[str, Mapping[str, Any]] | None:
         observed = cell.observed(outcome.backend)
         wrong = {n: values for n in cell.wrong[outcome.backend] if (values := observed[n]) is not None}
+        absent = [n for n in cell.wrong[outcome.backend] if n not in wrong and n in outcome.outputs]
         inputs = [self._inputs, *self._others.inputs[: number + 1]]
         earlier = [outcome.outputs, *outcome.others[:number]]
         bound = bound_of(cell.envelopes)
-        call = WrongCall(self.case, cell.dtype, inputs, earlier, wrong, cell.oracle, bound)
+        call = WrongCall(self.case, cell.dtype, inputs, earlier, wrong, cell.oracle, bound, absent)
         return state_of(call, kernel_of(self._ask, outcome.backend))
 
     def _cell(self, dtype: str, outcomes: Sequence[CellOutcome]) -> Cell:
@@ -596,7 +597,7 @@ class CaseJudge:
         if call is None or comparison.expected != ORACLE or tensor not in call.cell.wrong[backend]:
             return finished(cell, comparison, kind_of)
         own = next(c for c in call.cell.comparisons if c.tensor == tensor)
-        message = f"in call {call.ordinal}, {ON_OTHER_INPUTS}"
+        message = f"{own.message} in call {call.ordinal}, {ON_OTHER_INPUTS}".lstrip()
         return structs.replace(finished(call.cell, own, kind_of), message=message, call=call.ordinal)
 
     def _diagnoses(self, dtype: str, comparisons: Sequence[Comparison], results: Results) -> Iterator[Diagnosis]:
@@ -620,7 +621,7 @@ class CaseJudge:
         """The causes of a search; of a tensor that was returned, in another dtype or shape, none says "nothing"."""
         outputs = self.cells[dtype].outcomes[backend].outputs
         for row in diagnoses_of((self.case.id, dtype, backend), result):
-            is_returned = row.id in ABSENCES and any(tensor in outputs for tensor in row.tensors)
+            is_returned = row.id in ABSENCES and any(n in outputs or f"{n}.0" in outputs for n in row.tensors)
             is_zero = row.evidence.get("parameters", {}).get("returned") == "zeros"
             kept = {name: value for name, value in row.evidence.items() if name not in ("expression", "parameters")}
             yield replace(row, evidence=kept) if is_returned and not is_zero else row
@@ -664,12 +665,14 @@ class CaseJudge:
     def _with_states(self, results: Results) -> Results:
         """The results; one without a firm cause is the state that a new process shows, or that another dtype has."""
         for key, result in list(results.items()):
-            if key in self._other_calls or not is_firm(result):
+            lost = is_absence(result) and self._memory.state(self.case.op, key[1]) is not None
+            if key in self._other_calls or lost or not is_firm(result):
                 results[key] = self._in_new_process(key, result)
         states = {key: state for key, result in results.items() if (state := state_in(result)) is not None}
         for key, result in list(results.items()):
             others = [(dtype, state) for (dtype, name), state in states.items() if name == key[1] and dtype != key[0]]
-            sure = result.observed_behaviour or (result.best.explains and result.best.plain)
+            plain = result.best.explains and result.best.plain and not is_absence(result)
+            sure = result.observed_behaviour or plain
             if others and (key in self._rows or not sure):
                 results[key] = self._in_new_process(key, result, others[0])
         return results
@@ -692,7 +695,7 @@ class CaseJudge:
         if asked is not None:
             self._repeated.add(backend)
         known = known or (None if backend in self._repeated else self._memory.state(*of_op))
-        vague = key in self._rows or not is_firm(result)
+        vague = key in self._rows or is_absence(result) or not is_firm(result)
         return with_state(result, known[1], known[0]) if asked is None and known and vague else result
 
     def _searched_on_others(self, call: OtherCall, backend: str) -> SearchResult:
@@ -700,7 +703,9 @@ class CaseJudge:
         cell, observed = call.cell, call.cell.observed(backend)
         evaluator = Evaluator(self.case, cell.dtype, cell.inputs, cell.oracle, cell.envelopes)
         if call.state is not None:
-            return SearchResult(unaltered(evaluator, observed), behaviours=(call.state,))
+            if not any(n in call.cell.outcomes[backend].outputs for n in call.state[1].get("tensors", ())):
+                self._memory.keep_state(self.case.id, self.case.op, backend, call.state[1])
+            return SearchResult(unaltered(evaluator, observed), behaviours=(call.state,), observed_behaviour=True)
         return Inquiry(Measurement(evaluator, observed), kernel_of(self._ask, backend), prepared).result()
 
     def _search(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult:
@@ -832,6 +837,11 @@ class CaseJudge:
             return False
         limit = SAME_ENVELOPES * self.cells[dtype].envelope_at(backend, tensor).rms
         return error > limit and apart <= max(SAME * error, limit)
+
+
+def is_absence(result: SearchResult) -> bool:
+    """Whether a result's only cause is that nothing is returned, which may depend on earlier calls."""
+    return bool(result.best.causes) and all(cause.id in ABSENCES for cause in result.best.causes)
 
 
 @dataclass(frozen=True)

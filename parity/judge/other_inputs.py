@@ -91,8 +91,11 @@ def state_of(call: WrongCall, kernel: Kernel | None) -> tuple[str, Evidence] | N
     """The behaviour, with its evidence, if the results of a call depend on more than its inputs.
 
     They are those of an earlier call, or those for a tensor of an earlier call, or the kernel gives others when asked
-    again. None if they are not clearly wrong: then nothing tells them from right ones.
+    again, or lacks what the first call returned. None if they are not clearly wrong: then nothing tells them from right
+    ones.
     """
+    if call.absent and kernel is not None and no_longer_returned(call, kernel):
+        return "stateful", call.evidence(f"no {' or '.join(call.absent)}, which call 1 did")
     if not any(exceeds(values, call.exact[n], call.bound[n]) for n, values in call.wrong.items()):
         return None
     kept = returned_before(call) or of_an_earlier_tensor(call)
@@ -107,6 +110,13 @@ def state_of(call: WrongCall, kernel: Kernel | None) -> tuple[str, Evidence] | N
     answer = kernel(*at) or {}
     right = all(n in answer and not exceeds(answer[n], call.exact[n], call.bound[n]) for n in call.wrong)
     return ("stateful", call.evidence("a wrong result, and a right one when asked again")) if right else None
+
+
+def no_longer_returned(call: WrongCall, kernel: Kernel) -> bool:
+    """Whether the kernel, asked again, returns what is absent, or lacks it for the inputs of the first call, too."""
+    now, first = (kernel(call.case, call.dtype, inputs) for inputs in (call.inputs[-1], call.inputs[0]))
+    returned_now = now is not None and all(name in now for name in call.absent)
+    return returned_now or (first is not None and not any(name in first for name in call.absent))
 
 
 def returned_before(call: WrongCall) -> str:
@@ -134,7 +144,8 @@ def of_an_earlier_tensor(call: WrongCall) -> str:
 @dataclass(frozen=True)
 class WrongCall:
     """A call whose results in `wrong` are not right: the inputs of all calls up to it, the outputs of the `earlier`
-    ones, the exact answer for its inputs and the bound of each tensor."""
+    ones, the exact answer for its inputs and the bound of each tensor. It lacks what is `absent`, and the first call
+    does not."""
 
     case: CasePlan
     dtype: str
@@ -143,12 +154,13 @@ class WrongCall:
     wrong: Arrays
     exact: Arrays
     bound: Mapping[str, Array | float]
+    absent: Sequence[str] = ()
 
     def evidence(self, returned: str) -> dict[str, Any]:
         """Which call it was, and what it returned."""
         number = len(self.inputs)
         seen = f"call {number}, on other inputs in the memory of the first ones, returned {returned}"
-        return {"seen": seen, "call": number, "tensors": list(self.wrong)}
+        return {"seen": seen, "call": number, "tensors": [*self.wrong, *self.absent]}
 
 
 def kept_results(

@@ -10,6 +10,8 @@ import numpy as np
 from parity.adapters.base import Adapter, NotATensor, shape_of
 from parity.adapters.bits import in_dtype
 
+MAX_DEPTH = 64
+"""The most axes of lists of lists."""
 NUMBERS = "biufc"
 """The kinds of NumPy's dtypes of numbers; others, such as objects and records, are described and not compared."""
 
@@ -24,11 +26,23 @@ def to_arrays(adapter: Adapter, results: Dict[str, Any], request: Dict[str, Any]
     dtype, most = request["dtype"], request["max_elements"]
     arrays: Dict[str, Any] = {}
     for name, value in results.items():
-        if isinstance(value, (list, tuple)):
+        if is_of_numbers(value) and name.rpartition(".")[2] not in request["lists"]:
+            arrays[name] = f"{type(value).__name__} of numbers (not a tensor)", []
+        elif isinstance(value, (list, tuple)):
             arrays.update({f"{name}.{i}": to_array(adapter, item, dtype, most) for i, item in enumerate(value)})
         else:
             arrays[name] = to_array(adapter, value, dtype, most)
     return {name: array for name, array in arrays.items() if array is not None}
+
+
+def is_of_numbers(value: Any) -> bool:
+    """Whether a value is a list or tuple of Python numbers, or of such lists, as `tolist()` returns."""
+    item = value
+    for _ in range(MAX_DEPTH):
+        if not isinstance(item, (list, tuple)) or not item:
+            break
+        item = item[0]
+    return item is not value and isinstance(item, (bool, int, float, complex))
 
 
 def to_array(adapter: Adapter, value: Any, dtype: str, max_elements: int) -> Any:

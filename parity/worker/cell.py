@@ -9,7 +9,6 @@ import math
 import os
 import re
 import time
-import traceback
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping
 
@@ -21,7 +20,7 @@ from parity.adapters.strides import placed
 from parity.worker.arrays import read_array, to_arrays
 from parity.worker.buffer import write_arrays
 from parity.worker.health import InterpreterGuard
-from parity.worker.user_ops import UserOps, UserOpsError
+from parity.worker.user_ops import UserOps, UserOpsError, print_stack, text_of
 
 Message = Dict[str, Any]
 Arrays = Dict[str, Any]
@@ -81,7 +80,7 @@ def computed(backend: Backend, request: Message) -> Message:
     except Unsupported as error:
         reply.update(outcome="unsupported", message=str(error))
     except BaseException as error:
-        traceback.print_exc()
+        print_stack()
         unsupported = (
             bool(described(backend.adapter, error))
             and not backend.user_ops.raised(error)
@@ -292,7 +291,4 @@ def explain(backend: Backend, error: BaseException) -> str:
 
 def described(adapter: Adapter, error: BaseException) -> str:
     """The framework's message; empty if the error, which may be the user's own, cannot say it."""
-    try:
-        return str(adapter.describe(error))
-    except BaseException:
-        return ""
+    return text_of(error, adapter.describe)

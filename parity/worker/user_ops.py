@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import inspect
@@ -9,6 +10,7 @@ import os
 import re
 import sys
 import traceback
+import types
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
@@ -16,6 +18,8 @@ from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Opt
 from parity.adapters.base import Adapter, Job, Unsupported, parts_of
 
 ELSEWHERE = re.compile(r"cannot import name .* from '(\w+)'|module '(\w+)' has no attribute")
+METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+"""Methods of classes that are written in C."""
 
 
 class UserOpsError(Exception):
@@ -58,6 +62,10 @@ class UserOps:
             traceback.print_exc()
             text = f"{type(error).__name__}: {error}{self.shadow(error)}"
             raise UserOpsError(f"{self.location(error)}{text}") from error
+            print_stack()
+            raise UserOpsError(
+                f"{self.location(error)}{type(error).__name__}: {text_of(error) or 'no message'}"
+            ) from error
         self.namespace = vars(module)
         self.check(wanted)
 
@@ -196,6 +204,22 @@ class UserOps:
         return f"{self.name}:{lines[-1]}: " if lines else ""
 
 
+def print_stack() -> None:
+    """Print the current exception with its stack, or the stack alone if the exception, a user's, cannot be shown."""
+    with contextlib.suppress(BaseException):
+        traceback.print_exc()
+        return
+    traceback.print_tb(sys.exc_info()[2])
+
+
+def text_of(error: BaseException, text: Callable[[Any], Any] = str) -> str:
+    """An exception's own text; empty if the exception, which may be a user's, cannot say it."""
+    try:
+        return str(text(error))
+    except BaseException:
+        return ""
+
+
 def accepted_names(function: Callable[..., Any], offered: Dict[str, Any], droppable: List[str]) -> List[str]:
     """The offered tensors and params that the function accepts; UserOpsError if it needs others or lacks some."""
     try:
@@ -225,7 +249,12 @@ def written(name: str, parameters: Collection[str]) -> str:
 
 
 def renaming(function: Callable[..., Any], offered: Iterable[str]) -> Callable[..., Any]:
-    """The function, called with the offered names; itself if it takes none of them under another name."""
+    """The function, called with the offered names; itself if it takes all of them under their own names.
+
+    A method of a C class (`relu = torch.Tensor.relu`) takes its object, the first of them, by position.
+    """
+    if isinstance(function, METHODS):
+        return functools.partial(called_by_position, function)
     dotted = [name for name in offered if "." in name]
     parameters = inspect.signature(function).parameters if dotted else ()
     names = {name: written(name, parameters) for name in dotted}
@@ -237,6 +266,12 @@ def renaming(function: Callable[..., Any], offered: Iterable[str]) -> Callable[.
         return function(**{names.get(name, name): value for name, value in given.items()})
 
     return call
+
+
+def called_by_position(function: Callable[..., Any], **given: Any) -> Any:
+    """The function's result for arguments of which it takes the first one by position."""
+    (_, first), *others = given.items()
+    return function(first, **dict(others))
 
 
 def where(function: Callable[..., Any]) -> str:

@@ -106,7 +106,7 @@ LIARS = {
     "wrong_shape": ("structure", "wrong_shape has shape [4, 12], oracle [4, 13]"),
     "wrong_dtype": ("structure", "wrong_dtype has dtype"),
     "nothing": ("structure", "nothing has no y"),
-    "extra": ("structure", "oracle has no mean"),
+    "extra": ("structure", "extra returns mean, which"),
     "nan": ("nonfinite", ""),
 }
 

@@ -116,6 +116,61 @@ def test_a_wrong_shape_is_structure_in_a_framework_too(parity_run, tmp_path):
 
 
 @pytest.mark.frameworks
+@pytest.mark.parametrize(
+    ("returned", "said", "why"),
+    [
+        ("y[None]", "mine has shape [1, 4, 3], oracle [4, 3]", "y has another shape"),
+        ("{'y': y}.values()", "mine returns a dict_values for y, not a tensor", "y is no tensor"),
+        ("(y, x)", 'mine returns several tensors for y; return {"y": ...}', "y is missing"),
+        ("y.to(torch.int32)", "returns int64 instead of float32 and float64", "y has dtype int64"),
+    ],
+)
+def test_a_gradient_that_an_output_cannot_take_is_no_finding(parity_run, tmp_path, returned, said, why):
+    text = f"import torch\ndef linear(x, weight, bias):\n    y = x @ weight.t() + bias\n    return {returned}\n"
+    finished = run_ops(parity_run, tmp_path, text, adapter="torch")
+    assert finished.code == 1
+    assert "1 finding in 2 of 8 tensors: mine; 6 tensors lack" in finished.stdout
+    assert f"1. mine: {said}" in finished.stdout
+    assert f"gradients are not computed, since {why}" in finished.stdout
+
+
+@pytest.mark.frameworks
+def test_gradients_are_those_of_all_outputs_or_none(parity_run, tmp_path):
+    text = "def two(x):\n    return {'a': 2 * x, 'b': (3 * x).sum()}\n"
+    (tmp_path / "ref.py").write_text("def two(x):\n    return {'a': 2 * x, 'b': 3 * x}\n")
+    case = "{id: one, op: two, reference: ./ref.py, inputs: {x: {shape: [2, 3]}}}"
+    finished = run_ops(parity_run, tmp_path, text, adapter="torch", case=case)
+    assert [row["tensor"] for row in finished.failing(dtype="float32", expected="oracle")] == ["b"]
+
+
+@pytest.mark.parametrize("changed", ["y.astype(y.dtype.newbyteorder('>'))", "y.astype('g')", "np.ma.masked_array(y)"])
+def test_one_wrong_dtype_is_one_finding(parity_run, tmp_path, changed):
+    text = f"import numpy as np\ndef linear(x, weight, bias):\n    y = x @ weight.T + bias\n    return {changed}\n"
+    finished = run_ops(parity_run, tmp_path, text + HONEST)
+    assert finished.code == 1
+    assert "1 finding in 2 of 8 tensors: mine" in finished.stdout
+    assert re.search(r"1\. mine: returns .+ instead of float32 and (.+ instead of )?float64\n", finished.stdout)
+
+
+def test_a_gradient_that_an_own_backward_pass_leaves_out_is_missing_whatever_the_output_is(parity_run, tmp_path):
+    text = "def linear(x, weight, bias):\n    return x\n" + HONEST.replace(', "bias": grad_y.sum(0)', "")
+    finished = run_ops(parity_run, tmp_path, text)
+    rows = finished.failing(dtype="float32", expected="oracle")
+    assert {row["tensor"]: row["message"] for row in rows} == {
+        "y": "mine has shape [4, 7], oracle [4, 3]",
+        "grad.bias": "mine has no grad.bias",
+    }
+
+
+def test_what_is_returned_too_much_is_named(parity_run, tmp_path):
+    text = "def linear(x, weight, bias):\n    return x @ weight.T + bias\n"
+    more = HONEST.replace('"bias":', '"y": x, "z": x, "bias":')
+    finished = run_ops(parity_run, tmp_path, text + more)
+    assert "1 finding in" in finished.stdout
+    assert "1. mine: mine returns grad.y, grad.z, which linear does not have" in finished.stdout
+
+
+@pytest.mark.frameworks
 def test_a_scripted_function_can_be_used(parity_run, tmp_path):
     text = "import torch\n@torch.jit.script\ndef linear(x, weight, bias):\n    return x @ weight.t() + bias\n"
     text = "import warnings\nwarnings.simplefilter('ignore')\n" + text
@@ -217,3 +272,37 @@ def test_a_scalar_that_changes_from_call_to_call_is_measured():
     one, other = np.array(1.0), np.array(1.5)
     assert distance(one, other) == 0.5
     assert distance(one, np.array(np.nan)) == np.inf
+
+
+@pytest.mark.frameworks
+def test_a_list_of_numbers_is_no_tensor(parity_run, tmp_path):
+    text = "def linear(x, weight, bias):\n    return (x @ weight.t() + bias).tolist()\n"
+    finished = run_ops(parity_run, tmp_path, text, adapter="torch")
+    assert "1 finding in 2 of 8 tensors" in finished.stdout
+    assert "1. mine: mine returns a list of numbers for y, not a tensor\n" in finished.stdout
+
+
+@pytest.mark.frameworks
+def test_a_method_of_a_tensor_can_be_used(parity_run, tmp_path):
+    case = "{id: one, op: softmax, params: {dim: 0}, inputs: {x: {shape: [4, 7]}}}"
+    text = "import torch\nsoftmax = torch.Tensor.softmax\n"
+    finished = run_ops(parity_run, tmp_path, text, adapter="torch", case=case)
+    assert finished.code == 0, finished.stdout
+
+
+UNSPEAKABLE = """
+class Evil(Exception):
+    def __str__(self): raise Evil()
+    def __repr__(self): return 5
+    def __getattr__(self, name): raise Evil()
+
+
+"""
+
+
+@pytest.mark.parametrize("text", ["raise Evil()\n", "def linear(**_):\n    raise Evil()\n"])
+def test_an_exception_that_cannot_be_shown_is_named_with_its_line(parity_run, tmp_path, text):
+    finished = run_ops(parity_run, tmp_path, UNSPEAKABLE + text)
+    assert finished.code == 3
+    line = len((UNSPEAKABLE + text).splitlines())
+    assert f"ops.py:{line}: Evil: no message" in finished.message("mine")

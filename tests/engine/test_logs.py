@@ -2,7 +2,8 @@
 
 import os
 
-from parity.engine.logs import LogDrain, RunLog
+from parity import worker
+from parity.engine.logs import LogDrain, RunLog, without_own_frames
 
 SAID = """/venv/paddle/utils/cpp_extension/extension_utils.py:717: UserWarning: No ccache found. Please be aware
   warnings.warn(warning_message)
@@ -44,3 +45,23 @@ def test_what_was_printed_before_a_call_is_not_quoted(tmp_path):
     assert drain.tail() == "its own"
     log.close()
     assert "another op" in (tmp_path / "log.txt").read_text()
+
+
+def test_frames_of_parity_are_not_quoted():
+    own = f"{worker.__path__[0]}/main.py"
+    stack = f"""Traceback (most recent call last):
+  File "{own}", line 133, in serve
+    with os.fdopen(requests) as pipe:
+         ^^^^^^^^^^^^^^^^^^^
+OSError: [Errno 9] Bad file descriptor
+Traceback (most recent call last):
+  File "{own}", line 140, in serve
+  File "my_ops.py", line 3, in softmax
+    os.abort()
+"""
+    assert without_own_frames(stack.splitlines()) == [
+        "OSError: [Errno 9] Bad file descriptor",
+        "Traceback (most recent call last):",
+        '  File "my_ops.py", line 3, in softmax',
+        "    os.abort()",
+    ]

@@ -180,3 +180,26 @@ def test_probabilities_stay_probabilities_and_literal_integers_stay(tmp_path):
     case = "{id: one, op: embedding, inputs: {x: {values: [2, 0, 1]}, weight: {shape: [3, 4]}}}"
     given, others = inputs_of(tmp_path, case)
     assert all(np.array_equal(inputs["x"], given["x"]) for inputs in others)
+
+
+LOST = """
+import torch
+calls = 0
+
+def relu(x):
+    global calls
+    calls += 1
+    y = torch.relu(x)
+    return y if calls == 1 else y.detach()
+"""
+
+
+@pytest.mark.frameworks
+def test_a_gradient_that_is_lost_after_the_first_call_is_stateful(parity_run, tmp_path):
+    (tmp_path / "ops.py").write_text(LOST)
+    cases = [f"{{id: {n}, op: relu, inputs: {{x: {{shape: [4, {n + 4}]}}}}}}" for n in (1, 2)]
+    finished = parity_run(user_config(tmp_path / "ops.py", cases=cases, adapter="torch"))
+    assert finished.code == 1
+    assert set(found(finished)) == {"stateful"}
+    assert "1 finding in 4 of 8 tensors" in finished.stdout
+    assert "1. mine: mine has no grad.x in call 2, on other inputs (stateful)\n" in finished.stdout

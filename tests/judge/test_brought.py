@@ -237,3 +237,22 @@ def test_an_index_that_is_computed_is_written_as_its_formula(tmp_path: Path):
     text = "\n".join(formulas(program_of(case.definition, case.params, inputs)))
     assert "Ref" not in text
     assert "log(x[greater(x, 1)])" in text
+
+
+@pytest.mark.frameworks
+def test_a_limit_of_any_number_that_only_guards_a_gradient_is_no_cause(tmp_path: Path, parity_run: Callable):
+    (tmp_path / "reference.py").write_text(
+        "import numpy as np\n\n\ndef near(x):\n    d = ((x[:, None, :] - x[None, :, :]) ** 2).sum(-1)\n"
+        "    return np.exp(-d)[np.tril_indices(len(x), -1)]\n"
+    )
+    (tmp_path / "mine.py").write_text(
+        "import torch\n\n\ndef near(x):\n    i = torch.tril_indices(len(x), len(x), -1)\n"
+        "    return torch.exp(-torch.cdist(x, x))[i[0], i[1]]\n"
+    )
+    done = parity_run(
+        "version: 1\ndtypes: [float64]\nbackends: [{name: mine, adapter: torch, ops: ./mine.py}]\n"
+        "cases: [{op: near, reference: ./reference.py, inputs: {x: {shape: [9, 3]}}}]"
+    )
+    assert [row["evidence"]["expression"] for row in done.results["diagnoses"]] == [
+        "-sqrt(d), where the reference has -d (in y)"
+    ]

@@ -87,7 +87,7 @@ def test_structure_comes_first_then_masks(changed, verdict, said):
 def test_an_output_that_was_not_asked_for_is_not_overlooked():
     found = verdicts(outcome("a"), outcome("b", more=np.zeros(3, np.float32)))
     assert found["b", "a", "more"].verdict is Verdict.STRUCTURE
-    assert found["b", "oracle", "more"].message == "oracle has no more"
+    assert found["b", "oracle", "more"].message == "b returns more, which layer_norm does not have"
 
 
 def test_nan_at_the_same_locations_agree():

@@ -223,7 +223,7 @@ TORCH_OPS = {
     ),
     "a shape without gradients": (
         "def linear(x, weight, bias):\n    return (x @ weight.T + bias)[:3]\n",
-        "grad.weight: mine has no such tensor, exact has shape [3, 7] float64",
+        "y: mine has shape [3, 3] float64, exact has shape [4, 3] float64",
     ),
     "a dtype that NumPy lacks": (
         "def linear(x, weight, bias):\n    return (x @ weight.T + bias).bfloat16()\n",

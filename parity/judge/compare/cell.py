@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
 from parity.cases.dtypes import as_dtype
@@ -24,7 +23,7 @@ from parity.judge.compare.frontier import NEVER
 from parity.judge.compare.metrics import Metrics, bfloat16_ulps, compare
 from parity.judge.compare.verdict import UNDEFINED, Comparison, Verdict, comparison_of
 from parity.judge.failures import Failures
-from parity.outcome import CellOutcome, Outcome, Output
+from parity.outcome import NOT_A_TENSOR, CellOutcome, Outcome, Output
 
 Oracle = Mapping[str, NDArray[Any]]
 
@@ -84,14 +83,9 @@ class CellJudge:
         """Every tensor of either outcome, or of the oracle if a backend returned nothing."""
         ran = [outcome.outputs if outcome.outcome is Outcome.OK else {} for outcome in (expected, actual)]
         names = dict.fromkeys(ran[0] or self.oracle) | dict.fromkeys(ran[1] or self.oracle)
-        extra = [name for name in names if name not in self.oracle and (name in ran[0]) != (name in ran[1])]
-        if len(extra) > 1:
-            # All that a backend returns beyond the op's outputs is one difference.
-            kept = [self._compared(tensor, actual, expected) for tensor in names if tensor not in extra[1:]]
-            rest = f", nor {extra[1]}" + (f" and {len(extra) - 2} more" if len(extra) > 2 else "")
-            first = f" has no {extra[0]}"
-            return [structs.replace(c, message=c.message + rest) if c.message.endswith(first) else c for c in kept]
-        return [self._compared(tensor, actual, expected) for tensor in names]
+        items = (name for outputs in ran for name in outputs if item_of(name) in self.oracle.keys() - outputs.keys())
+        left_out = {*items, *self.surplus(actual, expected)[1:], *self.surplus(expected, actual)[1:]}
+        return [self._compared(tensor, actual, expected) for tensor in names if tensor not in left_out]
 
     def _compared(self, tensor: str, actual: CellOutcome, expected: CellOutcome) -> Comparison:
         """One tensor; not compared if parity fails at it."""
@@ -101,6 +95,19 @@ class CellJudge:
         self.failures.setdefault((actual.backend, tensor), Failures()).note(failures[0])
         of = (self.case.id, self.dtype, tensor, actual.backend, expected.backend)
         return comparison_of(*of, Verdict.NOT_COMPARED, 0.0, 0.0, message=failures[0].message)
+
+    def surplus(self, outcome: CellOutcome, other: CellOutcome) -> list[str]:
+        """The tensors that one outcome has beyond the op's and the other's: one difference, at the first of them."""
+        extra = [name for name in outcome.outputs if name not in self.oracle and name not in other.outputs]
+        return [name for name in extra if item_of(name) not in self.oracle.keys() - outcome.outputs.keys()]
+
+    def beyond_op(self, tensor: str, outcome: CellOutcome, other: CellOutcome) -> str:
+        """That an outcome has a tensor, and maybe more, that the op does not have; empty if it has not."""
+        names = self.surplus(outcome, other)
+        if tensor not in names:
+            return ""
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        return f"{outcome.backend} returns {', '.join(names[:2])}{more}, which {self.case.op} does not have"
 
     def limits(self, tensor: str) -> tuple[float, float]:
         """rtol and atol; integers must be equal."""
@@ -116,7 +123,8 @@ class CellJudge:
         message = why_not_compared(tensor, actual, expected)
         if message:
             return comparison_of(*names, Verdict.NOT_COMPARED, *limits, message=message)
-        difference = structural_difference(tensor, actual, expected)
+        more = self.beyond_op(tensor, actual, expected) or self.beyond_op(tensor, expected, actual)
+        difference = more or structural_difference(tensor, actual, expected)
         if difference:
             return comparison_of(*names, Verdict.STRUCTURE, *limits, message=difference)
         left, right = actual.outputs[tensor].values, expected.outputs[tensor].values
@@ -198,30 +206,41 @@ def value_at(values: NDArray[Any] | None, index: tuple[int, ...] | None, shape: 
     return float(values[index])
 
 
-NOT_A_TENSOR = " (not a tensor)"
-"""What the dtype of an output ends with if the worker found no tensor."""
+def item_of(tensor: str) -> str:
+    """The output of whose tuple a tensor is an item: `y` for `y.0`; else empty."""
+    whole, _, number = tensor.rpartition(".")
+    return whole if number.isdigit() else ""
 
 
-def several_for_one(tensor: str, *outcomes: CellOutcome) -> str:
-    """How to return a tuple's items, of which `tensor` is one, or has the name; empty if there is no tuple."""
-    whole = tensor.rpartition(".")[0] if tensor.rpartition(".")[2].isdigit() else tensor
-    for outcome, other in (outcomes, outcomes[::-1]):
-        if f"{whole}.0" in outcome.outputs and whole in other.outputs:
-            names = [name for name in other.outputs if not name.startswith(GRADIENT)]
-            wanted = ", ".join(f'"{name}": ...' for name in names)
-            return f"{outcome.backend} returns several tensors for {whole}; return {{{wanted}}}"
-    return ""
+def no_output(tensor: str, outcome: CellOutcome, other: CellOutcome) -> str:
+    """What a backend returns instead of the op's outputs, of which `tensor` is missing; empty if it returns a mapping
+    of tensors."""
+    wanted = [name for name in other.outputs if not name.startswith(GRADIENT)]
+    own = [name for name in outcome.outputs if not name.startswith(GRADIENT)]
+    wholes = [item_of(name) for name in outcome.outputs if item_of(name) not in outcome.outputs]
+    alike = [name for name in wholes if name == tensor or (name in wanted and tensor in wanted)]
+    if alike:
+        named = ", ".join(f'"{name}": ...' for name in wanted)
+        return f"{outcome.backend} returns several tensors for {alike[0]}; return {{{named}}}"
+    return not_a_tensor(own[0], outcome) if len(own) == 1 and {own[0], tensor} <= {*wanted} else ""
+
+
+def not_a_tensor(tensor: str, outcome: CellOutcome) -> str:
+    """What a backend returns for a tensor, in words, if that is none."""
+    dtype = outcome.outputs[tensor].dtype
+    if not dtype.endswith(NOT_A_TENSOR):
+        return ""
+    return f"{outcome.backend} returns a {dtype.removesuffix(NOT_A_TENSOR)} for {tensor}, not a tensor"
 
 
 def structural_difference(tensor: str, actual: CellOutcome, expected: CellOutcome) -> str:
     """The structural difference of two outcomes; empty if there is none."""
     left, right = actual.outputs.get(tensor), expected.outputs.get(tensor)
     if left is None or right is None:
-        lacking = actual if left is None else expected
-        return several_for_one(tensor, actual, expected) or f"{lacking.backend} has no {tensor}"
-    for outcome, output in ((actual, left), (expected, right)):
-        if output.dtype.endswith(NOT_A_TENSOR):
-            return f"{outcome.backend} returns a {output.dtype.removesuffix(NOT_A_TENSOR)} for {tensor}, not a tensor"
+        lacking, other = (actual, expected) if left is None else (expected, actual)
+        return no_output(tensor, lacking, other) or f"{lacking.backend} has no {tensor}"
+    if none := not_a_tensor(tensor, actual) or not_a_tensor(tensor, expected):
+        return none
     if left.shape != right.shape:
         return f"{actual.backend} has shape {list(left.shape)}, {expected.backend} {list(right.shape)}"
     if left.dtype != right.dtype or left.values is None or right.values is None:

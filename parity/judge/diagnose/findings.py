@@ -15,8 +15,9 @@ from parity.judge.compare.verdict import Comparison, Verdict
 from parity.judge.diagnose.approximation import APPROXIMATED
 from parity.judge.diagnose.causes import Cause, Result
 from parity.judge.diagnose.diagnosis import Diagnosis
-from parity.judge.diagnose.evaluator import WIDE, Alteration, Evaluator, worst
-from parity.judge.diagnose.explanation import KernelExplanation
+from parity.judge.diagnose.edits import LIMITS
+from parity.judge.diagnose.evaluator import WIDE, Alteration, Evaluator, Predicted, ratio, worst
+from parity.judge.diagnose.explanation import KernelExplanation, predicted
 from parity.judge.diagnose.expressions import expression_of
 from parity.judge.diagnose.search import SearchResult
 from parity.outcome import CellOutcome
@@ -32,7 +33,7 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
     """The causes, formulas before lost digits, the largest effect first; before them a note if others explain as much;
     last, what is unexplained."""
     best, start = result.best, result.start
-    rows = [diagnosis(cell, cause, needing, result) for cause, needing in result.needed if needing]
+    rows = [diagnosis(cell, cause, needing, result) for cause, needing in stated(result)]
     rows.sort(key=lambda row: (row.id in NARROWED, -(row.residual_before or 0.0)))
     if result.rivals:
         rows.insert(0, not_identifiable(cell, result))
@@ -57,6 +58,33 @@ def diagnoses_of(cell: CellKey, result: SearchResult) -> list[Diagnosis]:
         title = catalogue()["unexplained"].title
         rows.append(Diagnosis(*cell, "unexplained", title, tuple(rest), False, before, after, evidence))
     return rows
+
+
+def stated(result: SearchResult) -> list[tuple[Cause, Mapping[str, float]]]:
+    """The causes with the tensors that need them, without limits of an arbitrary number that only make what others
+    compute finite."""
+    needed = [(cause, needing) for cause, needing in result.needed if needing]
+    kept = [(cause, needing) for cause, needing in needed if not is_guard(result.best, cause, needing)]
+    covered = {name for _, needing in kept for name in needing}
+    return kept if all(covered.issuperset(needing) for _, needing in needed) else needed
+
+
+def is_guard(best: KernelExplanation, cause: Cause, tensors: Collection[str]) -> bool:
+    """Whether a fitted limit changes nothing of these tensors but what is not finite without it."""
+    edits = () if cause.alteration is None else cause.alteration.edits
+    if not edits or any(edit.kind not in LIMITS for edit in edits):
+        return False
+    without = predicted(best.evaluator, [other for other in best.causes if other is not cause])
+    return without is not None and all(n in without and is_undefined(without[n], best.prediction[n]) for n in tensors)
+
+
+def is_undefined(one: Predicted, other: Predicted) -> bool:
+    """Whether a prediction equals another one where it is finite, and is not finite everywhere."""
+    if one.values is None or other.values is None:
+        return False
+    finite = np.isfinite(one.values)
+    values = np.where(finite, one.values, other.values)
+    return not finite.all() and ratio(values, other) < ERROR_BOUND
 
 
 NARROWED = {"narrow-accumulation": "running totals", "reduced-precision": "steps"}

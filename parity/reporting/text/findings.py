@@ -239,7 +239,7 @@ def by_cause(results: Results, rows: Iterable[Comparison]) -> list[Finding]:
     own = {(*row.tensor_key, row.actual): row for row in results.comparisons if row.with_oracle}
     compared = {row.case for row in results.comparisons}
     groups = grouped(
-        ((ops[row.case], *cause_of(row, diagnosis)), Difference(row, backend, diagnosis))
+        ((ops[row.case], *cause_of(own_structure(row, backend, own), diagnosis)), Difference(row, backend, diagnosis))
         for row in rows
         for backend in to_blame(row, own)
         for diagnosis in causes_among(diagnoses.get((*row.tensor_key, backend), ())) or (None,)
@@ -253,7 +253,7 @@ def by_cause(results: Results, rows: Iterable[Comparison]) -> list[Finding]:
         op = key[0]
         report = report_of(op)
         differences.sort(key=lambda d: (SEVERITY[d.row.verdict], report.excess(d.row)), reverse=True)
-        title, same, name = title_of(differences[0]), alike.get(key, ()), name_of(key[1], differences)
+        title, same, name = title_of_all(differences), alike.get(key, ()), name_of(key[1], differences)
         made.append(Finding(op, name, title, tuple(differences), tuple(cases[op]), others, same, releases, composed))
     return in_order(made)
 
@@ -324,15 +324,29 @@ def diagnoses_of(results: Results) -> Mapping[tuple[str, str, str, str], Sequenc
 def cause_of(row: Comparison, diagnosis: Diagnosis | None) -> Cause:
     """The key that groups differences: the diagnosis, else the verdict."""
     if row.verdict == STRUCTURE and not is_of_cause(diagnosis):
-        return "", row.message
+        dtypes = OTHER_DTYPE.fullmatch(row.message)
+        return "", row.message if dtypes is None else f"{dtypes['who']} has dtype {SIZE.sub('', dtypes['own'])}"
     if diagnosis is None:
         return ("" if row.verdict in WITHOUT_CAUSE else NO_CAUSE), row.verdict
     return cause_named(diagnosis)
 
 
+OTHER_DTYPE = re.compile(r"(?P<who>.+) has dtype (?P<own>.+), .+ (?P<wanted>\S+)")
+"""The message about a tensor whose dtype alone differs."""
+SIZE = re.compile(r"\d+")
+
+
+def own_structure(row: Comparison, backend: str, own: Mapping[tuple[str, str, str, str], Comparison]) -> Comparison:
+    """The comparison with the oracle, if the structure of a backend's tensor differs from that of the op: the same
+    difference from another backend is no other finding."""
+    exact = own.get((*row.tensor_key, backend))
+    return exact if row.verdict == STRUCTURE and exact is not None and exact.verdict == STRUCTURE else row
+
+
 def is_of_cause(diagnosis: Diagnosis | None) -> bool:
-    """Whether a diagnosis explains why an output is missing or has another shape, as one of a part of a model does."""
-    return diagnosis is not None and (diagnosis.id == MUTATED or "place" in diagnosis.evidence)
+    """Whether a diagnosis explains why an output is missing or has another shape, as one of a part of a model does, or
+    that it is so in later calls only."""
+    return diagnosis is not None and (diagnosis.id in (MUTATED, STATEFUL) or "place" in diagnosis.evidence)
 
 
 def cause_named(diagnosis: Diagnosis) -> Cause:
@@ -340,6 +354,23 @@ def cause_named(diagnosis: Diagnosis) -> Cause:
     title, which names all locations of it."""
     title = diagnosis.title if "place" in diagnosis.evidence else ""
     return diagnosis.id, str(diagnosis.evidence.get("expression", "")) if diagnosis.id == EDIT else title
+
+
+def title_of_all(differences: Sequence[Difference]) -> str:
+    """What the cause of some differences is, in words; of other dtypes than the case's, with all of them."""
+    first = min(differences, key=lambda d: d.row.call is None) if is_stateful(differences) else differences[0]
+    own = [d for d in differences if d.row.with_oracle] or differences
+    matches = [OTHER_DTYPE.fullmatch(d.row.message) for d in own if d.row.verdict == STRUCTURE]
+    dtypes = grouped(dict.fromkeys((match["own"], match["wanted"]) for match in matches if match is not None))
+    if not dtypes or title_of(first) != first.row.message:
+        return title_of(first)
+    return f"returns {listed(f'{had} instead of {listed(wanted)}' for had, wanted in dtypes.items())}"
+
+
+def is_stateful(differences: Iterable[Difference]) -> bool:
+    """Whether the worst difference is of the structure and depends on earlier calls."""
+    worst = next(iter(differences))
+    return worst.row.verdict == STRUCTURE and worst.diagnosis is not None and worst.diagnosis.id == STATEFUL
 
 
 def title_of(difference: Difference) -> str:
