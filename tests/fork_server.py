@@ -73,12 +73,13 @@ def serve(channel: socket.socket, bootstrap: Any) -> None:
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                os.setsid()
+                channel.sendall(b"forked %d\n" % os.getpid())
                 for kept in (channel.detach(), wake, woken):
                     os.close(kept)
                 become_worker(bootstrap, server, message, descriptors)
             for given in descriptors:
                 os.close(given)
-            channel.sendall(b"forked %d\n" % pid)
 
 
 def loaded(path: str) -> Any:
@@ -119,7 +120,6 @@ def reap(channel: socket.socket) -> None:
 def become_worker(bootstrap: Any, server: int, message: Any, descriptors: Any) -> None:
     """Serve as a worker that has just been started; does not return."""
     try:
-        os.setsid()
         for number, given in enumerate(descriptors):
             os.dup2(given, number)
             os.close(given)

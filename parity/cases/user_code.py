@@ -338,8 +338,8 @@ ELSEWHERE = re.compile(r"cannot import name .* from '(\w+)'|module '(\w+)' has n
 
 def shadow(error: BaseException, folder: Path) -> str:
     """If an import found another module than the file of its name in the folder: how to have that file; else empty."""
-    found = ELSEWHERE.search(described(error)) if isinstance(error, (ImportError, AttributeError)) else None
-    name = found and (found[1] or found[2])
+    match = ELSEWHERE.search(described(error)) if isinstance(error, (ImportError, AttributeError)) else None
+    name = match and (match[1] or match[2])
     if not name or not (folder / f"{name}.py").exists():
         return ""
     given = getattr(sys.modules.get(name), "__file__", None)

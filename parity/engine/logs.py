@@ -36,7 +36,7 @@ def without_own_frames(lines: list[str]) -> list[str]:
         is_own = frame["path"].startswith(OWN) if frame else is_own and line.startswith(SOURCE)
         if not is_own:
             kept.append(line)
-    following = [*kept[1:], ""]
+    following = [*kept, ""][1:]
     return [one for one, after in zip(kept, following, strict=True) if not one.startswith(HEAD) or FRAME.match(after)]
 
 

@@ -75,8 +75,11 @@ class WorkerProcess:
                 self.kill()
             return reply
         except ValueError as error:
-            # Another thread killed the worker and closed its pipes.
+            was_closed = self._replies.closed
             self.kill()
+            if not was_closed:
+                raise
+            # Another thread killed the worker and closed its pipes.
             raise WorkerError(Outcome.CRASH, "ended") from error
         except WorkerError:
             self.kill()

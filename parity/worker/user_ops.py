@@ -184,8 +184,8 @@ class UserOps:
 
     def shadow(self, error: BaseException) -> str:
         """If an import found another module than the file of its name beside the user's: how to have it; else empty."""
-        found = ELSEWHERE.search(str(error)) if isinstance(error, (ImportError, AttributeError)) else None
-        name = found and (found.group(1) or found.group(2))
+        match = ELSEWHERE.search(str(error)) if isinstance(error, (ImportError, AttributeError)) else None
+        name = match and (match.group(1) or match.group(2))
         folder = os.path.dirname(self.path or "")
         if not name or not self.path or not os.path.exists(os.path.join(folder, f"{name}.py")):
             return ""
