@@ -59,13 +59,9 @@ class UserOps:
         try:
             spec.loader.exec_module(module)
         except BaseException as error:
-            traceback.print_exc()
-            text = f"{type(error).__name__}: {error}{self.shadow(error)}"
-            raise UserOpsError(f"{self.location(error)}{text}") from error
             print_stack()
-            raise UserOpsError(
-                f"{self.location(error)}{type(error).__name__}: {text_of(error) or 'no message'}"
-            ) from error
+            text = f"{type(error).__name__}: {text_of(error) or 'no message'}{self.shadow(error)}"
+            raise UserOpsError(f"{self.location(error)}{text}") from error
         self.namespace = vars(module)
         self.check(wanted)
 
@@ -184,7 +180,7 @@ class UserOps:
 
     def shadow(self, error: BaseException) -> str:
         """If an import found another module than the file of its name beside the user's: how to have it; else empty."""
-        match = ELSEWHERE.search(str(error)) if isinstance(error, (ImportError, AttributeError)) else None
+        match = ELSEWHERE.search(text_of(error)) if isinstance(error, (ImportError, AttributeError)) else None
         name = match and (match.group(1) or match.group(2))
         folder = os.path.dirname(self.path or "")
         if not name or not self.path or not os.path.exists(os.path.join(folder, f"{name}.py")):

@@ -190,6 +190,7 @@ def test_an_ops_file_that_hangs_is_a_timeout(parity_run, tmp_path):
     assert "ops.py: no result after 1 s" in finished.message("mine")
 
 
+@pytest.mark.usefixtures("started_workers")  # whose parent is parity
 def test_removing_the_scratch_folder_ends_in_an_error(parity_run, tmp_path):
     text = """
 import glob, os, shutil
