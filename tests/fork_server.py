@@ -23,17 +23,13 @@ from typing import Any
 
 FRAMEWORKS = {
     "jax": "jax",
-    "keras": "keras",
-    "mindspore": "mindspore",
     "mlx": "mlx.core",
     "numpy": "numpy",
-    "oneflow": "oneflow",
     "onnxruntime": "onnxruntime",
     "paddle": "paddle",
-    "tensorflow": "tensorflow",
     "torch": "torch",
 }
-"""An adapter's framework."""
+"""An adapter's framework; those of the others read what the adapter sets in the environment when they are imported."""
 
 
 def main() -> None:

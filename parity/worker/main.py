@@ -187,11 +187,11 @@ def load(backend: Backend, request: Message) -> Message:
     """Run the user's file."""
     try:
         backend.user_ops.load(request["path"], request["wanted"])
-        backend.adapter.adopt(backend.user_ops.own)
         reported = {"library": backend.user_ops.library(), **backend.user_ops.capabilities(backend.adapter)}
         damage = backend.interpreter.damage()
         if damage:
             raise UserOpsError(f"{backend.user_ops.name} breaks its interpreter: {damage}")
+        backend.adapter.adopt(backend.user_ops.own)
         backend.interpreter.remember()
     except UserOpsError as error:
         return {"ok": False, "outcome": "error", "message": str(error)}

@@ -39,7 +39,7 @@ def op_names_in(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != "grad.":
             tensor = node.value.removeprefix("grad.").split(".")[0]
-            if tensor in TENSORS or (node.value in OPS and not hasattr(np, node.value)):
+            if (tensor in TENSORS or node.value in OPS) and not hasattr(np, node.value):
                 yield node.value
 
 
