@@ -112,20 +112,25 @@ MARK = "PARITY_REFERENCE"
 """The name of a cookie in the environment of what a user's code starts."""
 MARKS: list[str] = []
 """The cookie of this process, once it has run a user's code."""
+THREADS: list[threading.Thread] = []
+"""The threads that a user's code has started and that the end of the interpreter would wait for."""
 
 
 @contextmanager
 def marked() -> Iterator[None]:
-    """Processes that the code starts have a cookie in their environment, by which they are found at the end."""
+    """Processes that the code starts have a cookie in their environment, by which they are found at the end; its
+    threads are in THREADS."""
     if not is_interruptible():
         yield
         return
     if not MARKS:
         MARKS.append(uuid4().hex)
     before, os.environ[MARK] = os.environ.get(MARK), MARKS[0]
+    running = threading.enumerate()
     try:
         yield
     finally:
+        THREADS.extend(t for t in threading.enumerate() if t not in running and not t.daemon)
         if before is None:
             os.environ.pop(MARK, None)
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,32 +13,23 @@ import click
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """Inside, SystemExit ends this process even if threads or processes that Python would wait for still run, and with
-    it what a user's code has started."""
+    """Inside, SystemExit ends this process even if threads or processes of a user's code still run, for which Python
+    would wait, and ends what it has started."""
     try:
         yield
     except SystemExit as error:
-        end_started()
+        user_code = sys.modules.get("parity.cases.user_code")
+        if user_code is None or not user_code.MARKS:
+            raise
+        from parity.engine.process import kill_strays
+
+        kill_strays(user_code.MARKS, user_code.MARK)
         children = left_children()
-        if not children and not left_threads():
+        if not children and not any(thread.is_alive() for thread in user_code.THREADS):
             raise
         for child in children:
             child.kill()
         leave(error.code)
-
-
-def end_started() -> None:
-    """End the processes that a user's code has started in this one, if any has run."""
-    user_code = sys.modules.get("parity.cases.user_code")
-    if user_code is not None and user_code.MARKS:
-        from parity.engine.process import kill_strays
-
-        kill_strays(user_code.MARKS, user_code.MARK)
-
-
-def left_threads() -> list[threading.Thread]:
-    """The other threads that keep the interpreter from ending."""
-    return [t for t in threading.enumerate() if not t.daemon and t is not threading.current_thread()]
 
 
 def left_children() -> list[Any]:
