@@ -23,6 +23,7 @@ from parity.reporting.results.results import read_results, write_atomically
 from parity.reporting.results.rows import Results
 from parity.reporting.results.store import STORE, Store, fill
 from parity.reporting.text.findings import findings
+from tests.conftest import waited_for
 from tests.reporting.stored_runs import CASE, backend_row, changed, parted, plain, trained, training
 from tests.reporting.test_html import HOSTILE, found, healthy, hostile_run, keep, run_of, with_code, with_envelope
 
@@ -273,9 +274,9 @@ def test_links_lead_to_folded_findings_cases_and_passed_cells(browser, mixed):
         assert not seen.page.evaluate("id => document.getElementById(id).querySelector('details').open", failing.anchor)
     for anchor in (failing.anchor, f"case-{failing.id}", passing.anchor):
         with opened(browser, path, f"#{anchor}") as seen:
-            box = seen.page.locator(f'[id="{anchor}"]').bounding_box()
-            assert box is not None, anchor
-            assert 0 <= box["y"] < 900, anchor
+            place = seen.page.locator(f'[id="{anchor}"]')
+            # A busy browser scrolls a moment after the page has loaded.
+            waited_for(lambda place=place: (box := place.bounding_box()) and 0 <= box["y"] < 900)
     with opened(browser, path, f"#{failing.anchor}") as seen:
         assert seen.page.is_visible(f'[id="{failing.anchor}"] .why')
 
