@@ -90,7 +90,12 @@ MANAGED = (
 """Files that use frameworks in environments of their own, besides OneFlow."""
 
 
-SPREAD = ("tests/judge/test_inquiry.py", "tests/judge/test_kinds.py", "tests/starter/test_starter.py")
+SPREAD = (
+    "tests/benchmarks/test_fuzz.py",
+    "tests/judge/test_inquiry.py",
+    "tests/judge/test_kinds.py",
+    "tests/starter/test_starter.py",
+)
 """Files of long searches that share no fixture: their tests go wherever a worker is free."""
 
 
