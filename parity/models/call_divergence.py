@@ -14,8 +14,8 @@ from parity.models.findings import Boundary
 from parity.models.measure import TRUTH
 from parity.models.orders import AxesConverter
 from parity.models.ports import Array, ModelError, RemotePort
-from parity.models.recorded import WHOLE, written
 from parity.models.worker.tape import Recorded
+from parity.program.recorded import WHOLE, written
 
 MOST_LEFT_OUT = 40
 """Steps of a layer that are left out, one at a time."""

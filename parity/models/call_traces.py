@@ -19,8 +19,8 @@ import numpy as np
 
 from parity.models.orders import MOST_AXES, fitting, nearest, permuted
 from parity.models.ports import Array
-from parity.models.recorded import WHOLE, RecordedCall, Text, written
 from parity.models.worker.tape import regrouped
+from parity.program.recorded import WHOLE, RecordedCall, Text, written
 from parity.reporting.text.words import few
 
 AGAIN = re.compile(r"_\d+$")

@@ -19,12 +19,12 @@ from parity.models.findings import Boundary
 from parity.models.layer_ops import case_of, held
 from parity.models.orders import AxesConverter
 from parity.models.ports import Array, ModelError, RemotePort
-from parity.models.recorded import Value
-from parity.models.recorded_code import Recording, others, reference
-from parity.models.recorded_code import op_of as called_op
-from parity.models.torch_functions import TORCH
 from parity.models.worker.crossing import LOSS
 from parity.models.worker.tape import Recorded
+from parity.program.recorded import Value
+from parity.program.recorded_code import Recording, others, reference
+from parity.program.recorded_code import op_of as called_op
+from parity.program.torch_functions import TORCH
 
 MOST_INPUTS = 64
 VALUE = "value:"
@@ -333,11 +333,11 @@ def planned(
 
     Raises ModelError if the recording cannot be computed.
     """
-    source, options = reference(recording, inputs, folder)
     whole = tuple((n, *bounds(a)) for n, a in inputs.items() if a.dtype.kind == "i")
-    brought = Brought(source, CODE, tuple(inputs), whole, (), tuple(options.values))
     shapes = tuple((name, array.shape) for name, array in inputs.items())
     try:
+        source, options = reference(recording, inputs, folder)
+        brought = Brought(source, CODE, tuple(inputs), whole, (), tuple(options.values))
         params = op_of(brought).params(**options.values)
         differentiable = tuple(n for n, (_, kind) in outputs_of(brought, params, shapes).items() if kind.kind == "f")
     except (BroughtError, CaseError) as error:
@@ -360,7 +360,7 @@ def single_op(recording: Recording) -> tuple[Op, Any, dict[str, str]] | None:
         return None
     try:
         op, given = called_op(calls[0])
-    except ModelError:
+    except BroughtError:
         return None
     tensors = {item.name: given[item.name] for item in op.inputs if item.name in given}
     known = {param.name: given[param.name] for param in fields(op.params) if param.name in given}

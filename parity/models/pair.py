@@ -33,11 +33,11 @@ from parity.models.layouts import layout_of
 from parity.models.likeness import likeness
 from parity.models.measure import difference
 from parity.models.ports import Array, ModelError, RemotePort
-from parity.models.recorded_code import PROGRAM
 from parity.models.repeated import INPUT, SECOND, THIRD, RepeatedCall
 from parity.models.worker.crossing import LOSS, ULP
 from parity.models.worker.tape import Recorded
 from parity.outcome import CellOutcome, Outcome, Output
+from parity.program.recorded_code import PROGRAM
 from parity.reporting.text.words import few
 
 MOST_MEASURED = 12

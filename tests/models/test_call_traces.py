@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from parity.models.call_traces import Trail, TrailComparison, same, same_in_order
-from parity.models.recorded import RecordedCall, Value
+from parity.program.recorded import RecordedCall, Value
 from parity.models.worker.calls import CallRecorder
 from parity.models.worker.intercept import Interception
 from tests.conftest import call

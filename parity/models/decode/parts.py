@@ -15,7 +15,7 @@ import numpy as np
 from parity.models.call_traces import EQUAL_VALUES, Trail, same, same_in_order
 from parity.models.decode.ways import DecodeCall
 from parity.models.ports import Array
-from parity.models.recorded import RecordedCall, written
+from parity.program.recorded import RecordedCall, written
 from parity.reporting.text.words import number
 
 FORMATS: Mapping[str, Callable[[Array], Array]] = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 import inspect
 from typing import Any, Dict, List, Mapping
 
-from parity.models.worker.recording import ValueTable, attribute_of, is_inplace, keywords_of_caller
 from parity.models.worker.tape import TensorTape
+from parity.program.worker.recording import ValueTable, attribute_of, is_inplace, keywords_of_caller
 
 BACKWARD = frozenset(("detach", "stop_gradient", "register_hook"))
 """Functions that change only gradients."""

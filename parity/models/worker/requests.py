@@ -18,10 +18,10 @@ from parity.models.worker.crossing import Crossing, perturbed
 from parity.models.worker.ports import port_class
 from parity.models.worker.ports.base import ClosedCall, Port, PortError, same
 from parity.models.worker.ports.layered import LayeredPort
-from parity.models.worker.recording import UntracedError
 from parity.models.worker.returns import batch_of, metrics_of
 from parity.models.worker.tape import Recorded, TensorTape, regrouped
 from parity.models.worker.traced import calls_of, traced
+from parity.program.worker.recording import UntracedError
 from parity.worker.cell import Backend, explain
 
 Message = Dict[str, Any]

@@ -10,9 +10,9 @@ from parity.models.worker.calls import CallRecorder
 from parity.models.worker.crossing import IN, OUT, Crossing, key
 from parity.models.worker.ports.base import ClosedCall, Port
 from parity.models.worker.ports.layered import LayeredPort, Watch, named
-from parity.models.worker.recording import UntracedError
 from parity.models.worker.tape import TensorTape
-from parity.models.worker.tracer import Tracer
+from parity.program.worker.recording import UntracedError
+from parity.program.worker.tracer import Tracer
 
 
 class Closed(Watch):
@@ -54,7 +54,7 @@ class Closed(Watch):
 
 
 def traced(port: Port, given: ClosedCall, tape: TensorTape) -> Dict[str, Any]:
-    """The recording of a layer's code (`parity.models.recorded_code.Recording`); its constants go to the tape by mark,
+    """The recording of a layer's code (`parity.program.recorded_code.Recording`); its constants go to the tape by mark,
     and what each call computed as `value:<mark>`. Raises UntracedError if the code cannot be recorded."""
     if not port.traced or not isinstance(port, LayeredPort):
         raise UntracedError(f"the calls of {port.framework.__name__} cannot be traced")

@@ -10,9 +10,9 @@ import numpy as np
 from parity.models.worker.crossing import IN
 from parity.models.worker.graphs.onnx_graph import GraphNode, attribute
 from parity.models.worker.graphs.pieces import Pieces, Route
-from parity.models.worker.recording import UntracedError, ValueTable
 from parity.models.worker.tape import TensorTape
 from parity.models.worker.traced import word_of
+from parity.program.worker.recording import UntracedError, ValueTable
 
 UNARY: Mapping[str, str] = {"Neg": "neg", "Not": "logical_not", "BitwiseNot": "invert"}
 BINARY: Mapping[str, str] = {

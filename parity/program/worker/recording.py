@@ -1,6 +1,6 @@
 """What every recorder of calls shares: values by tensor, calls as rows, and the user's source.
 
-A call is a row for the host (`parity.models.recorded`): the `mark` of its result, the function's name and its
+A call is a row for the host (`parity.program.recorded`): the `mark` of its result, the function's name and its
 arguments, in which a tensor is the mark of its value. Runs on Python 3.8 inside a worker.
 """
 

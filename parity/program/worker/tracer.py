@@ -1,6 +1,6 @@
 """Records the calls of torch code as calls in which no value changes: what it does in place becomes new values.
 
-What the functions mean in NumPy, and which have no meaning there, the host knows (`parity.models.torch_functions`).
+What the functions mean in NumPy, and which have no meaning there, the host knows (`parity.program.torch_functions`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from parity.models.worker.recording import (
+from parity.program.worker.recording import (
     UntracedError,
     ValueTable,
     attribute_of,

@@ -18,13 +18,13 @@ from parity.cases.user_code import BroughtError
 from parity.config import Overrides, load_plan
 from parity.models import code
 from parity.models.ports import ModelError
-from parity.models.recorded import WHOLE, RecordedCall, written
-from parity.models.recorded_code import Recording, reference
 from parity.models.worker.calls import CallRecorder
 from parity.models.worker.ports.torch_style import TorchPort
-from parity.models.worker.recording import UntracedError
 from parity.models.worker.tape import TensorTape
-from parity.models.worker.tracer import Tracer
+from parity.program.recorded import WHOLE, RecordedCall, written
+from parity.program.recorded_code import Recording, reference
+from parity.program.worker.recording import UntracedError
+from parity.program.worker.tracer import Tracer
 
 X = torch.tensor(np.random.default_rng(0).normal(size=(4, 6)), dtype=torch.float32)
 

@@ -11,18 +11,20 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from numpy.typing import NDArray
+
 from parity.cases import OPS
 from parity.cases.brought import RecordedFunction
 from parity.cases.op import Op
 from parity.cases.program import labelled_as, one_call
 from parity.cases.user_code import BroughtError
-from parity.models.ports import Array, ModelError
-from parity.models.recorded import WHOLE, RecordedCall, Value, mapped, written
-from parity.models.torch_functions import TORCH, bound, op
+from parity.program.recorded import WHOLE, RecordedCall, Value, mapped, written
+from parity.program.torch_functions import TORCH, bound, op
 
 MOST_AXES = 4
 PROGRAM = "program.txt"
 """The file with a recording's calls, for readers."""
+Array = NDArray[Any]
 Values = Mapping[str, Any]
 Compute = Callable[[Values, Values], Any]
 """From values by mark and options by name to a call's result."""
@@ -131,7 +133,7 @@ class located:  # noqa: N801 - a context manager
 def reference(recording: Recording, inputs: Mapping[str, Array], folder: Path) -> tuple[RecordedFunction, CodeOptions]:
     """The recording as a reference of its `inputs` by name, and its options; its calls are stored in `folder`.
 
-    Raises ModelError if it calls something that has no meaning in NumPy.
+    Raises BroughtError if it calls something that has no meaning in NumPy.
     """
     function = CodeFunction(recording, {name: array.shape for name, array in inputs.items()})
     folder.mkdir(parents=True, exist_ok=True)
@@ -140,7 +142,7 @@ def reference(recording: Recording, inputs: Mapping[str, Array], folder: Path) -
 
 
 def computation(call: RecordedCall, options: CodeOptions) -> Compute:
-    """What a call computes; the options of an op are added to `options`. Raises ModelError if it is not known."""
+    """What a call computes; the options of an op are added to `options`. Raises BroughtError if it is not known."""
     compute = of_function(call) if call.function in TORCH else of_op(call, options)
     return compute if call.part is None else lambda values, given: compute(values, given)[call.part]
 
@@ -174,7 +176,7 @@ def of_op(call: RecordedCall, options: CodeOptions) -> Compute:
             chosen[param.name] = options.add(name, param.name, given.get(param.name, default))
     left = [key for key, value in given.items() if key not in {*fixed, *chosen} and value not in (False, None)]
     if left:
-        raise ModelError(
+        raise BroughtError(
             f"{call.source_line}: {name} is called with {', '.join(left)}, which parity's op does not have"
         )
 
@@ -186,10 +188,10 @@ def of_op(call: RecordedCall, options: CodeOptions) -> Compute:
 
 
 def op_of(call: RecordedCall) -> tuple[Op, dict[str, Any]]:
-    """The op that a call is, and its arguments by name; raises ModelError if it is none."""
+    """The op that a call is, and its arguments by name; raises BroughtError if it is none."""
     given = bound(call.function, call.parameters, call.args, call.kwargs)
     if call.function not in OPS or given is None or call.part is not None:
-        raise ModelError(f"{call.source_line}: {call.function} has no translation to NumPy")
+        raise BroughtError(f"{call.source_line}: {call.function} has no translation to NumPy")
     return OPS[call.function], given
 
 

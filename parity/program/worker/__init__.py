@@ -1,0 +1,1 @@
+"""What records calls inside a worker."""
