@@ -1,0 +1,198 @@
+"""A user's PyTorch class or function, called with tensors by name: weights and arguments are tensors alike.
+
+It runs where the class runs: in a worker for a candidate, in the host for a reference that is recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import re
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
+
+INIT = "init_"
+"""The prefix of a constructor's arguments among the params of a case; they are passed in their order."""
+TRAINING = "training"
+ARGUMENTS = "arguments"
+"""The param with the arguments of `forward` in their order, as in `x, mask: bool, alpha`."""
+NEW = "New"
+"""KernelBench's suffix of a candidate's class."""
+SEED = 0
+"""The seed before each constructor and each call."""
+MODULE = "torch.nn.modules.module"
+
+
+class UserModuleError(ValueError):
+    """The class or function cannot be called like this; the message says why."""
+
+
+def entry_of(namespace: Mapping[str, Any], name: str) -> Any:
+    """What a file defines under a name: a candidate's class `<name>New`, else `name`; None if there is neither."""
+    new = namespace.get(name + NEW)
+    return new if is_module_class(new) else namespace.get(name)
+
+
+def is_module_class(value: Any) -> bool:
+    """Whether a value is a class of PyTorch's modules."""
+    return isinstance(value, type) and any(kind.__module__ == MODULE for kind in value.__mro__)
+
+
+class UserModule:
+    """A user's class or function as a function of tensors and params by keyword; `module` builds the instance once for
+    each set of constructor's arguments."""
+
+    def __init__(self, entry: Any) -> None:
+        self.entry = entry
+        self.modules: Dict[str, Any] = {}
+
+    def __call__(self, **given: Any) -> Dict[str, Any]:
+        """The outputs by name. Raises UserModuleError, or what the user's code raises."""
+        import torch
+
+        spec = given.pop(ARGUMENTS, None)
+        training = given.pop(TRAINING, None)
+        init = [decoded(given.pop(name)) for name in list(given) if name.startswith(INIT)]
+        dtype = next((v.dtype for v in given.values() if isinstance(v, torch.Tensor) and v.is_floating_point()), None)
+        with default_dtype(dtype):
+            if not is_module_class(self.entry):
+                function = self.entry
+            else:
+                function = self.module(init, dtype)
+                if training is not None:
+                    function.train(bool(training))
+                put(function, {name: given.pop(name) for name in state_of(function) if name in given})
+            torch.manual_seed(SEED)
+            return outputs_of(function(*arguments_of(spec, given)))
+
+    def module(self, init: Sequence[Any], dtype: Any = None) -> Any:
+        """The instance of the class for a constructor's arguments, built after the seed."""
+        key = repr((init, dtype))
+        if key not in self.modules:
+            self.modules[key] = built(self.entry, init)
+            if dtype is not None:
+                self.modules[key].to(dtype)
+        return self.modules[key]
+
+
+def built(entry: Any, init: Sequence[Any]) -> Any:
+    """A new instance of the class, built after the seed."""
+    import torch
+
+    torch.manual_seed(SEED)
+    named = init[-1] if len(init) == 2 and isinstance(init[0], (list, tuple)) and isinstance(init[1], dict) else None
+    return entry(*init) if named is None else entry(*init[0], **named)
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: Any) -> Iterator[None]:
+    """Inside, tensors are created in this dtype; in the usual one for formats of 16 bits."""
+    import torch
+
+    before = torch.get_default_dtype()
+    if dtype in (torch.float32, torch.float64):
+        torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def decoded(value: Any) -> Any:
+    """A constructor's argument; lists, mappings and None are written as JSON."""
+    if isinstance(value, str) and value[:1] in ("[", "{", "n", '"'):
+        with contextlib.suppress(ValueError):
+            return json.loads(value)
+    return value
+
+
+def encoded(value: Any) -> Any:
+    """A constructor's argument as a value of a config."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return value if decoded(value) == value else json.dumps(value)
+    return json.dumps(value)
+
+
+def named_arguments(entry: Any, init: Sequence[Any]) -> Dict[str, Any]:
+    """A constructor's arguments by the names of params: `init_<name>`."""
+    names = [name for name in inspect.signature(entry).parameters if name != "self"]
+    words = [*names, *[str(i) for i in range(len(names), len(init))]]
+    return {INIT + word: encoded(value) for word, value in zip(words, init)}
+
+
+def word_of(name: str) -> str:
+    """A name of a module's state as the name of an input: `fc_weight` for `fc.weight`."""
+    return re.sub(r"\W", "_", name)
+
+
+def state_of(module: Any) -> Dict[str, str]:
+    """The names of parameters and of norms' running statistics, by the names of inputs; other buffers are constants."""
+    from torch.nn.modules.batchnorm import _NormBase
+
+    layers = {name for name, layer in module.named_modules() if isinstance(layer, _NormBase)}
+    statistics = [n for n, b in module.named_buffers() if n.rpartition(".")[0] in layers and b.is_floating_point()]
+    return {word_of(name): name for name in [*(name for name, _ in module.named_parameters()), *statistics]}
+
+
+def put(module: Any, values: Mapping[str, Any]) -> None:
+    """Make tensors a module's state, by the names of inputs; a buffer becomes a copy, since a call may change it."""
+    names = state_of(module)
+    shared: Dict[int, List[str]] = {}
+    for name, tensor in module.named_parameters(remove_duplicate=False):
+        shared.setdefault(id(tensor), []).append(name)
+    parameters = dict(module.named_parameters())
+    for word, value in values.items():
+        name = names[word]
+        if name in parameters:
+            value._is_param = True  # PyTorch's own mark of a tensor that is a parameter, too
+            places = shared[id(parameters[name])]
+        else:
+            value, places = value.detach().clone(), [name]
+        for place in places:
+            owner, _, own = place.rpartition(".")
+            setattr(module.get_submodule(owner), own, value)
+
+
+def arguments_of(spec: Any, given: Mapping[str, Any]) -> List[Any]:
+    """The arguments of a call in their order. Raises UserModuleError for one that is not given."""
+    import torch
+
+    if spec is None:
+        return list(given.values())
+    arguments: List[Any] = []
+    for name, dtype in parsed(spec):
+        if name not in given:
+            raise UserModuleError(f"{name} is not given")
+        value = given[name]
+        arguments.append(value.to(getattr(torch, dtype)) if dtype else decoded(value))
+    return arguments
+
+
+def parsed(spec: str) -> Iterator[Tuple[str, str]]:
+    """The names in `x, mask: bool`, with their dtypes."""
+    for item in filter(None, spec.split(",")):
+        name, _, dtype = item.partition(":")
+        yield name.strip(), dtype.strip()
+
+
+def outputs_of(result: Any) -> Dict[str, Any]:
+    """What a call returned, by name: `y`, or `y0`, `y1`, ... of several, or the names of a mapping."""
+    leaves = dict(flat(result))
+    return {"y" if not name else f"y{name}" if name[0].isdigit() else name: value for name, value in leaves.items()}
+
+
+def flat(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
+    """The tensors in a result by their places."""
+    if value is None:
+        return
+    if isinstance(value, Mapping):
+        items: Any = ((re.sub(r"\W", "_", str(key)), item) for key, item in value.items())
+    elif isinstance(value, (tuple, list)):
+        items = ((str(i), item) for i, item in enumerate(value))
+    else:
+        yield name, value
+        return
+    for key, item in items:
+        yield from flat(item, f"{name}_{key}" if name else key)
