@@ -1,7 +1,8 @@
-"""A reference in PyTorch: a user's class or function, recorded in this process once for all inputs of the same shapes."""
+"""A reference in PyTorch: a user's class or function, recorded here, once for all inputs of the same shapes."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 from autograd.tracer import getval
 
-from parity.cases.brought import MOST_REPLAYED, RecordedFunction, ReferenceFile, namespace
+from parity.cases.brought import MOST_REPLAYED, RecordedFunction, ReferenceFile, namespace, traced
 from parity.cases.program import Traced, trace
 from parity.cases.replay import drawn_inputs, first_difference
 from parity.cases.user_code import BroughtError, placed, user_code
+from parity.cases.writable import unwrapped
 from parity.program.recorded import RecordedCall
 from parity.program.recorded_code import Array, CodeFunction, Recording
 from parity.program.worker.recording import UntracedError
@@ -119,7 +121,7 @@ def gain(shape: tuple[int, ...]) -> float:
 
 def plain(value: Any) -> Any:
     """A param's value."""
-    value = getval(value)
+    value = getval(unwrapped(value))
     return value.value.item() if isinstance(value, Traced) else value
 
 
@@ -135,9 +137,13 @@ class TorchCode:
         function = CodeFunction(self.recording, {name: tuple(value.shape) for name, value in given.items()})
         return function(**given, **function.options.values)
 
+    def of_arrays(self, **inputs: Any) -> dict[str, Any]:
+        """The outputs by name."""
+        return self(inputs)
+
     def compare(self, inputs: Mapping[str, Array], own: Mapping[str, Array]) -> None:
         """Raise BroughtError if the recording gives other outputs than the code for these inputs."""
-        program = trace(lambda tensors, _: self(tensors), inputs, labelled=False)[0]
+        program = trace(lambda tensors, _: traced(self.of_arrays, tensors), inputs, labelled=False)[0]
         difference = first_difference(program, inputs, own, {}, "float32")
         if difference is not None:
             lines = {call.name: call.source_line for call in self.recording.calls}
@@ -200,14 +206,13 @@ def intercepted(record: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
-def is_torch_file(source: ReferenceFile) -> bool:
-    """Whether a file imports PyTorch."""
-    import ast
-
+def is_torch(source: ReferenceFile, name: str) -> bool:
+    """Whether a file defines a class of this name, or a function of PyTorch: it imports PyTorch, and not NumPy."""
     try:
         nodes = list(ast.walk(ast.parse(source.text)))
     except (SyntaxError, ValueError):
         return False
-    names = [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
-    names += [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
-    return any(name.partition(".")[0] == "torch" for name in names)
+    modules = {a.name.partition(".")[0] for n in nodes if isinstance(n, ast.Import) for a in n.names}
+    modules |= {(n.module or "").partition(".")[0] for n in nodes if isinstance(n, ast.ImportFrom)}
+    is_class = any(isinstance(n, ast.ClassDef) and n.name == name for n in nodes)
+    return "torch" in modules and (is_class or "numpy" not in modules)
