@@ -10,12 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parity.cases.brought import Brought, ReferenceFile, arguments, op_of, outputs_of, where
 from parity.cases.op import GRADIENT, CaseError
 from parity.cases.user_code import BroughtError
 from parity.config.backends import ADAPTERS
 from parity.config.case_models import OP_KEYS, parts_of
-from parity.config.files import existing_file
+from parity.config.files import beside, existing_file
 from parity.config.grammar import model_of
 from parity.config.inputs import WrittenInputs, add_at
 from parity.config.nodes import Node, Problems
@@ -84,7 +86,7 @@ def of_torch(case: Node, source: ReferenceFile, entry: str, name: str, report: P
     inputs, params = (tuple(node.mapping) if (node := case.get(key)) else () for key in ("inputs", "params"))
     tensors = tuple(key for key in inputs if not key.startswith(GRADIENT))
     written = case.mapping["inputs"].mapping if tensors else {}
-    integers = tuple((key, *bounds(written[key])) for key in tensors if "integers" in written[key].mapping)
+    integers = tuple((key, *found) for key in tensors if (found := bounds_of(written[key])) is not None)
     floating = tuple(key for key in tensors if key not in {key for key, _, _ in integers})
     return Brought(
         torch_reference(source, entry, tensors, integers, params),
@@ -95,6 +97,20 @@ def of_torch(case: Node, source: ReferenceFile, entry: str, name: str, report: P
         params,
         tuple(key.removeprefix(GRADIENT) for key in inputs if key.startswith(GRADIENT)),
     )
+
+
+def bounds_of(tensor: Node) -> tuple[int, int] | None:
+    """The bounds of a tensor of integers, which may be in a file; None for one of floating-point numbers."""
+    if "integers" in tensor.mapping:
+        return bounds(tensor)
+    file = tensor.mapping.get("file")
+    try:
+        values = None if file is None else np.load(beside(file), allow_pickle=False)
+    except (OSError, ValueError):  # The model of the tensor reports it.
+        return None
+    if values is None or values.dtype.kind not in "iub" or not values.size:
+        return None
+    return int(values.min()), int(values.max()) + 1
 
 
 def bounds(tensor: Node) -> tuple[int, int]:

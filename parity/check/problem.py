@@ -1,0 +1,284 @@
+"""The problem that a reference's file poses, at any size: constructor's arguments, inputs and weights."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import isfinite, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases.brought import ReferenceFile, namespace
+from parity.cases.user_code import BroughtError, placed, user_code
+from parity.check import CheckError
+from parity.check.pair import INIT_INPUTS, Pair
+from parity.program.torch_reference import array_of, intercepted
+from parity.program.worker.user_module import (
+    ARGUMENTS,
+    TRAINING,
+    UserModule,
+    encoded,
+    named_arguments,
+    outputs_of,
+    state_of,
+)
+
+UNIFORM, NORMAL, INTEGERS, GIVEN, NUMBER = "uniform", "normal", "integers", "given", "number"
+DRAWS: Mapping[str, str] = {
+    **dict.fromkeys(("rand", "rand_like"), UNIFORM),
+    **dict.fromkeys(("randn", "randn_like"), NORMAL),
+    **dict.fromkeys(("randint", "randint_like"), INTEGERS),
+}
+"""PyTorch's functions that draw tensors, and what they draw."""
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Argument:
+    """An argument of a call: how it is drawn, its `dtype` if it is neither the case's nor int64, its value; `bounds` are
+    those of integers."""
+
+    name: str
+    kind: str
+    dtype: str
+    value: Any
+    bounds: tuple[int, int] = (0, 0)
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it is a tensor."""
+        return self.kind != NUMBER
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A parameter or a running statistic with its initial values."""
+
+    name: str
+    values: NDArray[Any]
+    is_statistic: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Sized:
+    """The problem at one size: `settings` are the values of the file's globals, `outputs` what the reference returns."""
+
+    settings: Settings
+    init: Mapping[str, Any]
+    arguments: Sequence[Argument]
+    weights: Sequence[Weight]
+    outputs: Mapping[str, NDArray[Any]]
+    modal: bool = False
+    """Whether the reference computes something else in evaluation mode."""
+
+    @property
+    def spec(self) -> str:
+        """The param `arguments` of a case: the order of arguments, with dtypes."""
+        return ", ".join(f"{a.name}: {a.dtype}" if a.dtype else a.name for a in self.arguments)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The params of a case."""
+        numbers = {a.name: encoded(a.value) for a in self.arguments if not a.is_tensor}
+        return {**self.init, **numbers, ARGUMENTS: self.spec}
+
+
+@dataclass
+class Problem:
+    """A reference's file, loaded in this process, and the values of its globals that a user has set."""
+
+    pair: Pair
+    given: Settings = field(default_factory=dict)
+    device: str = "meta"
+
+    def __post_init__(self) -> None:
+        path = self.pair.reference.path.absolute()
+        self.source = ReferenceFile(path, path.read_bytes())
+        with self.telling():
+            self.names: Any = namespace(self.source, plain=True)
+        unknown = [name for name in self.given if name not in self.names]
+        if unknown:
+            raise CheckError(f"--set {unknown[0]}: {path.name} has no global of this name")
+        self.names.update(self.given)
+        self.entry = self.names[self.pair.reference.name]
+        own_path, name = self.pair.inputs
+        if own_path.absolute() == path:
+            self.inputs = self.names.get(name)
+        else:
+            other = ReferenceFile(own_path.absolute(), own_path.read_bytes())
+            with self.telling():
+                self.inputs = namespace(other, plain=True).get(name)
+        if not callable(self.inputs):
+            raise CheckError(f"{own_path} defines no function {name}")
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The globals that are sizes: whole numbers from 2 on that the user has not set."""
+        return {
+            name: value
+            for name, value in self.names.items()
+            if type(value) is int and value > 1 and name not in self.given and not name.startswith("__")
+        }
+
+    @property
+    def n_given(self) -> int:
+        """The number of elements of the inputs as the file gives them; 0 where that cannot be told without values."""
+        import torch
+
+        try:
+            with user_code(self.source.path), torch.device(self.device):
+                return sum(value.numel() for value in self.inputs() if isinstance(value, torch.Tensor))
+        except Exception:  # Whatever a user's code raises; it is told when it is called with values.
+            return 0
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Inside, code of the user's file runs; what it raises is a CheckError with its place."""
+        try:
+            with user_code(self.source.path if hasattr(self, "source") else self.pair.reference.path):
+                yield
+        except CheckError:
+            raise
+        except BroughtError as error:
+            raise CheckError(str(error)) from error
+        except Exception as error:
+            raise CheckError(placed(error, self.source.path)) from error
+
+    @contextmanager
+    def having(self, settings: Settings) -> Iterator[None]:
+        """Inside, the file's globals have these values."""
+        before = {name: self.names[name] for name in settings}
+        self.names.update(settings)
+        try:
+            yield
+        finally:
+            self.names.update(before)
+
+    def arguments_of_init(self) -> list[Any]:
+        """What `get_init_inputs` returns; nothing for a function, or where there is none."""
+        function = self.names.get(INIT_INPUTS)
+        if not self.pair.reference.is_class or function is None:
+            return []
+        given = function()
+        return [given] if isinstance(given, Mapping) else list(given)
+
+    def cost(self, settings: Settings) -> tuple[int, int] | None:
+        """The elements of all tensors, and the floating-point operations of a call, computed without values; None
+        where the reference does not work with these sizes."""
+        import torch
+        from torch.utils.flop_counter import FlopCounterMode
+
+        try:
+            with user_code(self.source.path), self.having(settings), torch.device(self.device), torch.no_grad():
+                module = self.entry(*self.arguments_of_init()) if self.pair.reference.is_class else self.entry
+                inputs = self.inputs()
+                with FlopCounterMode(display=False) as counter:
+                    outputs = outputs_of(module(*inputs))
+        except Exception:  # Whatever a user's code raises: these sizes do not fit.
+            return None
+        tensors = [*inputs, *outputs.values(), *(module.parameters() if self.pair.reference.is_class else ())]
+        elements = [value.numel() for value in tensors if isinstance(value, torch.Tensor)]
+        return None if 0 in elements else (sum(elements), counter.get_total_flops())
+
+    def at(self, settings: Settings) -> Sized:
+        """The problem with these values of globals. Raises CheckError where the reference fails."""
+        import torch
+
+        with self.telling(), self.having(settings):
+            init = self.arguments_of_init()
+            arguments = drawn(self.inputs, argument_names(self.entry), torch)
+            module = UserModule(self.entry)
+            weights = list(weights_of(module.module(init))) if self.pair.reference.is_class else []
+        numbers = named_arguments(self.entry, init) if self.pair.reference.is_class else {}
+        sized = Sized(dict(settings), numbers, arguments, weights, {})
+        outputs = self.call(sized)
+        modes = {TRAINING: False}
+        modal = self.pair.reference.is_class and not same(outputs, self.call(sized, modes))
+        return Sized(dict(settings), numbers, arguments, weights, outputs, modal)
+
+    def call(
+        self, sized: Sized, options: Mapping[str, Any] | None = None, values: Mapping[str, NDArray[Any]] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """What the reference returns at a size, for its own inputs or for other `values` of them."""
+        import torch
+
+        given = {a.name: torch.tensor(a.value) for a in sized.arguments if a.is_tensor}
+        given |= {weight.name: torch.tensor(weight.values) for weight in sized.weights}
+        given |= {name: torch.tensor(array) for name, array in (values or {}).items()}
+        with self.telling(), self.having(sized.settings), torch.no_grad():
+            outputs = UserModule(self.entry)(**given, **sized.params, **(options or {}))
+        return {name: array_of(value) for name, value in outputs.items()}
+
+
+def argument_names(entry: Any) -> list[str]:
+    """The names of a call's arguments."""
+    function = entry.forward if isinstance(entry, type) else entry
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [n for n, p in inspect.signature(function).parameters.items() if n != "self" and p.kind not in kinds]
+
+
+def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list[Argument]:
+    """The arguments that a function of the user draws after the seed. Raises CheckError for anything but a list."""
+    drawers: dict[int, tuple[Any, str, tuple[int, int]]] = {}
+
+    def record(called: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        kind = DRAWS.get(getattr(called, "__name__", ""))
+        if kind is not None:
+            drawers[id(result)] = result, kind, (0, 0)
+        return result
+
+    torch.manual_seed(0)
+    with intercepted(record):
+        given = function()
+    if isinstance(given, torch.Tensor) or not isinstance(given, (list, tuple)):
+        raise CheckError(f"{function.__name__}() returns {type(given).__name__}; return the list of a call's arguments")
+    words = [*names, *(f"x{i}" for i in range(len(names), len(given)))]
+    arguments = [argument(word, value, drawers.get(id(value)), torch) for word, value in zip(words, given, strict=False)]
+    if not any(a.is_tensor for a in arguments):
+        raise CheckError(f"{function.__name__}() returns no tensor, so there is nothing to compare")
+    return arguments
+
+
+def argument(name: str, value: Any, drawer: tuple[Any, str, tuple[int, int]] | None, torch: Any) -> Argument:
+    """One argument, with how it was drawn."""
+    if not isinstance(value, torch.Tensor):
+        return Argument(name, NUMBER, "", value)
+    dtype = str(value.dtype).rpartition(".")[2]
+    if value.dtype.is_complex or value.is_sparse:
+        raise CheckError(f"{name} is a tensor of {dtype if value.dtype.is_complex else 'a sparse layout'}: not supported")
+    kind = drawer[1] if drawer is not None else GIVEN
+    if value.is_floating_point():
+        return Argument(name, kind, "" if dtype == "float32" else dtype, array_of(value.float()))
+    array = array_of(value.to(torch.int64))
+    bounds = int(array.min(initial=0)), int(array.max(initial=0)) + 1
+    return Argument(name, kind, "" if dtype == "int64" else dtype, array, bounds)
+
+
+def weights_of(module: Any) -> Iterator[Weight]:
+    """The parameters and running statistics of a module."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    parameters = {name for name, _ in module.named_parameters()}
+    for word, name in state_of(module).items():
+        yield Weight(word, array_of(tensors[name].float()), name not in parameters)
+
+
+def same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether two results are equal, bit for bit."""
+    return one.keys() == other.keys() and all(np.array_equal(one[n], other[n], equal_nan=True) for n in one)
+
+
+def is_finite(outputs: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether all numbers are finite."""
+    return all(np.isfinite(values).all() for values in outputs.values())
+
+
+def varies(outputs: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether some output has different elements, as far as it can."""
+    return any(values.size == 1 or np.ptp(values) > 0 for values in outputs.values() if values.size)
+
+
