@@ -11,7 +11,7 @@ import builtins
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -393,7 +393,8 @@ def called(brought: Brought, tensors: Mapping[str, Any], params: Any, *, plain: 
     """What the function returns, by output name; raises BroughtError for anything but arrays."""
     function, location = function_of(brought.source, brought.name, plain=plain), where(brought.source, brought.name)
     given = {**tensors, **{name: getattr(params, name) for name in brought.params}}
-    with user_code(brought.source.path):
+    # A recorded function runs the user's code only while it records, and contains it there.
+    with nullcontext() if isinstance(brought.source, RecordedFunction) else user_code(brought.source.path):
         outputs = traced(function, given) if is_traced(list(given.values())) else function(**given)
         outputs = dict(outputs) if isinstance(outputs, Mapping) else {"y": outputs}
     for name, value in outputs.items():

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
 from parity.check.problem import GIVEN, INTEGERS, NORMAL, Argument, Problem, Sized, Weight, is_finite, varies
-from parity.check.sizes import fits
-from parity.program.worker.user_module import TRAINING
 
 OFFSET = 100.0
 """A mean of 100 deviations: E[x^2] - E[x]^2 loses four of float32's seven digits."""
@@ -24,6 +23,14 @@ ODD = (1, 31, 33, 127, 129)
 """Sizes beside those of warps and blocks of kernels."""
 JITTER = 0.3
 """The deviation of weights that are constants at first, such as a norm's ones and zeros."""
+VALUES: Mapping[str, Mapping[str, Any]] = {
+    "zeros": {"constant": 0.0},
+    "ties": {"constant": 1.0, "special": {"values": [-1.0, 2.0], "count": 2}},
+    "nan": {"special": {"values": [float("nan")]}},
+    "inf": {"special": {"values": [float("inf")]}},
+    "tiny": {"scale": 1e-20},
+}
+"""Unusual values of an input."""
 MOST_COST = 1 << 17
 MOST_SIZES = 8
 Case = dict[str, Any]
@@ -55,15 +62,16 @@ class Designer:
             self.notes.append("the reference returns a constant for its own inputs")
         yield Asked("given", "the inputs of the file", self.case("given", sized, self.files(sized, "given")))
         drawn = self.drawn(sized)
-        yield Asked("drawn", "other inputs and weights", self.case("drawn", sized, drawn, stress=self.may_stress(sized)))
-        yield from self.moved(sized, drawn)
+        yield Asked("drawn", "other inputs and weights", self.case("drawn", sized, drawn))
         if sized.modal:
             yield Asked("eval", "evaluation mode", self.case("eval", sized, drawn, training=False))
+        yield from self.moved(sized, drawn)
+        yield from self.unusual(sized, drawn)
         for other in self.sizes(sized):
             name = ", ".join(f"{n}={v}" for n, v in other.settings.items() if sized.settings.get(n) != v)
             yield Asked(name, "another size", self.case(name, other, self.drawn(other)))
 
-    def case(self, name: str, sized: Sized, inputs: Mapping[str, Any], *, stress: bool = False, **options: Any) -> Case:
+    def case(self, name: str, sized: Sized, inputs: Mapping[str, Any], **options: Any) -> Case:
         """A case of the config."""
         reference = self.problem.pair.reference
         floats = [a.name for a in sized.arguments if a.is_tensor and a.value.dtype.kind == "f"]
@@ -75,7 +83,6 @@ class Designer:
             "params": {**sized.params, **options},
             "inputs": dict(inputs),
             "differentiable": floats,
-            **({"stress": True} if stress else {}),
             **({"gradients": False} if self.forward_only else {}),
         }
 
@@ -116,7 +123,9 @@ class Designer:
     def tried(self, sized: Sized, inputs: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """What the reference returns for such inputs; NaN where it fails."""
         rng = np.random.default_rng(0)
-        values = {name: sample(rng, item) for name, item in inputs.items() if "shape" in item and "integers" not in item}
+        values = {
+            name: sample(rng, item) for name, item in inputs.items() if "shape" in item and "integers" not in item
+        }
         try:
             return self.problem.call(sized, values=values)
         except CheckError:
@@ -139,9 +148,21 @@ class Designer:
                 word = f"scale={scale:g}"
                 yield Asked(word, f"inputs {scale:g} times as large", self.case(word, sized, changed))
 
-    def may_stress(self, sized: Sized) -> bool:
-        """Whether sizes, values and layouts are varied: only where a call is cheap."""
-        return fits(self.problem.cost(sized.settings))
+    def unusual(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[Asked]:
+        """The first input that may be any number, with unusual values and in other memory."""
+        name = next((n for n in drawn if {*drawn[n]} == {"shape"}), None)
+        if name is None:
+            return
+        for word, change in VALUES.items():
+            changed = {**drawn, name: {**drawn[name], **change}}
+            yield Asked(word, f"{name}: {word}", self.case(word, sized, changed))
+        tensors = {a.name for a in sized.arguments if a.is_tensor}
+        for layout, placement in LAYOUTS.items():
+            laid = {
+                n: {**v, "layout": layout} if n in tensors and can_lie(v, placement) else v for n, v in drawn.items()
+            }
+            if laid != drawn:
+                yield Asked(layout, f"inputs in the layout {layout}", self.case(layout, sized, laid))
 
     def sizes(self, sized: Sized) -> Iterator[Sized]:
         """The problem at odd sizes, one global changed at a time."""
@@ -160,6 +181,11 @@ class Designer:
                     yield other
 
 
+def can_lie(item: Mapping[str, Any], placement: Any) -> bool:
+    """Whether an input can have a memory layout."""
+    return "shape" in item and placement(tuple(item["shape"])) is not None
+
+
 def weight_of(weight: Weight) -> Case:
     """Another weight than the initial one, as large as that."""
     shape, values = list(weight.values.shape), weight.values
@@ -176,7 +202,11 @@ def weight_of(weight: Weight) -> Case:
 def sample(rng: np.random.Generator, item: Mapping[str, Any]) -> NDArray[np.float32]:
     """Numbers as a config draws them."""
     uniform = item.get("uniform")
-    values = rng.normal(size=item["shape"]) if uniform is None else rng.uniform(uniform["low"], uniform["high"], item["shape"])
+    values = (
+        rng.normal(size=item["shape"])
+        if uniform is None
+        else rng.uniform(uniform["low"], uniform["high"], item["shape"])
+    )
     return (item.get("scale", 1.0) * values + item.get("offset", 0.0)).astype(np.float32)
 
 
@@ -191,5 +221,3 @@ def config(problem: Problem, asked: Sequence[Asked], dtypes: Sequence[str], adap
         "dtypes": list(dtypes),
         "cases": [item.case for item in asked],
     }
-
-

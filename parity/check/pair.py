@@ -83,7 +83,7 @@ def one_of(path: Path, names: Mapping[str, Named], name: str, usual: list[str], 
 
 
 def named_file(text: str) -> tuple[Path, str]:
-    """The path and the name in `FILE.py:NAME`, whose name may be missing. Raises CheckError if there is no such file."""
+    """The path and the name in `FILE.py:NAME`, whose name may be missing. Raises CheckError if there is no file."""
     file, _, name = text.rpartition(":") if ".py:" in text else (text, "", "")
     path = Path(file)
     if not path.is_file():
@@ -100,4 +100,6 @@ def definitions(path: Path) -> dict[str, Named]:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise CheckError(f"{path}{line} cannot be read: {error}") from error
     kinds = (ast.ClassDef, ast.FunctionDef)
-    return {n.name: Named(path, n.name, isinstance(n, ast.ClassDef), n.lineno) for n in tree.body if isinstance(n, kinds)}
+    return {
+        n.name: Named(path, n.name, isinstance(n, ast.ClassDef), n.lineno) for n in tree.body if isinstance(n, kinds)
+    }

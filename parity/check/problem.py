@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import isfinite, prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from parity.program.worker.user_module import (
     encoded,
     named_arguments,
     outputs_of,
+    seed,
     state_of,
 )
 
@@ -36,12 +35,15 @@ DRAWS: Mapping[str, str] = {
 }
 """PyTorch's functions that draw tensors, and what they draw."""
 Settings = Mapping[str, Any]
+MOST_CALLED = 1 << 21
+"""Elements of inputs and weights with which a call that only shows its cost has values: without values, PyTorch first
+imports its compiler (two seconds), and is slow in loops."""
 
 
 @dataclass(frozen=True, eq=False)
 class Argument:
-    """An argument of a call: how it is drawn, its `dtype` if it is neither the case's nor int64, its value; `bounds` are
-    those of integers."""
+    """An argument of a call: how it is drawn, its `dtype` if that is neither the case's nor int64, its value; `bounds`
+    are those of integers."""
 
     name: str
     kind: str
@@ -66,7 +68,7 @@ class Weight:
 
 @dataclass(frozen=True, eq=False)
 class Sized:
-    """The problem at one size: `settings` are the values of the file's globals, `outputs` what the reference returns."""
+    """The problem at one size: `settings` are values of the file's globals, `outputs` what the reference returns."""
 
     settings: Settings
     init: Mapping[str, Any]
@@ -94,21 +96,20 @@ class Problem:
 
     pair: Pair
     given: Settings = field(default_factory=dict)
-    device: str = "meta"
 
     def __post_init__(self) -> None:
         path = self.pair.reference.path.absolute()
         self.source = ReferenceFile(path, path.read_bytes())
         with self.telling():
-            self.names: Any = namespace(self.source, plain=True)
+            self.names = dict_of(namespace(self.source, plain=True))
         unknown = [name for name in self.given if name not in self.names]
         if unknown:
             raise CheckError(f"--set {unknown[0]}: {path.name} has no global of this name")
         self.names.update(self.given)
-        self.entry = self.names[self.pair.reference.name]
+        self.entry: Any = self.names[self.pair.reference.name]
         own_path, name = self.pair.inputs
         if own_path.absolute() == path:
-            self.inputs = self.names.get(name)
+            self.inputs: Any = self.names.get(name)
         else:
             other = ReferenceFile(own_path.absolute(), own_path.read_bytes())
             with self.telling():
@@ -131,7 +132,7 @@ class Problem:
         import torch
 
         try:
-            with user_code(self.source.path), torch.device(self.device):
+            with user_code(self.source.path), torch.device("meta"):
                 return sum(value.numel() for value in self.inputs() if isinstance(value, torch.Tensor))
         except Exception:  # Whatever a user's code raises; it is told when it is called with values.
             return 0
@@ -168,22 +169,29 @@ class Problem:
         return [given] if isinstance(given, Mapping) else list(given)
 
     def cost(self, settings: Settings) -> tuple[int, int] | None:
-        """The elements of all tensors, and the floating-point operations of a call, computed without values; None
-        where the reference does not work with these sizes."""
+        """The elements of all tensors, and the floating-point operations of a call, which is made without values where
+        it is large; None where the reference does not work with these sizes."""
         import torch
         from torch.utils.flop_counter import FlopCounterMode
 
+        is_class = self.pair.reference.is_class
         try:
-            with user_code(self.source.path), self.having(settings), torch.device(self.device), torch.no_grad():
-                module = self.entry(*self.arguments_of_init()) if self.pair.reference.is_class else self.entry
-                inputs = self.inputs()
-                with FlopCounterMode(display=False) as counter:
-                    outputs = outputs_of(module(*inputs))
+            with user_code(self.source.path), self.having(settings), torch.no_grad():
+                with torch.device("meta"):
+                    shaped = [*self.inputs(), *(self.built().parameters() if is_class else ())]
+                elements = [value.numel() for value in shaped if isinstance(value, torch.Tensor)]
+                with torch.device("meta" if sum(elements) > MOST_CALLED else "cpu"):
+                    module = self.built() if is_class else self.entry
+                    with FlopCounterMode(display=False) as counter:
+                        outputs = outputs_of(module(*self.inputs()))
         except Exception:  # Whatever a user's code raises: these sizes do not fit.
             return None
-        tensors = [*inputs, *outputs.values(), *(module.parameters() if self.pair.reference.is_class else ())]
-        elements = [value.numel() for value in tensors if isinstance(value, torch.Tensor)]
+        elements += [value.numel() for value in outputs.values() if isinstance(value, torch.Tensor)]
         return None if 0 in elements else (sum(elements), counter.get_total_flops())
+
+    def built(self) -> Any:
+        """A new instance of the reference's class."""
+        return self.entry(*self.arguments_of_init())
 
     def at(self, settings: Settings) -> Sized:
         """The problem with these values of globals. Raises CheckError where the reference fails."""
@@ -215,9 +223,16 @@ class Problem:
         return {name: array_of(value) for name, value in outputs.items()}
 
 
+def dict_of(names: Mapping[str, Any]) -> dict[str, Any]:
+    """The names of a module, to be changed in place."""
+    if not isinstance(names, dict):
+        raise TypeError("a module's names are a dict")
+    return names
+
+
 def argument_names(entry: Any) -> list[str]:
     """The names of a call's arguments."""
-    function = entry.forward if isinstance(entry, type) else entry
+    function: Any = getattr(entry, "forward", entry) if isinstance(entry, type) else entry
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [n for n, p in inspect.signature(function).parameters.items() if n != "self" and p.kind not in kinds]
 
@@ -226,19 +241,21 @@ def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list
     """The arguments that a function of the user draws after the seed. Raises CheckError for anything but a list."""
     drawers: dict[int, tuple[Any, str, tuple[int, int]]] = {}
 
-    def record(called: Any, args: Any, kwargs: Any, result: Any) -> Any:
+    def record(called: Any, _args: Any, _kwargs: Any, result: Any) -> Any:
         kind = DRAWS.get(getattr(called, "__name__", ""))
         if kind is not None:
             drawers[id(result)] = result, kind, (0, 0)
         return result
 
-    torch.manual_seed(0)
+    seed(torch)
     with intercepted(record):
         given = function()
     if isinstance(given, torch.Tensor) or not isinstance(given, (list, tuple)):
         raise CheckError(f"{function.__name__}() returns {type(given).__name__}; return the list of a call's arguments")
     words = [*names, *(f"x{i}" for i in range(len(names), len(given)))]
-    arguments = [argument(word, value, drawers.get(id(value)), torch) for word, value in zip(words, given, strict=False)]
+    arguments = [
+        argument(word, value, drawers.get(id(value)), torch) for word, value in zip(words, given, strict=False)
+    ]
     if not any(a.is_tensor for a in arguments):
         raise CheckError(f"{function.__name__}() returns no tensor, so there is nothing to compare")
     return arguments
@@ -250,13 +267,15 @@ def argument(name: str, value: Any, drawer: tuple[Any, str, tuple[int, int]] | N
         return Argument(name, NUMBER, "", value)
     dtype = str(value.dtype).rpartition(".")[2]
     if value.dtype.is_complex or value.is_sparse:
-        raise CheckError(f"{name} is a tensor of {dtype if value.dtype.is_complex else 'a sparse layout'}: not supported")
-    kind = drawer[1] if drawer is not None else GIVEN
+        raise CheckError(
+            f"{name} is a tensor of {dtype if value.dtype.is_complex else 'a sparse layout'}: not supported"
+        )
+    drawn_as = drawer[1] if drawer is not None else GIVEN
     if value.is_floating_point():
-        return Argument(name, kind, "" if dtype == "float32" else dtype, array_of(value.float()))
+        return Argument(name, drawn_as, "" if dtype == "float32" else dtype, array_of(value.float()))
     array = array_of(value.to(torch.int64))
     bounds = int(array.min(initial=0)), int(array.max(initial=0)) + 1
-    return Argument(name, kind, "" if dtype == "int64" else dtype, array, bounds)
+    return Argument(name, drawn_as, "" if dtype == "int64" else dtype, array, bounds)
 
 
 def weights_of(module: Any) -> Iterator[Weight]:
@@ -280,5 +299,3 @@ def is_finite(outputs: Mapping[str, NDArray[Any]]) -> bool:
 def varies(outputs: Mapping[str, NDArray[Any]]) -> bool:
     """Whether some output has different elements, as far as it can."""
     return any(values.size == 1 or np.ptp(values) > 0 for values in outputs.values() if values.size)
-
-

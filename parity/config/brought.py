@@ -1,4 +1,4 @@
-"""An op that a case brings: `reference: FILE` or `FILE:NAME` names a NumPy function, or a class or function of PyTorch."""
+"""An op that a case brings: `reference: FILE[:NAME]` names a NumPy function, or a class or function of PyTorch."""
 
 from __future__ import annotations
 

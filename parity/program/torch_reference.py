@@ -89,10 +89,8 @@ class TorchFunction:
         draws = [self.scaled(inputs) for inputs in drawn_inputs(sizes, self.integers)]
         with user_code(self.source.path), self.placing():
             code = TorchCode(*recording_of(self.module, draws[0], dict(params)))
-        for inputs in draws[:REPLAYS] if small else ():
-            with user_code(self.source.path), self.placing():
-                own = called(self.module, inputs, dict(params))
-            code.compare(inputs, own)
+            own = [called(self.module, inputs, dict(params)) for inputs in draws[:REPLAYS] if small]
+        code.compare(draws, own)
         return code
 
     def scaled(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -141,18 +139,23 @@ class TorchCode:
         """The outputs by name."""
         return self(inputs)
 
-    def compare(self, inputs: Mapping[str, Array], own: Mapping[str, Array]) -> None:
-        """Raise BroughtError if the recording gives other outputs than the code for these inputs."""
-        program = trace(lambda tensors, _: traced(self.of_arrays, tensors), inputs, labelled=False)[0]
-        difference = first_difference(program, inputs, own, {}, "float32")
-        if difference is not None:
-            lines = {call.name: call.source_line for call in self.recording.calls}
-            returned = {output: self.recording.names[mark] for output, mark in self.recording.returned.items()}
-            line = lines.get(returned.get(difference.name, ""), "")
-            reads = (
-                f"; Python gets values of tensors at {', '.join(self.recording.reads)}" if self.recording.reads else ""
-            )
-            raise BroughtError(f"{line}: its recording differs: {difference.name} {difference.text}{reads}")
+    def compare(self, draws: Sequence[Mapping[str, Array]], own: Sequence[Mapping[str, Array]]) -> None:
+        """Raise BroughtError if the recording gives other outputs than its `own` code for some inputs."""
+        if not own:
+            return
+        program = trace(lambda tensors, _: traced(self.of_arrays, tensors), draws[0], labelled=False)[0]
+        for inputs, outputs in zip(draws, own, strict=False):
+            difference = first_difference(program, inputs, outputs, {}, "float32")
+            if difference is not None:
+                raise BroughtError(self.differing(difference.name, difference.text))
+
+    def differing(self, output: str, text: str) -> str:
+        """What a recording computes differently from its code, with the line that returns it."""
+        lines = {call.name: call.source_line for call in self.recording.calls}
+        returned = {name: self.recording.names[mark] for name, mark in self.recording.returned.items()}
+        reads = ", ".join(self.recording.reads)
+        why = f"; Python gets values of tensors at {reads}" if reads else ""
+        return f"{lines.get(returned.get(output, ''), '')}: its recording differs: {output} {text}{why}"
 
 
 def called(module: UserModule, inputs: Mapping[str, Array], params: Mapping[str, Any]) -> dict[str, Array]:
