@@ -250,7 +250,7 @@ def run_once(
     }
     grad_outputs: dict[str, Any] = {}
     try:
-        with contained(brought.source.path):
+        with nullcontext() if isinstance(brought.source, RecordedFunction) else contained(brought.source.path):
             _, outputs = trace(lambda given, values: called(brought, given, values), tensors, params, labelled=False)
             grad_outputs = {n: np.broadcast_to(SAMPLE, v.shape) for n, v in outputs.items() if v.dtype.kind == "f"}
             if grad_outputs and brought.differentiable:

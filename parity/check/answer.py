@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parity import exit_codes
-from parity.check.limit import excused
+from parity.check.limit import NEW, excused
 from parity.check.pair import Pair
 from parity.judge.compare.verdict import Comparison
 from parity.reporting.results.cells import CellResult, Status, cells
@@ -18,8 +18,6 @@ from parity.reporting.results.rows import Results
 from parity.reporting.text.findings import Finding, findings
 
 SCHEMA = "parity-check/1"
-NEW = "new"
-"""The candidate's backend."""
 VERDICTS: Mapping[str, str] = {"unstable": "unstable", "degraded": "degraded", "rounding": "degraded"}
 """A run's verdicts as those of a check; every other failing one is `wrong`."""
 DEVICE = re.compile(r"cuda|CUDA|hip|nvcc|NVIDIA|triton|Triton|GPU|mps", re.IGNORECASE)
@@ -99,7 +97,8 @@ def answer(results: Results, pair: Pair, notes: Sequence[str], run_dir: Path, se
     checks = list(checks_of(own, results))
     common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": list(notes)}
     every = findings(results)
-    all_findings = [finding for finding in every if not all(excused(d.row) for d in finding.differences)]
+    same = excused(results.comparisons)
+    all_findings = [finding for finding in every if not finding.tensor_keys <= same]
     failed = [cell for cell in own if cell.status is Status.ERROR and cell.ended is not None]
     if all_findings:
         return of_finding(all_findings[0], pair, run_dir, common)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
-from parity.check.problem import GIVEN, INTEGERS, NORMAL, Argument, Problem, Sized, Weight, is_finite, varies
+from parity.check.limit import NEW, REFERENCE
+from parity.check.problem import GIVEN, INTEGERS, NORMAL, Argument, Problem, Size, Sized, Weight, is_finite, varies
 
 OFFSET = 100.0
 """A mean of 100 deviations: E[x^2] - E[x]^2 loses four of float32's seven digits."""
@@ -27,7 +28,6 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     "zeros": {"constant": 0.0},
     "ties": {"constant": 1.0, "special": {"values": [-1.0, 2.0], "count": 2}},
     "nan": {"special": {"values": [float("nan")]}},
-    "inf": {"special": {"values": [float("inf")]}},
     "tiny": {"scale": 1e-20},
 }
 """Unusual values of an input."""
@@ -155,7 +155,9 @@ class Designer:
             return
         for word, change in VALUES.items():
             changed = {**drawn, name: {**drawn[name], **change}}
-            yield Asked(word, f"{name}: {word}", self.case(word, sized, changed))
+            case = self.case(word, sized, changed)
+            # Of a NaN or its neighbours there is no gradient that all agree on.
+            yield Asked(word, f"{name}: {word}", {**case, "gradients": False} if word == "nan" else case)
         tensors = {a.name for a in sized.arguments if a.is_tensor}
         for layout, placement in LAYOUTS.items():
             laid = {
@@ -169,9 +171,9 @@ class Designer:
         numbers = {**self.problem.numbers, **sized.settings}
         found = 0
         for name in sized.settings:
-            for value in sorted({1, numbers[name] + 1, *ODD}):
+            for value in odd(numbers[name]):
                 settings = {**sized.settings, name: value}
-                cost = self.problem.cost(settings) if value != numbers[name] else None
+                cost = self.problem.cost(settings)
                 if cost is not None and sum(cost) <= MOST_COST and found < MOST_SIZES:
                     try:
                         other = self.problem.at(settings)
@@ -184,6 +186,13 @@ class Designer:
 def can_lie(item: Mapping[str, Any], placement: Any) -> bool:
     """Whether an input can have a memory layout."""
     return "shape" in item and placement(tuple(item["shape"])) is not None
+
+
+def odd(size: Size) -> list[Size]:
+    """Other sizes that are tried: of a shape, another last axis."""
+    if isinstance(size, int):
+        return [*sorted({1, size + 1, *ODD} - {size})]
+    return [type(size)((*size[:-1], n)) for n in sorted({1, size[-1] + 1, *ODD} - {size[-1]})]
 
 
 def weight_of(weight: Weight) -> Case:
@@ -207,17 +216,17 @@ def sample(rng: np.random.Generator, item: Mapping[str, Any]) -> NDArray[np.floa
         if uniform is None
         else rng.uniform(uniform["low"], uniform["high"], item["shape"])
     )
-    return (item.get("scale", 1.0) * values + item.get("offset", 0.0)).astype(np.float32)
+    return np.asarray(item.get("scale", 1.0) * values + item.get("offset", 0.0), np.float32)
 
 
 def config(problem: Problem, asked: Sequence[Asked], dtypes: Sequence[str], adapter: str = "torch") -> Case:
     """The config of a pair's cases."""
     reference, candidate = problem.pair.reference, problem.pair.candidate
-    names = {"reference": reference.path, "new": candidate.path}
+    names = {REFERENCE: reference.path, NEW: candidate.path}
     return {
         "version": 1,
         "backends": [{"name": n, "adapter": adapter, "ops": str(path.absolute())} for n, path in names.items()],
-        "subject": "new",
+        "subject": NEW,
         "dtypes": list(dtypes),
         "cases": [item.case for item in asked],
     }

@@ -45,7 +45,7 @@ def prepared(
     settings = small(problem)
     sized = problem.at(settings)
     again = problem.call(sized)
-    differing = [n for n in again if not (again[n].shape == sized.outputs[n].shape)]
+    differing = [n for n in again if again[n].shape != sized.outputs[n].shape]
     if differing:
         raise CheckError(
             f"{pair.reference.place}: {pair.reference.name} returns another {differing[0]} when called again"

@@ -35,6 +35,21 @@ DRAWS: Mapping[str, str] = {
 }
 """PyTorch's functions that draw tensors, and what they draw."""
 Settings = Mapping[str, Any]
+Size = int | tuple[int, ...] | list[int]
+SCALING = (
+    "mul",
+    "__mul__",
+    "__rmul__",
+    "add",
+    "__add__",
+    "__radd__",
+    "sub",
+    "__sub__",
+    "__rsub__",
+    "div",
+    "__truediv__",
+)
+"""Functions that, with a number, keep how a tensor is distributed, but for its mean and deviation."""
 MOST_CALLED = 1 << 21
 """Elements of inputs and weights with which a call that only shows its cost has values: without values, PyTorch first
 imports its compiler (two seconds), and is slow in loops."""
@@ -118,13 +133,10 @@ class Problem:
             raise CheckError(f"{own_path} defines no function {name}")
 
     @property
-    def numbers(self) -> dict[str, int]:
-        """The globals that are sizes: whole numbers from 2 on that the user has not set."""
-        return {
-            name: value
-            for name, value in self.names.items()
-            if type(value) is int and value > 1 and name not in self.given and not name.startswith("__")
-        }
+    def numbers(self) -> dict[str, Size]:
+        """The globals that are sizes: whole numbers from 2 on, and shapes, that the user has not set."""
+        own = {name: value for name, value in self.names.items() if name not in self.given and name[:2] != "__"}
+        return {name: value for name, value in own.items() if is_size(value)}
 
     @property
     def n_given(self) -> int:
@@ -132,7 +144,7 @@ class Problem:
         import torch
 
         try:
-            with user_code(self.source.path), torch.device("meta"):
+            with user_code(self.source.path), without_values():
                 return sum(value.numel() for value in self.inputs() if isinstance(value, torch.Tensor))
         except Exception:  # Whatever a user's code raises; it is told when it is called with values.
             return 0
@@ -177,7 +189,7 @@ class Problem:
         is_class = self.pair.reference.is_class
         try:
             with user_code(self.source.path), self.having(settings), torch.no_grad():
-                with torch.device("meta"):
+                with without_values():
                     shaped = [*self.inputs(), *(self.built().parameters() if is_class else ())]
                 elements = [value.numel() for value in shaped if isinstance(value, torch.Tensor)]
                 with torch.device("meta" if sum(elements) > MOST_CALLED else "cpu"):
@@ -223,6 +235,12 @@ class Problem:
         return {name: array_of(value) for name, value in outputs.items()}
 
 
+def is_size(value: Any) -> bool:
+    """Whether a global is a size or a shape."""
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    return bool(items) and all(type(item) is int and item > 0 for item in items) and max(items) > 1
+
+
 def dict_of(names: Mapping[str, Any]) -> dict[str, Any]:
     """The names of a module, to be changed in place."""
     if not isinstance(names, dict):
@@ -241,8 +259,13 @@ def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list
     """The arguments that a function of the user draws after the seed. Raises CheckError for anything but a list."""
     drawers: dict[int, tuple[Any, str, tuple[int, int]]] = {}
 
-    def record(called: Any, _args: Any, _kwargs: Any, result: Any) -> Any:
-        kind = DRAWS.get(getattr(called, "__name__", ""))
+    def record(called: Any, args: Any, _kwargs: Any, result: Any) -> Any:
+        name = getattr(called, "__name__", "")
+        kind = DRAWS.get(name)
+        if name in SCALING and all(isinstance(a, torch.Tensor) or type(a) in (int, float) for a in args):
+            known = [drawers[id(a)][1] for a in args if id(a) in drawers]
+            kind = known[0] if len(known) == sum(isinstance(a, torch.Tensor) for a in args) == 1 else None
+            kind = None if kind == INTEGERS else kind
         if kind is not None:
             drawers[id(result)] = result, kind, (0, 0)
         return result
@@ -284,6 +307,25 @@ def weights_of(module: Any) -> Iterator[Weight]:
     parameters = {name for name, _ in module.named_parameters()}
     for word, name in state_of(module).items():
         yield Weight(word, array_of(tensors[name].float()), name not in parameters)
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Inside, new tensors have no memory. `torch.device("meta")` would import PyTorch's compiler, two seconds."""
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._device import _device_constructors
+
+    constructors = set(_device_constructors())
+
+    class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
+        """Makes tensors on the device `meta`."""
+
+        def __torch_function__(self, function: Any, _kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = {**(kwargs or {}), "device": "meta"} if function in constructors else kwargs or {}
+            return function(*args, **given)
+
+    with Mode():
+        yield
 
 
 def same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:

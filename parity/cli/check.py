@@ -18,6 +18,9 @@ from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED
 if TYPE_CHECKING:
     from parity.check.answer import Answer
 
+MOST_DIAGNOSED_S = 15.0
+"""Seconds for the search for one cause."""
+
 
 @main.command(
     short_help="Check a pair of files: a reference in PyTorch, and code that should do the same.",
@@ -109,6 +112,7 @@ def checked(
     from parity.check.prepare import prepared
     from parity.config import load_plan
     from parity.engine import EngineOptions
+    from parity.judge.diagnose.patience import SECONDS
     from parity.reporting.console.progress import reporter_for
     from parity.reporting.console.run import show as show_run
     from parity.reporting.results.claims import claimed
@@ -132,6 +136,7 @@ def checked(
     run_dir = click.get_current_context().with_resource(claimed(folder / "run", plan))
     console, losses = Console(stderr=True), Losses()
     with reporter_for(console, *n_left(plan, Finished()), quiet=quiet or as_json) as reporter:
+        SECONDS.set(MOST_DIAGNOSED_S)
         watch = Watch(reporter, started + seconds, fail_on, everything=everything)
         results = run(
             plan,
