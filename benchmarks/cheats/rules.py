@@ -148,8 +148,7 @@ def backendbench(reference: Path, new: Path) -> str:
     An operator there has several recorded shapes, and its OpInfo suite has odd ones, too; a pair has one. The reference
     is called first, with the same tensors.
     """
-    made = candidate(new)
-    given = problem(reference)
+    given, made = problem(reference), candidate(new)
     expected_of, got_of = given.built(given.model), given.built(made)
     for seed in range(3):
         inputs = redrawn(given.inputs(seed), lambda x: torch.testing.make_tensor(x.shape, dtype=x.dtype, device="cpu", low=0, high=1))
@@ -208,8 +207,7 @@ def gpu_mode_loose(reference: Path, new: Path) -> str:
 
 
 def _gpu_mode(reference: Path, new: Path, rtol: float, atol: float) -> str:
-    made = candidate(new)
-    given = problem(reference)
+    given, made = problem(reference), candidate(new)
     expected_of, kernel = given.built(given.model), given.built(made)
     with torch.no_grad():
         for seed in range(5):
