@@ -1,6 +1,6 @@
 """A rule over a pair in a process of its own, so that a candidate that patches, exits or hangs harms nothing.
 
-Processes are forked from one that has imported torch and computed nothing.
+Processes are forked from one that has imported torch and computed as good as nothing.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -21,6 +22,7 @@ SECONDS = 60.0
 
 def judged(rule: str, reference: Path, new: Path, seconds: float = SECONDS) -> str:
     """What the rule objects to, "" if nothing. A process that ends without an answer has none that counts."""
+    _imported()
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(there, rule, reference, new))
@@ -36,6 +38,13 @@ def judged(rule: str, reference: Path, new: Path, seconds: float = SECONDS) -> s
         here.close()
 
 
+@cache
+def _imported() -> None:
+    """Import what a first comparison imports, here and not in every process."""
+    torch.set_num_threads(1)
+    torch.testing.assert_close(torch.ones(1), torch.ones(1))
+
+
 def _end(process: multiprocessing.process.BaseProcess) -> None:
     process.join(1.0)
     if process.is_alive() and process.pid:
@@ -48,6 +57,5 @@ def _child(answer: Connection, rule: str, reference: Path, new: Path) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
-    torch.set_num_threads(1)
     answer.send(objection(RULES[rule], (reference, new)))
     os._exit(0)

@@ -43,18 +43,31 @@ def _folders(kind: str) -> list[Path]:
 
 def _right(folder: Path, generated: Path) -> Iterator[Pair]:
     reference = folder / "reference.py"
-    by_rows = "by row" in (ast.get_docstring(ast.parse(reference.read_text())) or "")
+    unfit = _unfit(ast.get_docstring(ast.parse(reference.read_text())) or "")
     for form in sorted(folder.glob("*.py")):
         if form == reference:
             continue
         yield Pair("right", f"{folder.name}/{form.stem}", reference, form)
         for wrapper, body in WRAPPERS.items():
-            if wrapper in BY_ROW and not by_rows:
+            if wrapper in unfit:
                 continue
             name = f"{folder.name}/{form.stem}-{wrapper}"
             path = generated / f"{name.replace('/', '-')}.py"
-            path.write_text(form.read_text().replace("class ModelNew(", "class Inner(") + body)
+            path.write_text(_with_torch(form.read_text()).replace("class ModelNew(", "class Inner(") + body)
             yield Pair("right", name, reference, path)
+
+
+def _with_torch(source: str) -> str:
+    """A form that imports torch, as wrappers need it."""
+    return source if "\nimport torch\n" in source else source.replace("\nfrom torch", "\nimport torch\nfrom torch", 1)
+
+
+def _unfit(docstring: str) -> frozenset[str]:
+    """Wrappers that change what a problem computes."""
+    if "with state" in docstring:
+        return frozenset({"float64", "rows", "again"})
+    by_row = any(words in docstring for words in ("row by row", "example by example"))
+    return frozenset() if by_row else frozenset({"rows"})
 
 
 _WRAPPER = '''
@@ -66,18 +79,11 @@ class ModelNew(Inner):
 WRAPPERS: Mapping[str, str] = {
     # All floats in float64, and the result as it should be.
     "float64": f'''{_WRAPPER}        dtype = next(x.dtype for x in inputs if isinstance(x, torch.Tensor) and x.is_floating_point())
+        if dtype == torch.float64:
+            return super().forward(*inputs)
         wide = [x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs]
-        weights = {{name: p.double() for name, p in self.named_parameters()}}
-        return torch.func.functional_call(Inside(self), {{f"inner.{{n}}": w for n, w in weights.items()}}, tuple(wide)).to(dtype)
-
-
-class Inside(torch.nn.Module):
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, *inputs):
-        return Inner.forward(self.inner, *inputs)
+        weights = {{name: weight.double() for name, weight in self.named_parameters()}}
+        return torch.func.functional_call(self, weights, tuple(wide)).to(dtype)
 ''',
     # A tensor made beforehand, and filled.
     "filled": f'''{_WRAPPER}        result = super().forward(*inputs)
@@ -103,5 +109,3 @@ class Inside(torch.nn.Module):
     "again": f'''{_WRAPPER}        return torch.utils.checkpoint.checkpoint(super().forward, *inputs, use_reentrant=False)
 ''',
 }
-BY_ROW = frozenset({"rows"})
-"""Wrappers for problems whose rows of the first input are computed each for itself."""
