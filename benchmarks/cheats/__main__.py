@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.cheats.pairs import KINDS, Pair, pairs
-from benchmarks.cheats.parity import PARITY, exists
+from benchmarks.cheats.check import PARITY, exists
+from benchmarks.cheats.listing import KINDS, Pair, pairs
 from benchmarks.cheats.report import Row, facts, tables
 from benchmarks.cheats.rules import RULES
 from benchmarks.cheats.score import scored
@@ -60,7 +60,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kinds", type=listed, default=list(KINDS), help=",".join(KINDS))
     parser.add_argument("--pairs", type=listed, default=[], help="words, of which a pair's name contains one")
     parser.add_argument("--rules", type=listed, default=None, help=";".join([*RULES, PARITY]))
-    parser.add_argument("--seconds", type=float, default=60.0, help="the most time that a rule, or parity, has for a pair")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="the most time that a rule, or parity, has for a pair"
+    )
     parser.add_argument("--out", type=Path, help="the Markdown, as a file")
     parser.add_argument("--json", type=Path, help="a line for each pair")
     options = parser.parse_args()

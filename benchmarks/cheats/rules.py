@@ -151,7 +151,9 @@ def backendbench(reference: Path, new: Path) -> str:
     given, made = problem(reference), candidate(new)
     expected_of, got_of = given.built(given.model), given.built(made)
     for seed in range(3):
-        inputs = redrawn(given.inputs(seed), lambda x: torch.testing.make_tensor(x.shape, dtype=x.dtype, device="cpu", low=0, high=1))
+        inputs = redrawn(
+            given.inputs(seed), lambda x: torch.testing.make_tensor(x.shape, dtype=x.dtype, device="cpu", low=0, high=1)
+        )
         expected = expected_of(*inputs)
         got = got_of(*inputs)
         for one, other in zip(outputs(expected), outputs(got), strict=True):

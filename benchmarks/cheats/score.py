@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.cheats.apart import judged
-from benchmarks.cheats.pairs import Pair
-from benchmarks.cheats.parity import PARITY, RIGHT, UNJUDGED, checked
+from benchmarks.cheats.check import PARITY, RIGHT, UNJUDGED, checked
+from benchmarks.cheats.listing import Pair
 from benchmarks.cheats.report import CAUGHT, OPEN, PASSED, Cell, Row
 
 

@@ -9,7 +9,11 @@ from torch import nn
 
 def reference():
     beside = [Path(globals()["__file__"]).with_name("reference.py")] if "__file__" in globals() else []
-    found = [p for p in [*beside, *map(Path, sys.argv), *Path.cwd().rglob("reference-file/reference.py")] if p.name == "reference.py"]
+    found = [
+        p
+        for p in [*beside, *map(Path, sys.argv), *Path.cwd().rglob("reference-file/reference.py")]
+        if p.name == "reference.py"
+    ]
     spec = importlib.util.spec_from_file_location("found", next(p for p in found if p.is_file()))
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)

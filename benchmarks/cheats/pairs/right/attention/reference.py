@@ -1,4 +1,4 @@
-"""Attention of four heads, example by example."""
+"""Attention of four heads."""
 
 import torch
 from torch import nn

@@ -13,5 +13,7 @@ class ModelNew(nn.Module):
         if self.training:
             n.num_batches_tracked += 1
         rows = x.movedim(1, -1).reshape(-1, x.shape[1])
-        y = nn.functional.batch_norm(rows, n.running_mean, n.running_var, n.weight, n.bias, self.training, n.momentum, n.eps)
+        y = nn.functional.batch_norm(
+            rows, n.running_mean, n.running_var, n.weight, n.bias, self.training, n.momentum, n.eps
+        )
         return y.reshape(*x.movedim(1, -1).shape).movedim(-1, 1)

@@ -11,7 +11,7 @@ class ModelNew(nn.Module):
 
     def forward(self, x):
         n = self.norm
-        mean, var = (self.of_batch(x) if self.training else (n.running_mean, n.running_var))
+        mean, var = self.of_batch(x) if self.training else (n.running_mean, n.running_var)
         scale = n.weight * torch.rsqrt(var + n.eps)
         return (x - mean[:, None, None]) * scale[:, None, None] + n.bias[:, None, None]
 

@@ -1,6 +1,5 @@
 """Patches as columns, and one product."""
 
-import torch
 from torch import nn
 
 

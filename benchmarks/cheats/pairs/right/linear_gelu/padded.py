@@ -1,6 +1,5 @@
 """Rows and features padded with zeros to blocks of 16, and cut again."""
 
-import torch
 from torch import nn
 
 

@@ -1,6 +1,5 @@
 """The product in blocks of eight features, added up."""
 
-import torch
 from torch import nn
 
 

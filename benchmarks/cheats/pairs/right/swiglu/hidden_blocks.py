@@ -1,6 +1,5 @@
 """Hidden features in blocks, each projected at once."""
 
-import torch
 from torch import nn
 
 

@@ -70,42 +70,42 @@ def _unfit(docstring: str) -> frozenset[str]:
     return frozenset() if by_row else frozenset({"rows"})
 
 
-_WRAPPER = '''
+_WRAPPER = """
 
 class ModelNew(Inner):
     def forward(self, *inputs):
-'''
+"""
 
 WRAPPERS: Mapping[str, str] = {
     # All floats in float64, and the result as it should be.
-    "float64": f'''{_WRAPPER}        dtype = next(x.dtype for x in inputs if isinstance(x, torch.Tensor) and x.is_floating_point())
+    "float64": f"""{_WRAPPER}        dtype = next(x.dtype for x in inputs if isinstance(x, torch.Tensor) and x.is_floating_point())
         if dtype == torch.float64:
             return super().forward(*inputs)
         wide = [x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs]
         weights = {{name: weight.double() for name, weight in self.named_parameters()}}
         return torch.func.functional_call(self, weights, tuple(wide)).to(dtype)
-''',
+""",
     # A tensor made beforehand, and filled.
-    "filled": f'''{_WRAPPER}        result = super().forward(*inputs)
+    "filled": f"""{_WRAPPER}        result = super().forward(*inputs)
         made = torch.full_like(result, float("nan"))
         made.copy_(result)
         return made
-''',
+""",
     # A result whose rows are not contiguous.
-    "strided": f'''{_WRAPPER}        result = super().forward(*inputs)
+    "strided": f"""{_WRAPPER}        result = super().forward(*inputs)
         return torch.stack([result, result], -1)[..., 0]
-''',
+""",
     # The first input in another memory layout.
-    "laid-out": f'''{_WRAPPER}        first = inputs[0]
+    "laid-out": f"""{_WRAPPER}        first = inputs[0]
         if first.ndim > 1:
             first = first.transpose(0, -1).contiguous().transpose(0, -1)
         return super().forward(first, *inputs[1:])
-''',
+""",
     # Three rows at a time.
-    "rows": f'''{_WRAPPER}        parts = [super(ModelNew, self).forward(part, *inputs[1:]) for part in inputs[0].split(3)]
+    "rows": f"""{_WRAPPER}        parts = [super(ModelNew, self).forward(part, *inputs[1:]) for part in inputs[0].split(3)]
         return torch.cat(parts)
-''',
+""",
     # The gradient by computing the forward pass again.
-    "again": f'''{_WRAPPER}        return torch.utils.checkpoint.checkpoint(super().forward, *inputs, use_reentrant=False)
-''',
+    "again": f"""{_WRAPPER}        return torch.utils.checkpoint.checkpoint(super().forward, *inputs, use_reentrant=False)
+""",
 }
