@@ -1,6 +1,8 @@
 """All pairs under all rules, and under `parity check` where it exists: a table of what is caught and what passes.
 
 python -m benchmarks.cheats
+python -m benchmarks.cheats --rules parity --json parity.jsonl
+python -m benchmarks.cheats --read others.jsonl parity.jsonl --out table.md
 python -m benchmarks.cheats --kinds cheats,mistakes --pairs softmax --rules "KernelBench,GPU MODE" --out table.md --json rows.jsonl
 """
 
@@ -13,17 +15,20 @@ from pathlib import Path
 
 from benchmarks.cheats.check import PARITY, exists
 from benchmarks.cheats.listing import KINDS, Pair, pairs
-from benchmarks.cheats.report import Row, facts, tables
+from benchmarks.cheats.report import Row, facts, merged, tables
 from benchmarks.cheats.rules import RULES
 from benchmarks.cheats.score import scored
 
 
 def main() -> int:
     options = arguments()
-    with tempfile.TemporaryDirectory() as name:
-        chosen = [p for kind in options.kinds for p in pairs(kind, Path(name)) if fits(p, options.pairs)]
-        rows = measured(chosen, options)
-    text = tables(rows, options.rules, facts())
+    if options.read:
+        rows = merged([Row.read(line) for path in options.read for line in path.read_text().splitlines()])
+    else:
+        with tempfile.TemporaryDirectory() as name:
+            listed = [pair for kind in options.kinds for pair in pairs(kind, Path(name))]
+            rows = measured([pair for pair in listed if fits(pair, options)], options)
+    text = tables(rows, [rule for rule in options.rules if all(rule in row.cells for row in rows)], facts())
     print(text)
     if options.out:
         options.out.write_text(text)
@@ -50,8 +55,10 @@ def progress(text: str) -> None:
         print(f"\r{text:80.80}\r", end="", file=sys.stderr, flush=True)
 
 
-def fits(pair: Pair, words: list[str]) -> bool:
-    return not words or any(word in pair.name for word in words)
+def fits(pair: Pair, options: argparse.Namespace) -> bool:
+    words: list[str] = options.pairs
+    named = not words or any(word in pair.name for word in words)
+    return named and not (options.written and pair.generated)
 
 
 def arguments() -> argparse.Namespace:
@@ -59,15 +66,21 @@ def arguments() -> argparse.Namespace:
     listed = lambda text: [word for word in text.split(",") if word]  # noqa: E731 - a type of arguments
     parser.add_argument("--kinds", type=listed, default=list(KINDS), help=",".join(KINDS))
     parser.add_argument("--pairs", type=listed, default=[], help="words, of which a pair's name contains one")
-    parser.add_argument("--rules", type=listed, default=None, help=";".join([*RULES, PARITY]))
+    parser.add_argument("--rules", type=listed, default=None, help=",".join([*RULES, PARITY]))
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="the most time that a rule, or parity, has for a pair"
+    )
+    parser.add_argument(
+        "--written", action="store_true", help="right candidates as they were written, without wrappers"
+    )
+    parser.add_argument(
+        "--read", type=Path, nargs="+", default=[], metavar="JSONL", help="rows of earlier runs: nothing is run"
     )
     parser.add_argument("--out", type=Path, help="the Markdown, as a file")
     parser.add_argument("--json", type=Path, help="a line for each pair")
     options = parser.parse_args()
     if options.rules is None:
-        options.rules = [*RULES, *([PARITY] if exists() else [])]
+        options.rules = [*RULES, *([PARITY] if options.read or exists() else [])]
     if unknown := [*(set(options.kinds) - set(KINDS)), *(set(options.rules) - {*RULES, PARITY})]:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     return options

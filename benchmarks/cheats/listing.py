@@ -23,6 +23,7 @@ class Pair:
     name: str
     reference: Path
     new: Path
+    generated: bool = False
 
     @property
     def says(self) -> str:
@@ -54,7 +55,7 @@ def _right(folder: Path, generated: Path) -> Iterator[Pair]:
             name = f"{folder.name}/{form.stem}-{wrapper}"
             path = generated / f"{name.replace('/', '-')}.py"
             path.write_text(_with_torch(form.read_text()).replace("class ModelNew(", "class Inner(") + body)
-            yield Pair("right", name, reference, path)
+            yield Pair("right", name, reference, path, generated=True)
 
 
 def _with_torch(source: str) -> str:

@@ -42,8 +42,27 @@ class Row:
     says: str
     cells: Mapping[str, Cell]
 
+    @property
+    def problem(self) -> str:
+        return self.name.partition("/")[0]
+
     def line(self) -> str:
         return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, line: str) -> Row:
+        said = json.loads(line)
+        return cls(**said | {"cells": {rule: Cell(**cell) for rule, cell in said["cells"].items()}})
+
+
+def merged(rows: Sequence[Row]) -> list[Row]:
+    """Rows of the same pair, measured under different rules, as one; a later answer of a rule counts."""
+    found: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        key = row.kind, row.name
+        cells = {**found[key].cells, **row.cells} if key in found else row.cells
+        found[key] = Row(row.kind, row.name, row.says, cells)
+    return list(found.values())
 
 
 def facts() -> dict[str, Any]:
@@ -85,10 +104,19 @@ def _table(rows: Sequence[Row], rules: Sequence[str]) -> str:
 
 
 def _right(rows: Sequence[Row], rules: Sequence[str]) -> str:
-    """Right candidates are many: only those that some rule does not let pass."""
-    alarms = [row for row in rows if any(row.cells[rule].outcome != PASSED for rule in rules)]
-    quiet = f"{len(rows) - len(alarms)} of {len(rows)} pass under all rules"
-    return f"{quiet}.\n\n{_table(alarms, rules)}" if alarms else f"{quiet}."
+    """Right candidates are many: how many of a problem's are caught or not judged; a dot is none."""
+    lines = [_line(["caught of", *rules]), _line(["---"] * (len(rules) + 1))]
+    for problem in dict.fromkeys(row.problem for row in rows):
+        of_problem = [row for row in rows if row.problem == problem]
+        lines.append(_line([f"`{problem}` ({len(of_problem)})", *(_alarms(of_problem, rule) for rule in rules)]))
+    lines.append(_line([f"all ({len(rows)})", *(_alarms(rows, rule) for rule in rules)]))
+    return "\n".join(lines)
+
+
+def _alarms(rows: Sequence[Row], rule: str) -> str:
+    outcomes = [row.cells[rule].outcome for row in rows]
+    alarms = [f"{outcomes.count(CAUGHT)}"] if CAUGHT in outcomes else []
+    return ", ".join([*alarms, *([f"{outcomes.count(OPEN)} not judged"] if OPEN in outcomes else [])]) or "·"
 
 
 def _line(cells: Sequence[str]) -> str:

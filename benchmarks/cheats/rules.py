@@ -8,6 +8,7 @@ pair, and its docstring says what was adapted. Comparisons are looked up when th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,8 @@ def _gradients(reference: Path, new: Path) -> str:
     if not _differentiable(given):
         return ""
     for seed in seeds(5):
-        sides = [(given.built(cls, seed), [_leaf(x) for x in given.inputs(seed)]) for cls in (made, given.model)]
-        got, expected = (_gradients_of(*side, seed) for side in sides)
+        got_of, expected_of = given.built(made, seed), given.built(given.model, seed)
+        got, expected = (_gradients_of(side, given.inputs(seed), seed) for side in (got_of, expected_of))
         if set(got) != set(expected):
             return f"gradients of {', '.join(sorted(set(got) ^ set(expected)))} on one side only"
         for name, gradient in got.items():
@@ -111,8 +112,9 @@ def _differentiable(given: Problem) -> bool:
     return bool(result.requires_grad)
 
 
-def _gradients_of(made: Any, inputs: Sequence[Any], seed: int) -> dict[str, Any]:
+def _gradients_of(made: Any, given: Sequence[Any], seed: int) -> dict[str, Any]:
     """Gradients by name under a random weight of each element of the output."""
+    inputs = [_leaf(x) for x in given]
     output = made(*inputs)
     torch.manual_seed(seed)
     output.backward(torch.randn_like(output))
@@ -197,7 +199,8 @@ def gpu_mode(reference: Path, new: Path) -> str:
     """Tests on copies of the inputs, then a benchmark that checks each run on a new draw; 1e-5 relative, 1e-8 absolute.
 
     gpu-mode/reference-kernels, problems/pmpp_v2/utils.py (`verbose_allclose`) and eval.py (`run_testing`, `leaderboard`) at
-    f83cb92a; gpu-mode/kernelbot, examples/utils.py at 4bdd839a has the same. Shapes of a problem are several there; here
+    f83cb92a; gpu-mode/kernelbot, examples/utils.py at 4bdd839a has the same. The files share a folder, so that a candidate
+    can import the reference. Shapes of a problem are several there; here
     they are those of the pair, with five seeds. Without its limit of time, a benchmark has 100 runs.
     """
     return _gpu_mode(reference, new, 1e-5, 1e-8)
@@ -209,6 +212,7 @@ def gpu_mode_loose(reference: Path, new: Path) -> str:
 
 
 def _gpu_mode(reference: Path, new: Path, rtol: float, atol: float) -> str:
+    sys.path.insert(0, str(reference.parent))
     given, made = problem(reference), candidate(new)
     expected_of, kernel = given.built(given.model), given.built(made)
     with torch.no_grad():
@@ -241,11 +245,11 @@ RULES: Mapping[str, Rule] = {
     "assert_close": assert_close,
     "KernelBench": kernelbench,
     "robust-kbench": robust_kbench,
-    "robust-kbench, all": robust_kbench_all,
+    "robust-kbench (all)": robust_kbench_all,
     "BackendBench": backendbench,
     "FlashInfer-Bench": flashinfer_bench,
     "GPU MODE": gpu_mode,
-    "GPU MODE, loose": gpu_mode_loose,
+    "GPU MODE (loose)": gpu_mode_loose,
 }
 
 
