@@ -68,7 +68,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", type=listed, default=[], help="words, of which a pair's name contains one")
     parser.add_argument("--rules", type=listed, default=None, help=",".join([*RULES, PARITY]))
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="the most time that a rule, or parity, has for a pair"
+        "--seconds", type=float, default=120.0, help="the most time that a rule, or parity, has for a pair"
     )
     parser.add_argument(
         "--written", action="store_true", help="right candidates as they were written, without wrappers"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 PARITY = "parity"
@@ -32,11 +36,20 @@ def exists() -> bool:
 
 def checked(reference: Path, new: Path, seconds: float) -> Answer:
     command = [*COMMAND, str(reference), str(new), "--json"]
+    process = subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, errors="replace", start_new_session=True)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
+        return answer(*process.communicate(timeout=seconds))
     except subprocess.TimeoutExpired:
         return Answer("no answer", f"none within {seconds:g} s")
-    return answer(done.stdout, done.stderr)
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End whatever the command has left running in its session."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def answer(stdout: str, stderr: str) -> Answer:

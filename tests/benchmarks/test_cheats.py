@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.cheats import check
 from benchmarks.cheats.__main__ import main
 from benchmarks.cheats.apart import judged
 from benchmarks.cheats.check import answer
@@ -67,6 +69,15 @@ def test_an_answer_of_parity_is_its_last_line():
     assert (said.verdict, said.says) == ("wrong", "the variance is naive")
     for nothing in ("", "no JSON", "[1]", '{"cause": "x"}', "null"):
         assert answer(nothing, "Error: no such file").verdict == "no answer"
+
+
+@pytest.mark.process
+def test_a_command_is_asked_for_its_verdict(monkeypatch, tmp_path):
+    says = "import sys, json; print('noise'); print(json.dumps({'verdict': sys.argv[-1], 'sentence': sys.argv[1][-12:]})); sys.exit(1)"
+    monkeypatch.setattr(check, "COMMAND", (sys.executable, "-c", says))
+    assert check.checked(*files("cheats/exits"), 60) == check.Answer("--json", "reference.py")
+    monkeypatch.setattr(check, "COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+    assert check.checked(*files("cheats/exits"), 0.2).verdict == "no answer"
 
 
 def test_the_table_counts_what_was_measured():
