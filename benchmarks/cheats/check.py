@@ -11,13 +11,14 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from subprocess import PIPE
+from subprocess import PIPE, Popen
 from typing import Any
 
 PARITY = "parity"
 COMMAND = (sys.executable, "-m", "parity", "check")
 RIGHT = "right"
-UNJUDGED = ("not-judged", "no answer")
+OBJECTIONS = ("wrong", "unstable", "degraded", "degenerate-problem")
+"""Verdicts that do not let a candidate pass; any other word is no judgement."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +36,16 @@ def exists() -> bool:
 
 
 def checked(reference: Path, new: Path, seconds: float) -> Answer:
+    """Ask the command; whatever it has left running in its session ends with it."""
     command = [*COMMAND, str(reference), str(new), "--json"]
-    process = subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, errors="replace", start_new_session=True)
-    try:
-        return answer(*process.communicate(timeout=seconds))
-    except subprocess.TimeoutExpired:
-        return Answer("no answer", f"none within {seconds:g} s")
-    finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End whatever the command has left running in its session."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with Popen(command, stdout=PIPE, stderr=PIPE, text=True, errors="replace", start_new_session=True) as process:
+        try:
+            return answer(*process.communicate(timeout=seconds))
+        except subprocess.TimeoutExpired:
+            return Answer("no answer", f"none within {seconds:g} s")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def answer(stdout: str, stderr: str) -> Answer:
