@@ -64,6 +64,63 @@ def test_a_candidate_that_exits_prints_or_hangs_has_no_answer(capfd, tmp_path):
     assert judged("assert_close", files("cheats/exits")[0], hangs, seconds=0.2) == "no answer within 0.2 s"
 
 
+def torch_inputs():
+    """Inputs for which a mistake shows: of mistakes that show for the given inputs, in gradients or state, none."""
+    import torch
+
+    ones, square = torch.ones, torch.arange(9.0).reshape(3, 3)
+    return {
+        "softmax-without-max": [1000 * ones(2, 3)],
+        "variance-of-squares": [1e9 + torch.arange(8.0).double()[None]],
+        "tail-dropped": [ones(2, 33), ones(2, 33)],
+        "square-only": [square, square],
+        "causal-offset": [torch.rand(1, 2, 4), torch.rand(1, 5, 4), torch.rand(1, 5, 4)],
+        "gelu-by-tanh": [2 * ones(1, 1)],
+        "ignored-targets": [ones(2, 3), torch.tensor([1, -100])],
+        "padding-with-zeros": [-ones(1, 1, 4, 4)],
+        "eps-outside": [1e-4 * torch.arange(4.0)[None]],
+        "unbiased": [torch.arange(3.0)[None]],
+        "nan-swallowed": [torch.tensor([[float("nan"), 1.0]])],
+        "ties": [ones(1, 3)],
+        "counter-overflow": [ones(1, 300)],
+        "zero-rows": [torch.zeros(2, 3)],
+        "log-of-softmax": [torch.tensor([[0.0, 1000.0]])],
+        "huber-branch": [3 * ones(1, 2), ones(1, 2)],
+        "softplus-overflow": [1000 * ones(1, 1)],
+        "view": [ones(2, 3, 4, 5).transpose(1, 3)],
+    }
+
+
+def after(constructor, given, inputs):
+    """Outputs, gradients and state of a module in float64, in training and then in evaluation."""
+    import torch
+
+    made, found = given.built(constructor).double(), []
+    for training in (True, False):
+        leaves = [x.double().requires_grad_() if x.is_floating_point() else x for x in inputs]
+        output = made.train(training)(*leaves)
+        if output.requires_grad:
+            output.backward(torch.linspace(1, 2, output.numel(), dtype=torch.float64).reshape(output.shape))
+        found += [output.detach(), *(x.grad for x in (*leaves, *made.parameters())), *made.buffers()]
+    return found
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("name", sorted(folder.name for folder in (PAIRS / "mistakes").iterdir()))
+def test_every_mistake_is_one(name):
+    import torch
+
+    from benchmarks.cheats.loading import candidate, problem
+
+    reference, new = files(f"mistakes/{name}")
+    given = problem(reference)
+    inputs = torch_inputs().get(name, given.inputs(0))
+    expected = after(given.model, given, inputs)
+    torch.testing.assert_close(after(given.model, given, inputs), expected, equal_nan=True)
+    with pytest.raises((AssertionError, RuntimeError)):
+        torch.testing.assert_close(after(candidate(new), given, inputs), expected, equal_nan=True)
+
+
 def test_an_answer_of_parity_is_its_last_line():
     said = answer('noise\n{"verdict": "wrong", "sentence": "the  variance\\n is naive", "cause": "x"}\n', "")
     assert (said.verdict, said.says) == ("wrong", "the variance is naive")
