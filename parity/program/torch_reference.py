@@ -1,9 +1,9 @@
-"""A reference in PyTorch: a user's class or function, recorded in this process once for all inputs of the same shapes."""
+"""A reference in PyTorch: a user's class or function, recorded here once for all inputs of the same shapes."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from math import prod
@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from autograd.tracer import getval
 
-from parity.cases.brought import MOST_REPLAYED, RecordedFunction, ReferenceFile, namespace
+from parity.cases.brought import MOST_REPLAYED, RecordedFunction, ReferenceFile, namespace, traced
 from parity.cases.program import Traced, trace
 from parity.cases.replay import drawn_inputs, first_difference
 from parity.cases.user_code import BroughtError, placed, user_code
+from parity.program.interception import intercepted
+from parity.program.opaque import opaque_step
 from parity.program.recorded import RecordedCall
 from parity.program.recorded_code import Array, CodeFunction, Recording
 from parity.program.worker.recording import UntracedError
@@ -80,6 +82,12 @@ class TorchFunction:
             raise code
         return code({name: given[name] for name in self.tensors})
 
+    @property
+    def opaque(self) -> list[str]:
+        """The calls that have no meaning in NumPy, so that PyTorch itself is asked, as `model.py:12 lgamma`."""
+        codes = [code for code in self.codes.values() if isinstance(code, TorchCode)]
+        return list(dict.fromkeys(text for code in codes for text in code.opaque))
+
     def recorded(self, shapes: Shapes, params: Params) -> TorchCode:
         """The recording for these shapes and params, compared with the code itself."""
         sizes = dict(shapes)
@@ -135,9 +143,15 @@ class TorchCode:
         function = CodeFunction(self.recording, {name: tuple(value.shape) for name, value in given.items()})
         return function(**given, **function.options.values)
 
+    @property
+    def opaque(self) -> list[str]:
+        """The calls that are made themselves."""
+        made = [call for call in self.recording.calls if call.mark in self.recording.made]
+        return [f"{call.source_line} {call.function}" for call in made]
+
     def compare(self, inputs: Mapping[str, Array], own: Mapping[str, Array]) -> None:
         """Raise BroughtError if the recording gives other outputs than the code for these inputs."""
-        program = trace(lambda tensors, _: self(tensors), inputs, labelled=False)[0]
+        program = trace(lambda tensors, _: traced(lambda **given: self(given), tensors), inputs, labelled=False)[0]
         difference = first_difference(program, inputs, own, {}, "float32")
         if difference is not None:
             lines = {call.name: call.source_line for call in self.recording.calls}
@@ -161,43 +175,57 @@ def called(module: UserModule, inputs: Mapping[str, Array], params: Mapping[str,
 def recording_of(
     module: UserModule, inputs: Mapping[str, Array], params: Mapping[str, Any]
 ) -> tuple[Recording, dict[str, Array]]:
-    """A call of the code, recorded, and its constants by name. Raises UntracedError, or what the code raises."""
+    """A call of the code, recorded, and its constants by name. Raises UntracedError, or what the code raises.
+
+    It is called with gradients, which show where the code cuts them off, and without them if that fails.
+    """
+    called(module, inputs, params)  # Builds the module before calls are recorded.
+    try:
+        return recorded_call(module, inputs, params, gradients=True)
+    except UntracedError:
+        raise
+    except Exception:
+        return recorded_call(module, inputs, params, gradients=False)
+
+
+def recorded_call(
+    module: UserModule, inputs: Mapping[str, Array], params: Mapping[str, Any], *, gradients: bool
+) -> tuple[Recording, dict[str, Array]]:
+    """A call of the code, recorded, and its constants by name."""
     import torch
 
     tracer = Tracer(torch)
-    tensors = {name: torch.tensor(array) for name, array in inputs.items()}
+    state = module.state()
+    tensors = {name: operand(array, gradients, is_leaf=name in state) for name, array in inputs.items()}
     marks = {tracer.know(tensor, name): f"in:{name}" for name, tensor in tensors.items()}
-    called(module, inputs, params)  # Builds the module before calls are recorded.
-    with torch.no_grad(), intercepted(tracer.called):
+    with torch.set_grad_enabled(gradients), intercepted(tracer.called, tracer.drew):
         outputs = module(**tensors, **params)
     returned = {name: tracer.mark_of(value) for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+    if tracer.random:
+        raise UntracedError(tracer.random[0])
     rows = tracer.named_rows()
     constants = {name: array_of(tensor) for name, tensor in tracer.constants.items()}
     marks |= {mark: f"constant:{name}" for mark, name in tracer.names.items() if name in constants}
     calls = tuple(map(RecordedCall.of, rows))
-    return Recording(calls, tracer.names, marks, {name: name for name in returned}, returned, tracer.reads), constants
+    own = {call.mark: opaque_step(call, tracer.originals[call.mark]) for call in calls if call.mark in tracer.originals}
+    outputs = {name: name for name in returned}
+    return Recording(calls, tracer.names, marks, outputs, returned, tracer.reads, own), constants
+
+
+def operand(array: Array, gradients: bool, *, is_leaf: bool) -> Any:
+    """An array as a tensor, with `gradients` one that has a gradient; what is no leaf may be written to."""
+    import torch
+
+    tensor = torch.tensor(array)
+    if not gradients or not tensor.is_floating_point():
+        return tensor
+    return tensor.requires_grad_() if is_leaf else tensor.requires_grad_().clone()
 
 
 def array_of(value: Any) -> Array:
     """A tensor or a number as an array."""
     array: Array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
     return array
-
-
-@contextmanager
-def intercepted(record: Callable[..., Any]) -> Iterator[None]:
-    """Inside, each call of PyTorch's functions is passed to `record` with its result."""
-    from torch.overrides import TorchFunctionMode
-
-    class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
-        """Passes every call to `record`."""
-
-        def __torch_function__(self, function: Any, _kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = function(*args, **(kwargs or {}))
-            return record(function, args, kwargs or {}, result)
-
-    with Mode():
-        yield
 
 
 def is_torch_file(source: ReferenceFile) -> bool:

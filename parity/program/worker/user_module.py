@@ -65,6 +65,10 @@ class UserModule:
             torch.manual_seed(SEED)
             return outputs_of(function(*arguments_of(spec, given)))
 
+    def state(self) -> Dict[str, str]:
+        """The names of the state by the names of inputs, as `state_of`, once the class is built; none of a function."""
+        return next(map(state_of, self.modules.values()), {})
+
     def module(self, init: Sequence[Any], dtype: Any = None) -> Any:
         """The instance of the class for a constructor's arguments, built after the seed."""
         key = repr((init, dtype))
