@@ -417,7 +417,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(
         ("avg_pool1d", "avg_pool2d", "avg_pool3d"),
-        ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"),
+        ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
     ),
     **dict.fromkeys(
         ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),

@@ -96,10 +96,21 @@ class TorchFunction:
         with user_code(self.source.path), self.placing():
             code = TorchCode(*recording_of(self.module, draws[0], dict(params)))
         for inputs in draws[:REPLAYS] if small else ():
-            with user_code(self.source.path), self.placing():
-                own = called(self.module, inputs, dict(params))
-            code.compare(inputs, own)
+            self.compare(code, inputs, params)
         return code
+
+    def compare(self, code: TorchCode, inputs: Mapping[str, Array], params: Params) -> None:
+        """Raise BroughtError if a recording gives other outputs than the code for these inputs, in float32 and in
+        float64: code that loses all digits of float32 agrees in float64."""
+        differences = []
+        for dtype in ("float32", "float64"):
+            given = {name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in inputs.items()}
+            with user_code(self.source.path), self.placing():
+                own = called(self.module, given, dict(params))
+            differences.append(code.difference(given, own))
+            if not differences[-1]:
+                return
+        raise BroughtError(differences[0])
 
     def scaled(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Inputs as float32; those with several axes as small as initial weights, so that no product grows."""
@@ -149,18 +160,17 @@ class TorchCode:
         made = [call for call in self.recording.calls if call.mark in self.recording.made]
         return [f"{call.source_line} {call.function}" for call in made]
 
-    def compare(self, inputs: Mapping[str, Array], own: Mapping[str, Array]) -> None:
-        """Raise BroughtError if the recording gives other outputs than the code for these inputs."""
+    def difference(self, inputs: Mapping[str, Array], own: Mapping[str, Array]) -> str:
+        """Where the recording gives other outputs than the code for these inputs; "" if it does not."""
         program = trace(lambda tensors, _: traced(lambda **given: self(given), tensors), inputs, labelled=False)[0]
         difference = first_difference(program, inputs, own, {}, "float32")
-        if difference is not None:
-            lines = {call.name: call.source_line for call in self.recording.calls}
-            returned = {output: self.recording.names[mark] for output, mark in self.recording.returned.items()}
-            line = lines.get(returned.get(difference.name, ""), "")
-            reads = (
-                f"; Python gets values of tensors at {', '.join(self.recording.reads)}" if self.recording.reads else ""
-            )
-            raise BroughtError(f"{line}: its recording differs: {difference.name} {difference.text}{reads}")
+        if difference is None:
+            return ""
+        lines = {call.name: call.source_line for call in self.recording.calls}
+        returned = {output: self.recording.names[mark] for output, mark in self.recording.returned.items()}
+        line = lines.get(returned.get(difference.name, ""), "")
+        reads = f"; Python gets values of tensors at {', '.join(self.recording.reads)}" if self.recording.reads else ""
+        return f"{line}: its recording differs: {difference.name} {difference.text}{reads}"
 
 
 def called(module: UserModule, inputs: Mapping[str, Array], params: Mapping[str, Any]) -> dict[str, Array]:
