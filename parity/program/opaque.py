@@ -86,9 +86,10 @@ class OpaqueGradient:
             result = self.function.result(tensors)
         if not result.requires_grad:
             return np.zeros_like(arrays[self.position])
-        gradient = tensor_of(arriving, result.dtype, dtype_of(arrays))
+        # autograd's gradients of complex numbers are the conjugates of PyTorch's.
+        gradient = tensor_of(np.conj(arriving), result.dtype, dtype_of(arrays))
         own = torch.autograd.grad(result, operand, gradient, allow_unused=True)[0]
-        return np.zeros_like(arrays[self.position]) if own is None else array_of(own, dtype_of(arrays))
+        return np.zeros_like(arrays[self.position]) if own is None else np.conj(array_of(own, dtype_of(arrays)))
 
     def text_of(self, texts: Sequence[str]) -> str:
         """The gradient in words."""
@@ -97,26 +98,32 @@ class OpaqueGradient:
 
 
 def dtype_of(arrays: Sequence[Array]) -> np.dtype[Any]:
-    """The dtype of floating-point numbers among some arrays."""
-    kinds = [array.dtype for array in map(np.asarray, arrays) if array.dtype.kind == "f"]
+    """The dtype of real numbers that some arrays are computed in."""
+    kinds = [array.real.dtype for array in map(np.asarray, arrays) if array.dtype.kind in "fc"]
     return np.result_type(*kinds) if kinds else np.dtype(np.float64)
 
 
 def tensor_of(array: Any, dtype: Any, kind: np.dtype[Any]) -> Any:
-    """An array as a tensor: one of floating-point numbers in the dtype in which PyTorch computes for `kind`."""
+    """An array as a tensor of this dtype; floating-point numbers in the one in which PyTorch computes for `kind`."""
     import torch
 
-    wanted = getattr(torch, COMPUTED.get(kind.name, "float64")) if dtype.is_floating_point else dtype
-    array = np.array(array)
-    wide = array.dtype.kind == "f" and array.dtype.itemsize > 8
-    return torch.tensor(array.astype(np.float64) if wide else array).to(wanted)
+    wanted, array = COMPUTED.get(kind.name, "float64"), np.array(array)
+    if dtype.is_complex:
+        return torch.tensor(array.astype(np.complex128)).to(
+            torch.complex64 if wanted == "float32" else torch.complex128
+        )
+    if dtype.is_floating_point:
+        return torch.tensor(array.astype(wanted))
+    return torch.tensor(array).to(dtype)
 
 
 def array_of(tensor: Any, kind: np.dtype[Any]) -> Array:
     """A tensor as an array: one of floating-point numbers in the dtype `kind`, integers as int64."""
-    array: Array = tensor.detach().cpu().numpy()
+    array: Array = tensor.detach().cpu().resolve_conj().numpy()
     if array.dtype.kind == "f":
         return array.astype(kind)
+    if array.dtype.kind == "c":
+        return array.astype(np.result_type(kind, np.complex64))
     return array.astype(np.int64) if array.dtype.kind in "iu" else array
 
 

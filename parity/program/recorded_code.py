@@ -20,8 +20,9 @@ from parity.cases.op import Op
 from parity.cases.program import labelled_as, one_call
 from parity.cases.user_code import BroughtError
 from parity.cases.writable import TRACING, unwrapped, wrapped
+from parity.program.op_calls import op
 from parity.program.recorded import WHOLE, RecordedCall, Value, mapped, written
-from parity.program.torch_functions import TORCH, bound, op
+from parity.program.torch_functions import TORCH, bound
 
 MOST_AXES = 4
 PROGRAM = "program.txt"

@@ -31,6 +31,9 @@ READING = frozenset(
 )
 """Methods that give Python the values of a tensor; what is made of these is recorded as constants."""
 
+STATISTICS = frozenset(("batch_norm", "instance_norm"))
+"""Functions that write to running statistics, on which what they return then does not depend."""
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -212,7 +215,7 @@ class Tracer(ValueTable):
         is_unknown = id(tensors[0]) not in self._known and id(tensors[0]) not in self._made
         if is_unknown and (is_inplace(named) or kwargs.get("inplace")):
             raise self._refused(f"{named} writes to a tensor that was made before the call")
-        for tensor in tensors[1:]:
+        for tensor in tensors[1:] if named not in STATISTICS else ():
             if self._is_written(tensor) and (target is None or not shares(tensor, target)):
                 raise self._refused(f"{named} writes to its arguments")
         return target
