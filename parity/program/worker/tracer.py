@@ -31,6 +31,8 @@ READING = frozenset(
 )
 """Methods that give Python the values of a tensor; what is made of these is recorded as constants."""
 
+OVERWRITING = frozenset(("copy_", "fill_", "zero_"))
+"""Methods whose result does not depend on what the tensor was before."""
 STATISTICS = frozenset(("batch_norm", "instance_norm"))
 """Functions that write to running statistics, on which what they return then does not depend."""
 
@@ -213,6 +215,8 @@ class Tracer(ValueTable):
         tensors = tensors_in((args, kwargs), self.torch.Tensor)
         target = tensors[0] if self._is_written(tensors[0]) else None
         is_unknown = id(tensors[0]) not in self._known and id(tensors[0]) not in self._made
+        if is_unknown and named in OVERWRITING:
+            return tensors[0]
         if is_unknown and (is_inplace(named) or kwargs.get("inplace")):
             raise self._refused(f"{named} writes to a tensor that was made before the call")
         for tensor in tensors[1:] if named not in STATISTICS else ():
