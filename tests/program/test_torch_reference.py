@@ -242,8 +242,8 @@ def test_gradients_end_where_the_code_ends_them(body: str, tmp_path: Path) -> No
 
 RANDOM = [
     ("F.dropout(x * 2)", "dropout draws random numbers"),
-    ("x + torch.randn_like(x)", "randn_like draws random numbers"),
-    ("x * torch.rand(4, 6)", "rand draws random numbers"),
+    ("torch.bernoulli(x.sigmoid())", "bernoulli draws random numbers"),
+    ("x + torch.zeros(4, 6).normal_()", "normal draws random numbers"),
     ("F.gumbel_softmax(x)", "draws random numbers"),
 ]
 
@@ -256,3 +256,23 @@ def test_random_numbers_are_refused_with_their_line(body: str, why: str, tmp_pat
 
 def test_what_float32_loses_is_compared_in_float64(tmp_path: Path) -> None:
     Recorded(tmp_path, function_of("x", "h = x * 1e-3 + 1e6\nreturn (h - 1e6) * 1e3"), "x").check(rtol=1e-4)
+
+
+STATES = """
+class f(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kept = torch.randn(4, 6)
+        self.left = torch.zeros(4, 6)
+
+    def forward(self, x):
+        self.left.copy_(x)
+        self.left = self.left * 2 + torch.rand(4, 6) + torch.randn_like(x)
+        return self.left * self.kept
+"""
+
+
+def test_states_that_are_drawn_are_equal_in_every_dtype(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, STATES, "x")
+    recorded.check(rtol=1e-6)
+    assert recorded.code.opaque == []
