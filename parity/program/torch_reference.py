@@ -13,8 +13,8 @@ import numpy as np
 from autograd.tracer import getval
 
 from parity.cases.brought import MOST_REPLAYED, RecordedFunction, ReferenceFile, namespace, traced
-from parity.cases.program import Traced, trace
-from parity.cases.replay import drawn_inputs, first_difference
+from parity.cases.program import Program, Traced, trace
+from parity.cases.replay import agree, drawn_inputs, first_difference
 from parity.cases.user_code import BroughtError, placed, user_code
 from parity.program.interception import intercepted
 from parity.program.opaque import opaque_step
@@ -97,6 +97,8 @@ class TorchFunction:
             code = TorchCode(*recording_of(self.module, draws[0], dict(params)))
         for inputs in draws[:REPLAYS] if small else ():
             self.compare(code, inputs, params)
+        if small:
+            code.differentiate(self.module, draws[0], dict(params))
         return code
 
     def compare(self, code: TorchCode, inputs: Mapping[str, Array], params: Params) -> None:
@@ -143,10 +145,13 @@ def plain(value: Any) -> Any:
 
 
 class TorchCode:
-    """A recording as a function of arrays by name, with its constants."""
+    """A recording as a function of arrays by name, with its constants.
+
+    `gradients_differ` says where its gradients are not PyTorch's, as where a maximum is reached twice; else "".
+    """
 
     def __init__(self, recording: Recording, constants: Mapping[str, Array]) -> None:
-        self.recording, self.constants = recording, constants
+        self.recording, self.constants, self.gradients_differ = recording, constants, ""
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name."""
@@ -160,10 +165,42 @@ class TorchCode:
         made = [call for call in self.recording.calls if call.mark in self.recording.made]
         return [f"{call.source_line} {call.function}" for call in made]
 
+    def program(self, inputs: Mapping[str, Array], **how: Any) -> Program:
+        """The recording as a program; `how` are arguments of `trace`."""
+        return trace(lambda tensors, _: traced(lambda **given: self(given), tensors), inputs, labelled=False, **how)[0]
+
+    def differentiate(self, module: UserModule, inputs: Mapping[str, Array], params: Mapping[str, Any]) -> None:
+        """Compare gradients with PyTorch's in float64; calls of functions without a gradient in NumPy become opaque."""
+        given = {name: a.astype(np.float64) if a.dtype.kind == "f" else a for name, a in inputs.items()}
+        try:
+            arriving, own = own_gradients(module, given, params)
+        except Exception:
+            return  # The code has no gradients, or computes in float32 only.
+        how = {"differentiable": list(own), "gradients": arriving}
+        program = self.with_gradients(given, how) if arriving else None
+        if program is not None:
+            arrived = {f"grad.{name}": values for name, values in arriving.items()}
+            results = program.run({**given, **arrived}, "float64")
+            wrong = [n for n, values in own.items() if not agree(results[f"grad.{n}"], values, "float32", 1.0)]
+            self.gradients_differ = f"the gradient of {wrong[0]} is not PyTorch's" if wrong else ""
+
+    def with_gradients(self, inputs: Mapping[str, Array], how: Mapping[str, Any]) -> Program | None:
+        """The program with gradients, with as few opaque calls as it takes; None if there is none."""
+        made = self.recording.made
+        functions = dict.fromkeys(call.function for call in self.recording.calls if call.mark not in made)
+        for names in ((), *((name,) for name in functions), tuple(functions)):
+            more = {call.mark for call in self.recording.calls if call.function in names} & {*self.recording.opaque}
+            more -= made
+            try:
+                made |= more
+                return self.program(inputs, **how)
+            except Exception:
+                made -= more
+        return None
+
     def difference(self, inputs: Mapping[str, Array], own: Mapping[str, Array]) -> str:
         """Where the recording gives other outputs than the code for these inputs; "" if it does not."""
-        program = trace(lambda tensors, _: traced(lambda **given: self(given), tensors), inputs, labelled=False)[0]
-        difference = first_difference(program, inputs, own, {}, "float32")
+        difference = first_difference(self.program(inputs), inputs, own, {}, "float32")
         if difference is None:
             return ""
         lines = {call.name: call.source_line for call in self.recording.calls}
@@ -180,6 +217,34 @@ def called(module: UserModule, inputs: Mapping[str, Array], params: Mapping[str,
     with torch.no_grad():
         outputs = module(**{name: torch.tensor(array) for name, array in inputs.items()}, **params)
     return {name: array_of(value) for name, value in outputs.items()}
+
+
+def own_gradients(
+    module: UserModule, inputs: Mapping[str, Array], params: Mapping[str, Any]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Gradients of outputs, drawn, and PyTorch's own of the floating-point inputs for them, by name."""
+    import torch
+
+    state, rng = module.state(), np.random.default_rng(1)
+    tensors = {name: operand(array, gradients=True, is_leaf=True) for name, array in inputs.items()}
+    given = {
+        name: tensor if name in state or not tensor.requires_grad else tensor.clone()
+        for name, tensor in tensors.items()
+    }
+    with torch.enable_grad():
+        outputs = {
+            n: t for n, t in module(**given, **params).items() if isinstance(t, torch.Tensor) and t.requires_grad
+        }
+    arriving = {name: rng.uniform(0.5, 1.5, tuple(tensor.shape)) for name, tensor in outputs.items()}
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
+    weights = [torch.tensor(values) for values in arriving.values()]
+    found = (
+        torch.autograd.grad(list(outputs.values()), list(floats.values()), weights, allow_unused=True)
+        if outputs
+        else ()
+    )
+    own = zip(floats, found, strict=False)
+    return arriving, {n: np.zeros(inputs[n].shape) if g is None else array_of(g) for n, g in own}
 
 
 def recording_of(

@@ -185,6 +185,7 @@ OPAQUE = [
     ("x", "torch.fft.rfft(x).abs()", "fft_rfft"),
     ("x", "torch.linalg.det(x[:, :4] + 3 * torch.eye(4, dtype=x.dtype))", "linalg_det"),
     ("x", "h = x * 2\nh.lgamma_()\nreturn h * x", "lgamma"),
+    ("x", "torch.einsum('...i,...i->...', x, x) * 2", "einsum"),
     ("x", "torch.where(x > 0, x, 0).renorm(2, 0, 1.0)", "renorm"),
 ]
 
@@ -195,6 +196,7 @@ def test_a_call_without_a_meaning_in_numpy_is_one_step(names: str, body: str, fu
     recorded.check(rtol=1e-7)
     recorded.check("float32", 1e-3)
     recorded.check(np.longdouble, 1e-7)
+    assert recorded.code.gradients_differ == ""
     assert any(text.startswith("reference.py:") and text.endswith(f" {function}") for text in recorded.code.opaque)
 
 
@@ -276,3 +278,8 @@ def test_states_that_are_drawn_are_equal_in_every_dtype(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, STATES, "x")
     recorded.check(rtol=1e-6)
     assert recorded.code.opaque == []
+
+
+def test_gradients_that_are_not_pytorchs_are_told(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path, function_of("x", "(x - x.detach()).clamp(min=0)"), "x")
+    assert recorded.code.gradients_differ == "the gradient of x is not PyTorch's"
