@@ -78,9 +78,14 @@ def unary(function: Function) -> Function:
 
 
 def clamped(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-    """x.clamp"""
-    low = x if min is None else np.maximum(x, min)
-    return low if max is None else np.minimum(low, max)
+    """x.clamp; a number at a bound keeps its gradient."""
+    low = x if min is None else np.where(x < min, min, x)
+    return low if max is None else np.where(low > max, max, low)
+
+
+def hard_tanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+    """F.hardtanh; a number at a bound has no gradient."""
+    return np.where(x <= min_val, min_val, np.where(x >= max_val, max_val, x))
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: ARG001
@@ -372,8 +377,8 @@ TORCH: Mapping[str, Function] = {
     **dict.fromkeys(("logical_not", "invert", "bitwise_not"), unary(np.logical_not)),
     **dict.fromkeys(("clamp", "clip", "clamp_min"), clamped),
     "clamp_max": lambda x, max: clamped(x, max=max),  # noqa: A006 - PyTorch's name
-    "relu6": lambda x: np.minimum(np.maximum(x, 0), 6),
-    "hardtanh": lambda x, min_val=-1.0, max_val=1.0: clamped(x, min_val, max_val),
+    "relu6": lambda x: hard_tanh(x, 0.0, 6.0),
+    "hardtanh": hard_tanh,
     "addcmul": lambda x, a, b, value=1: x + value * a * b,
     "addcdiv": lambda x, a, b, value=1: x + value * a / b,
     "lerp": lambda x, end, weight: x + weight * (end - x),
