@@ -125,6 +125,8 @@ class Formulas:
             values, new = (bracketed(self._operand(operand), 1) for operand in step.operands[:2])
             return f"{values} with [{self._indexed(step.operands[2])}] = {new}", 0
         operands = [self._operand(operand)[0] for operand in step.operands]
+        if hasattr(step.function, "text_of"):
+            return step.function.text_of(operands), ATOM
         keywords = [f"{name}={value}" for name, value in step.keywords.items() if shown(name, value)]
         return f"{step.name}({', '.join(operands + keywords)})", ATOM
 

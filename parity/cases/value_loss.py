@@ -206,8 +206,8 @@ def unstable_bce(x: Any, target: Any, given: Given) -> Any:
 def kl(x: Any, target: Any, given: Given, *, entropy: bool = True, log_target: bool | None = None) -> Any:
     """target (log(target) - x), 0 for a target of 0; without the `entropy` -target x."""
     if given.params.log_target if log_target is None else log_target:
-        return np.exp(target) * ((target if entropy else 0.0) - x)
-    own = np.where(target == 0, 0.0, target * np.log(target))
+        return anp.exp(target) * ((target if entropy else 0.0) - x)
+    own = anp.where(target == 0, 0.0, target * anp.log(target))
     return (own if entropy else 0.0) - target * x
 
 

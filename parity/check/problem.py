@@ -15,7 +15,7 @@ from parity.cases.brought import ReferenceFile, namespace
 from parity.cases.user_code import BroughtError, placed, user_code
 from parity.check import CheckError
 from parity.check.pair import INIT_INPUTS, Pair
-from parity.program.torch_reference import array_of, intercepted
+from parity.program.torch_reference import array_of
 from parity.program.worker.user_module import (
     ARGUMENTS,
     TRAINING,
@@ -271,7 +271,7 @@ def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list
         return result
 
     seed(torch)
-    with intercepted(record):
+    with passing(record):
         given = function()
     if isinstance(given, torch.Tensor) or not isinstance(given, (list, tuple)):
         raise CheckError(f"{function.__name__}() returns {type(given).__name__}; return the list of a call's arguments")
@@ -310,21 +310,32 @@ def weights_of(module: Any) -> Iterator[Weight]:
 
 
 @contextmanager
+def passing(record: Callable[..., Any], change: Callable[..., Any] = lambda _, kwargs: kwargs) -> Iterator[None]:
+    """Inside, each call of PyTorch's functions is passed to `record` with its result; `change` gives its keywords."""
+    from torch.overrides import TorchFunctionMode
+
+    class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
+        """Passes every call on."""
+
+        def __torch_function__(self, function: Any, _kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = change(function, kwargs or {})
+            return record(function, args, given, function(*args, **given))
+
+    with Mode():
+        yield
+
+
+@contextmanager
 def without_values() -> Iterator[None]:
     """Inside, new tensors have no memory. `torch.device("meta")` would import PyTorch's compiler, two seconds."""
-    from torch.overrides import TorchFunctionMode
     from torch.utils._device import _device_constructors
 
     constructors = set(_device_constructors())
 
-    class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
-        """Makes tensors on the device `meta`."""
+    def on_meta(function: Any, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**given, "device": "meta"} if function in constructors else given
 
-        def __torch_function__(self, function: Any, _kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-            given = {**(kwargs or {}), "device": "meta"} if function in constructors else kwargs or {}
-            return function(*args, **given)
-
-    with Mode():
+    with passing(lambda _function, _args, _kwargs, result: result, on_meta):
         yield
 
 

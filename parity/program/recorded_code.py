@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from autograd.tracer import getval
 from numpy.typing import NDArray
 
 from parity.cases import OPS
@@ -18,8 +19,10 @@ from parity.cases.brought import RecordedFunction
 from parity.cases.op import Op
 from parity.cases.program import labelled_as, one_call
 from parity.cases.user_code import BroughtError
+from parity.cases.writable import TRACING, unwrapped, wrapped
+from parity.program.op_calls import op
 from parity.program.recorded import WHOLE, RecordedCall, Value, mapped, written
-from parity.program.torch_functions import TORCH, bound, op
+from parity.program.torch_functions import TORCH, bound
 
 MOST_AXES = 4
 PROGRAM = "program.txt"
@@ -36,7 +39,8 @@ class Recording:
 
     `names` are those of values by mark. `inputs` maps marks to locations (`in:0`, `param:weight`, `child:<tensor>`,
     `constant:`), `outputs` maps outputs to tensors at boundaries, `returned` maps them to marks; `reads` are the places
-    where the code gives tensors' values to Python, as in `model.py:12 (item)`.
+    where the code gives tensors' values to Python, as in `model.py:12 (item)`. `opaque` are calls that can be made
+    themselves, by mark, and `made` the marks of those that are, since they have no meaning in NumPy.
     """
 
     calls: Sequence[RecordedCall]
@@ -45,6 +49,8 @@ class Recording:
     outputs: Mapping[str, str]
     returned: Mapping[str, str]
     reads: Sequence[str] = ()
+    opaque: Mapping[str, Callable[[Values], Any]] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> Recording:
@@ -96,7 +102,7 @@ class CodeFunction:
 
     def __init__(self, recording: Recording, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.recording, self.shapes, self.options = recording, shapes, CodeOptions()
-        self.steps = [(call, computation(call, self.options)) for call in recording.calls]
+        self.steps = [(call, self.computation(call)) for call in recording.calls]
         kind = inspect.Parameter.KEYWORD_ONLY
         tensors = [inspect.Parameter(name, kind) for name in shapes]
         options = [inspect.Parameter(name, kind, default=value) for name, value in self.options.values.items()]
@@ -111,8 +117,40 @@ class CodeFunction:
         values = {mark: given[name] for mark, name in marks.items() if name in self.shapes}
         for number, (call, compute) in enumerate(self.steps):
             with one_call(number), located(call):
-                values[call.mark] = labelled_as(compute(values, given), call.name)
+                value = compute(values, given)
+                values[call.mark] = labelled_as(without_gradient(value) if call.cut else value, call.name)
         return {output: values[mark] for output, mark in self.recording.returned.items()}
+
+    def computation(self, call: RecordedCall) -> Compute:
+        """What a call computes in NumPy; where that has no meaning, the call itself if it can be made."""
+        own = self.recording.opaque.get(call.mark)
+        if own is None:
+            return computation(call, self.options)
+        known = len(self.options.values)
+        try:
+            compute = computation(call, self.options)
+        except BroughtError:
+            self.recording.made.add(call.mark)
+        if call.mark in self.recording.made:
+            for name in list(self.options.values)[known:]:
+                del self.options.values[name], self.options.origins[name]
+            return lambda values, _: own(values)
+
+        def either(values: Values, given: Values) -> Any:
+            if call.mark not in self.recording.made:
+                try:
+                    return compute(values, given)
+                except Exception:
+                    self.recording.made.add(call.mark)
+            return own(values)
+
+        return either
+
+
+def without_gradient(value: Any) -> Any:
+    """A value through which no gradient flows."""
+    stopped = getval(unwrapped(value))
+    return wrapped(stopped) if TRACING.get() else stopped
 
 
 class located:  # noqa: N801 - a context manager

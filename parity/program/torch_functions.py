@@ -11,25 +11,14 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from parity.cases import OPS
 from parity.cases.writable import NUMPY as np  # noqa: N811 - it is NumPy, whose new arrays may be written to
-from parity.cases.writable import TRACING, unwrapped, wrapped
+from parity.program.op_calls import op
+from parity.program.recorded import WordArgument
+from parity.program.torch_layers import LAYERS
 
 Function = Callable[..., Any]
 HIDDEN = -1e30
 """The score of a key that causal attention does not see."""
-
-
-def op(name: str, **given: Any) -> Any:
-    """The first output of an op's reference; tensors and params by keyword. Raises KeyError for an unknown op."""
-    definition, is_traced = OPS[name], TRACING.get()
-    given = unwrapped(given) if is_traced else given
-    known = {item.name for item in definition.inputs}
-    params = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    params = {name: value for name, value in params.items() if name not in known}
-    outputs = definition.reference({n: v for n, v in given.items() if n in known}, definition.params(**params))
-    output = outputs[definition.grad_outputs[0]] if definition.grad_outputs else next(iter(outputs.values()))
-    return wrapped(output) if is_traced else output
 
 
 # What the recorder adds
@@ -59,6 +48,12 @@ def axes(dim: Any) -> Any:
     return tuple(dim) if isinstance(dim, (tuple, list)) else dim
 
 
+def is_wide(name: str, value: Any) -> bool:
+    """Whether an argument says nothing: None, or a floating-point dtype, whose rounding the recorder adds."""
+    is_dtype = name == "dtype" and isinstance(value, WordArgument)
+    return value is None or (is_dtype and value.text.startswith(("float", "double", "bfloat", "half")))
+
+
 def along(dim: int, x: Any, index: Any) -> Any:
     """An index along an axis."""
     return (*[slice(None)] * (dim % x.ndim), index)
@@ -83,9 +78,14 @@ def unary(function: Function) -> Function:
 
 
 def clamped(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-    """x.clamp"""
-    low = x if min is None else np.maximum(x, min)
-    return low if max is None else np.minimum(low, max)
+    """x.clamp; a number at a bound keeps its gradient."""
+    low = x if min is None else np.where(x < min, min, x)
+    return low if max is None else np.where(low > max, max, low)
+
+
+def hard_tanh(x: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+    """F.hardtanh; a number at a bound has no gradient."""
+    return np.where(x <= min_val, min_val, np.where(x >= max_val, max_val, x))
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: ARG001
@@ -110,7 +110,7 @@ def reduced(function: Function) -> Function:
         x: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None, keepdims: bool = False, **rest: Any
     ) -> Any:
         dim = axis if dim is None else dim
-        unknown = [name for name, v in rest.items() if v is not None and name not in ("unbiased", "correction")]
+        unknown = [n for n, v in rest.items() if not is_wide(n, v) and n not in ("unbiased", "correction")]
         if unknown:
             raise TypeError(", ".join(unknown))
         options: dict[str, Any] = {}
@@ -136,11 +136,30 @@ def extreme(whole: Function, of_two: Function, position: Function) -> Function:
     return compute
 
 
-def euclidean(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def norm(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     """x.norm"""
-    if p not in (2, "fro", None) or dtype is not None:
+    if p in (2, "fro", None) and is_wide("dtype", dtype):
+        return np.sqrt(np.sum(x * x, axis=axes(dim), keepdims=keepdim))
+    if isinstance(p, str) or not is_wide("dtype", dtype):
         raise TypeError(f"a norm of order {p}")
-    return np.sqrt(np.sum(x * x, axis=axes(dim), keepdims=keepdim))
+    return op("vector_norm", x=x, ord=float(p), dim=axes(dim), keepdim=keepdim)
+
+
+def linear_norm(x: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:  # noqa: A002
+    """torch.linalg.norm, of vectors."""
+    if ord is not None and not isinstance(dim, int):
+        raise TypeError("a norm of matrices")
+    return norm(x, 2 if ord is None else ord, dim, keepdim, dtype)
+
+
+def with_mean(function: Function) -> Function:
+    """x.var_mean and x.std_mean"""
+    return lambda x, *args, **kwargs: (reduced(function)(x, *args, **kwargs), moment_of(x, *args, **kwargs))
+
+
+def moment_of(x: Any, dim: Any = None, *_: Any, keepdim: bool = False, **__: Any) -> Any:
+    """The mean that goes with a variance."""
+    return np.mean(x, axis=axes(dim), keepdims=keepdim)
 
 
 # Shapes
@@ -310,7 +329,7 @@ TORCH: Mapping[str, Function] = {
     **dict.fromkeys(("div", "truediv", "itruediv", "divide", "true_divide"), infix(operator.truediv)),
     "rsub": infix(operator.sub, swapped=True),
     **dict.fromkeys(("rdiv", "rtruediv"), infix(operator.truediv, swapped=True)),
-    **dict.fromkeys(("matmul", "bmm", "mm"), infix(operator.matmul)),
+    **dict.fromkeys(("matmul", "bmm", "mm", "mv", "dot", "vdot"), infix(operator.matmul)),
     "rmatmul": infix(operator.matmul, swapped=True),
     **{name: infix(getattr(operator, name)) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     **{
@@ -325,18 +344,45 @@ TORCH: Mapping[str, Function] = {
     "reciprocal": lambda x: 1 / x,
     **{
         name: unary(getattr(np, name))
-        for name in ("exp", "log", "log1p", "expm1", "sqrt", "tanh", "sin", "cos", "abs", "sign")
+        for name in (
+            "exp",
+            "exp2",
+            "log",
+            "log2",
+            "log10",
+            "log1p",
+            "expm1",
+            "sqrt",
+            "sin",
+            "cos",
+            "tan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "abs",
+            "sign",
+            "floor",
+            "ceil",
+            "trunc",
+            "isnan",
+            "isinf",
+            "isfinite",
+        )
     },
+    **{f"a{short}": unary(getattr(np, f"arc{short}")) for short in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
+    **{f"arc{short}": unary(getattr(np, f"arc{short}")) for short in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
+    "logaddexp": np.logaddexp,
+    **LAYERS,
     **{name: getattr(np, name) for name in ("maximum", "minimum", "outer")},
     **dict.fromkeys(("logical_not", "invert", "bitwise_not"), unary(np.logical_not)),
     **dict.fromkeys(("clamp", "clip", "clamp_min"), clamped),
     "clamp_max": lambda x, max: clamped(x, max=max),  # noqa: A006 - PyTorch's name
-    "relu6": lambda x: np.minimum(np.maximum(x, 0), 6),
-    "hardtanh": lambda x, min_val=-1.0, max_val=1.0: clamped(x, min_val, max_val),
+    "relu6": lambda x: hard_tanh(x, 0.0, 6.0),
+    "hardtanh": hard_tanh,
     "addcmul": lambda x, a, b, value=1: x + value * a * b,
     "addcdiv": lambda x, a, b, value=1: x + value * a / b,
     "lerp": lambda x, end, weight: x + weight * (end - x),
-    **dict.fromkeys(("addmm", "baddbmm"), lambda x, a, b, beta=1, alpha=1: beta * x + alpha * (a @ b)),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv"), lambda x, a, b, beta=1, alpha=1: beta * x + alpha * (a @ b)),
     "dropout": dropped,
     **dict.fromkeys(("contiguous", "clone", "detach", "cpu", "data", "requires_grad", *DTYPES), itself),
     "einsum": lambda text, *given: np.einsum(text, *(given[0] if isinstance(given[0], (tuple, list)) else given)),
@@ -348,7 +394,17 @@ TORCH: Mapping[str, Function] = {
     "amin": reduced(np.min),
     "max": extreme(np.max, np.maximum, np.argmax),
     "min": extreme(np.min, np.minimum, np.argmin),
-    "norm": euclidean,
+    "argmin": lambda x, dim=None, keepdim=False: np.argmin(x, axis=dim, keepdims=keepdim),
+    "norm": norm,
+    "linalg_norm": linear_norm,
+    "linalg_vector_norm": lambda x, ord=2, dim=None, keepdim=False, dtype=None: norm(x, ord, dim, keepdim, dtype),  # noqa: A006
+    "var_mean": with_mean(np.var),
+    "std_mean": with_mean(np.std),
+    "all": reduced(np.all),
+    "any": reduced(np.any),
+    "count_nonzero": lambda x, dim=None: np.sum((x != 0).astype("int64"), axis=axes(dim)),
+    "trace": np.trace,
+    "diag": lambda x, diagonal=0: np.diag(x, diagonal),
     **dict.fromkeys(("reshape", "view"), reshaped),
     "view_as": lambda x, other: reshaped(x, other.shape),
     "reshape_as": lambda x, other: reshaped(x, other.shape),
@@ -362,6 +418,7 @@ TORCH: Mapping[str, Function] = {
     "flatten": flattened,
     "unflatten": unflattened,
     "expand": expanded,
+    "broadcast_to": expanded,
     "expand_as": lambda x, other: expanded(x, other.shape),
     "roll": lambda x, shifts, dims=None: np.roll(x, axes(shifts), axis=axes(dims)),
     "flip": reversed_along,
@@ -403,11 +460,10 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "softplus": ("input", "beta", "threshold"),
     "prelu": ("input", "weight"),
     "logsumexp": ("input", "dim", "keepdim"),
-    **dict.fromkeys(("cumsum", "cumprod", "argmax", "argmin"), ("input", "dim")),
+    **dict.fromkeys(("cumsum", "argmax"), ("input", "dim")),
+    **dict.fromkeys(("prod",), ("input", "dim", "keepdim")),
     **dict.fromkeys(("gather", "index_select"), ("input", "dim", "index")),
     "scatter_add": ("input", "dim", "index", "src"),
-    "topk": ("input", "k", "dim", "largest"),
-    "sort": ("input", "dim", "descending"),
     "pixel_shuffle": ("input", "upscale_factor"),
     "cosine_similarity": ("x", "other", "dim", "eps"),
     **dict.fromkeys(("adaptive_avg_pool1d", "adaptive_max_pool1d", "adaptive_max_pool2d"), ("input", "output_size")),
@@ -417,7 +473,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(
         ("avg_pool1d", "avg_pool2d", "avg_pool3d"),
-        ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"),
+        ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
     ),
     **dict.fromkeys(
         ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
@@ -443,4 +499,6 @@ def bound(
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     given = {("x" if name == "input" else name): value for name, value in given.items()}
     given.pop("inplace", None)
-    return {name: value for name, value in given.items() if value is not None and not name.startswith("_")}
+    if function == "instance_norm" and given.get("use_input_stats"):
+        given = {name: value for name, value in given.items() if name in ("x", "weight", "bias", "eps")}
+    return {name: v for name, v in given.items() if not is_wide(name, v) and not name.startswith("_")}

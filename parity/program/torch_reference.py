@@ -1,10 +1,10 @@
-"""A reference in PyTorch: a user's class or function, recorded here, once for all inputs of the same shapes."""
+"""A reference in PyTorch: a user's class or function, recorded here once for all inputs of the same shapes."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from math import prod
@@ -14,10 +14,12 @@ import numpy as np
 from autograd.tracer import getval
 
 from parity.cases.brought import MOST_REPLAYED, RecordedFunction, ReferenceFile, namespace, traced
-from parity.cases.program import Traced, trace
-from parity.cases.replay import drawn_inputs, first_difference
+from parity.cases.program import Program, Traced, trace
+from parity.cases.replay import agree, drawn_inputs, first_difference
 from parity.cases.user_code import BroughtError, placed, user_code
 from parity.cases.writable import unwrapped
+from parity.program.interception import intercepted
+from parity.program.opaque import opaque_step
 from parity.program.recorded import RecordedCall
 from parity.program.recorded_code import Array, CodeFunction, Recording
 from parity.program.worker.recording import UntracedError
@@ -63,6 +65,7 @@ class TorchFunction:
         self.source, self.name, self.tensors, self.params = source, name, tensors, params
         self.integers = {n: (low, high) for n, low, high in integers}
         self.module = UserModule(entry)
+        self.asked: set[str] | None = None
         self.codes: dict[tuple[Shapes, Params], TorchCode | BroughtError] = {}
         kind = inspect.Parameter.KEYWORD_ONLY
         self.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in (*tensors, *params)])
@@ -82,6 +85,12 @@ class TorchFunction:
             raise code
         return code({name: given[name] for name in self.tensors})
 
+    @property
+    def opaque(self) -> list[str]:
+        """The calls that have no meaning in NumPy, so that PyTorch itself is asked, as `model.py:12 lgamma`."""
+        codes = [code for code in self.codes.values() if isinstance(code, TorchCode)]
+        return list(dict.fromkeys(text for code in codes for text in code.opaque))
+
     def recorded(self, shapes: Shapes, params: Params) -> TorchCode:
         """The recording for these shapes and params, compared with the code itself."""
         sizes = dict(shapes)
@@ -89,9 +98,34 @@ class TorchFunction:
         draws = [self.scaled(inputs) for inputs in drawn_inputs(sizes, self.integers)]
         with user_code(self.source.path), self.placing():
             code = TorchCode(*recording_of(self.module, draws[0], dict(params)))
-            own = [called(self.module, inputs, dict(params)) for inputs in draws[:REPLAYS] if small]
-        code.compare(draws, own)
+            for inputs in draws[:REPLAYS] if small else ():
+                self.compare(code, inputs, params)
+            if small:
+                self.differentiate(code, draws[0], params)
         return code
+
+    def differentiate(self, code: TorchCode, inputs: Mapping[str, Array], params: Params) -> None:
+        """Compare gradients of the first recording with PyTorch's; later ones have the same opaque calls."""
+        if self.asked is None:
+            code.differentiate(self.module, inputs, dict(params))
+            self.asked = {call.function for call in code.recording.calls if call.mark in code.recording.made}
+        else:
+            opaque = code.recording.opaque
+            code.recording.made |= {
+                c.mark for c in code.recording.calls if c.function in self.asked and c.mark in opaque
+            }
+
+    def compare(self, code: TorchCode, inputs: Mapping[str, Array], params: Params) -> None:
+        """Raise BroughtError if a recording gives other outputs than the code for these inputs, in float32 and in
+        float64: code that loses all digits of float32 agrees in float64."""
+        differences = []
+        for dtype in ("float32", "float64"):
+            given = {name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in inputs.items()}
+            own = called(self.module, given, dict(params))
+            differences.append(code.difference(given, own))
+            if not differences[-1]:
+                return
+        raise BroughtError(differences[0])
 
     def scaled(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Inputs as float32; those with several axes as small as initial weights, so that no product grows."""
@@ -124,10 +158,13 @@ def plain(value: Any) -> Any:
 
 
 class TorchCode:
-    """A recording as a function of arrays by name, with its constants."""
+    """A recording as a function of arrays by name, with its constants.
+
+    `gradients_differ` says where its gradients are not PyTorch's, as where a maximum is reached twice; else "".
+    """
 
     def __init__(self, recording: Recording, constants: Mapping[str, Array]) -> None:
-        self.recording, self.constants = recording, constants
+        self.recording, self.constants, self.gradients_differ = recording, constants, ""
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name."""
@@ -135,27 +172,55 @@ class TorchCode:
         function = CodeFunction(self.recording, {name: tuple(value.shape) for name, value in given.items()})
         return function(**given, **function.options.values)
 
-    def of_arrays(self, **inputs: Any) -> dict[str, Any]:
-        """The outputs by name."""
-        return self(inputs)
+    @property
+    def opaque(self) -> list[str]:
+        """The calls that are made themselves."""
+        made = [call for call in self.recording.calls if call.mark in self.recording.made]
+        return [f"{call.source_line} {call.function}" for call in made]
 
-    def compare(self, draws: Sequence[Mapping[str, Array]], own: Sequence[Mapping[str, Array]]) -> None:
-        """Raise BroughtError if the recording gives other outputs than its `own` code for some inputs."""
-        if not own:
-            return
-        program = trace(lambda tensors, _: traced(self.of_arrays, tensors), draws[0], labelled=False)[0]
-        for inputs, outputs in zip(draws, own, strict=False):
-            difference = first_difference(program, inputs, outputs, {}, "float32")
-            if difference is not None:
-                raise BroughtError(self.differing(difference.name, difference.text))
+    def program(self, inputs: Mapping[str, Array], **how: Any) -> Program:
+        """The recording as a program; `how` are arguments of `trace`."""
+        return trace(lambda tensors, _: traced(lambda **given: self(given), tensors), inputs, labelled=False, **how)[0]
 
-    def differing(self, output: str, text: str) -> str:
-        """What a recording computes differently from its code, with the line that returns it."""
+    def differentiate(self, module: UserModule, inputs: Mapping[str, Array], params: Mapping[str, Any]) -> None:
+        """Compare gradients with PyTorch's in float64; calls of functions without a gradient in NumPy become opaque."""
+        given = {name: a.astype(np.float64) if a.dtype.kind == "f" else a for name, a in inputs.items()}
+        try:
+            arriving, own = own_gradients(module, given, params)
+        except Exception:
+            return  # The code has no gradients, or computes in float32 only.
+        how = {"differentiable": list(own), "gradients": arriving}
+        program = self.with_gradients(given, how) if arriving else None
+        if program is not None:
+            arrived = {f"grad.{name}": values for name, values in arriving.items()}
+            results = program.run({**given, **arrived}, "float64")
+            wrong = [n for n, values in own.items() if not agree(results[f"grad.{n}"], values, "float32", 1.0)]
+            self.gradients_differ = f"the gradient of {wrong[0]} is not PyTorch's" if wrong else ""
+
+    def with_gradients(self, inputs: Mapping[str, Array], how: Mapping[str, Any]) -> Program | None:
+        """The program with gradients, with as few opaque calls as it takes; None if there is none."""
+        made = self.recording.made
+        functions = dict.fromkeys(call.function for call in self.recording.calls if call.mark not in made)
+        for names in ((), *((name,) for name in functions), tuple(functions)):
+            more = {call.mark for call in self.recording.calls if call.function in names} & {*self.recording.opaque}
+            more -= made
+            try:
+                made |= more
+                return self.program(inputs, **how)
+            except Exception:
+                made -= more
+        return None
+
+    def difference(self, inputs: Mapping[str, Array], own: Mapping[str, Array]) -> str:
+        """Where the recording gives other outputs than the code for these inputs; "" if it does not."""
+        difference = first_difference(self.program(inputs), inputs, own, {}, "float32")
+        if difference is None:
+            return ""
         lines = {call.name: call.source_line for call in self.recording.calls}
-        returned = {name: self.recording.names[mark] for name, mark in self.recording.returned.items()}
-        reads = ", ".join(self.recording.reads)
-        why = f"; Python gets values of tensors at {reads}" if reads else ""
-        return f"{lines.get(returned.get(output, ''), '')}: its recording differs: {output} {text}{why}"
+        returned = {output: self.recording.names[mark] for output, mark in self.recording.returned.items()}
+        line = lines.get(returned.get(difference.name, ""), "")
+        reads = f"; Python gets values of tensors at {', '.join(self.recording.reads)}" if self.recording.reads else ""
+        return f"{line}: its recording differs: {difference.name} {difference.text}{reads}"
 
 
 def called(module: UserModule, inputs: Mapping[str, Array], params: Mapping[str, Any]) -> dict[str, Array]:
@@ -167,46 +232,88 @@ def called(module: UserModule, inputs: Mapping[str, Array], params: Mapping[str,
     return {name: array_of(value) for name, value in outputs.items()}
 
 
+def own_gradients(
+    module: UserModule, inputs: Mapping[str, Array], params: Mapping[str, Any]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Gradients of outputs, drawn, and PyTorch's own of the floating-point inputs for them, by name."""
+    import torch
+
+    state, rng = module.state(), np.random.default_rng(1)
+    tensors = {name: operand(array, gradients=True, is_leaf=True) for name, array in inputs.items()}
+    given = {
+        name: tensor if name in state or not tensor.requires_grad else tensor.clone()
+        for name, tensor in tensors.items()
+    }
+    with torch.enable_grad():
+        outputs = {
+            n: t for n, t in module(**given, **params).items() if isinstance(t, torch.Tensor) and t.requires_grad
+        }
+    arriving = {name: rng.uniform(0.5, 1.5, tuple(tensor.shape)) for name, tensor in outputs.items()}
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
+    weights = [torch.tensor(values) for values in arriving.values()]
+    found = (
+        torch.autograd.grad(list(outputs.values()), list(floats.values()), weights, allow_unused=True)
+        if outputs
+        else ()
+    )
+    own = zip(floats, found, strict=False)
+    return arriving, {n: np.zeros(inputs[n].shape) if g is None else array_of(g) for n, g in own}
+
+
 def recording_of(
     module: UserModule, inputs: Mapping[str, Array], params: Mapping[str, Any]
 ) -> tuple[Recording, dict[str, Array]]:
-    """A call of the code, recorded, and its constants by name. Raises UntracedError, or what the code raises."""
+    """A call of the code, recorded, and its constants by name. Raises UntracedError, or what the code raises.
+
+    It is called with gradients, which show where the code cuts them off, and without them if that fails.
+    """
+    called(module, inputs, params)  # Builds the module before calls are recorded.
+    try:
+        return recorded_call(module, inputs, params, gradients=True)
+    except UntracedError:
+        raise
+    except Exception:
+        return recorded_call(module, inputs, params, gradients=False)
+
+
+def recorded_call(
+    module: UserModule, inputs: Mapping[str, Array], params: Mapping[str, Any], *, gradients: bool
+) -> tuple[Recording, dict[str, Array]]:
+    """A call of the code, recorded, and its constants by name."""
     import torch
 
     tracer = Tracer(torch)
-    tensors = {name: torch.tensor(array) for name, array in inputs.items()}
+    state = module.state()
+    tensors = {name: operand(array, gradients, is_leaf=name in state) for name, array in inputs.items()}
     marks = {tracer.know(tensor, name): f"in:{name}" for name, tensor in tensors.items()}
-    called(module, inputs, params)  # Builds the module before calls are recorded.
-    with torch.no_grad(), intercepted(tracer.called):
+    with torch.set_grad_enabled(gradients), intercepted(tracer.called, tracer.drew):
         outputs = module(**tensors, **params)
     returned = {name: tracer.mark_of(value) for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+    if tracer.random:
+        raise UntracedError(tracer.random[0])
     rows = tracer.named_rows()
     constants = {name: array_of(tensor) for name, tensor in tracer.constants.items()}
     marks |= {mark: f"constant:{name}" for mark, name in tracer.names.items() if name in constants}
     calls = tuple(map(RecordedCall.of, rows))
-    return Recording(calls, tracer.names, marks, {name: name for name in returned}, returned, tracer.reads), constants
+    own = {call.mark: opaque_step(call, tracer.originals[call.mark]) for call in calls if call.mark in tracer.originals}
+    outputs = {name: name for name in returned}
+    return Recording(calls, tracer.names, marks, outputs, returned, tracer.reads, own), constants
+
+
+def operand(array: Array, gradients: bool, *, is_leaf: bool) -> Any:
+    """An array as a tensor, with `gradients` one that has a gradient; what is no leaf may be written to."""
+    import torch
+
+    tensor = torch.tensor(array)
+    if not gradients or not tensor.is_floating_point():
+        return tensor
+    return tensor.requires_grad_() if is_leaf else tensor.requires_grad_().clone()
 
 
 def array_of(value: Any) -> Array:
     """A tensor or a number as an array."""
     array: Array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
     return array
-
-
-@contextmanager
-def intercepted(record: Callable[..., Any]) -> Iterator[None]:
-    """Inside, each call of PyTorch's functions is passed to `record` with its result."""
-    from torch.overrides import TorchFunctionMode
-
-    class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
-        """Passes every call to `record`."""
-
-        def __torch_function__(self, function: Any, _kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = function(*args, **(kwargs or {}))
-            return record(function, args, kwargs or {}, result)
-
-    with Mode():
-        yield
 
 
 def is_torch(source: ReferenceFile, name: str) -> bool:

@@ -6,7 +6,8 @@ What the functions mean in NumPy, and which have no meaning there, the host know
 from __future__ import annotations
 
 import inspect
-from typing import Any, Dict, List, Optional, Tuple
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -30,6 +31,33 @@ READING = frozenset(
 )
 """Methods that give Python the values of a tensor; what is made of these is recorded as constants."""
 
+OVERWRITING = frozenset(("copy_", "fill_", "zero_"))
+"""Methods whose result does not depend on what the tensor was before."""
+STATISTICS = frozenset(("batch_norm", "instance_norm"))
+"""Functions that write to running statistics, on which what they return then does not depend."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor among the arguments of a call: its value's mark, and its dtype."""
+
+    mark: str
+    dtype: Any
+
+
+@dataclass(frozen=True)
+class Original:
+    """A call as it was made, with `Operand`s for tensors."""
+
+    function: Any
+    args: Any
+    kwargs: Any
+
+    @property
+    def operands(self) -> List[Operand]:
+        """The tensors among the arguments."""
+        return list(operands_in((self.args, self.kwargs)))
+
 
 class Tracer(ValueTable):
     """Records the calls on known tensors.
@@ -37,7 +65,8 @@ class Tracer(ValueTable):
     A tensor that a call writes to gets a new value, and so does each known tensor that shares its memory once it is
     read (`_waiting`). PyTorch counts the writes to a tensor in `_version`. `_made` are tensors that depend on no input,
     with copies of their values: they are constants if they are read. `reads` are the places where Python gets values,
-    `values` what the calls computed, by mark.
+    `values` what the calls computed, `originals` the calls themselves, both by mark. `random` says of each call that
+    has drawn random numbers where it is.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -46,6 +75,8 @@ class Tracer(ValueTable):
         self.widest = torch.get_default_dtype().itemsize
         self.reads: List[str] = []
         self.values: Dict[str, Any] = {}
+        self.originals: Dict[str, Original] = {}
+        self.random: List[str] = []
         self._versions: Dict[int, int] = {}
         self._made: Dict[int, Tuple[Any, Any, int]] = {}
         self._waiting: Dict[int, List[Tuple[Any, Any]]] = {}
@@ -63,6 +94,10 @@ class Tracer(ValueTable):
             finally:
                 self.active = True
         return result
+
+    def drew(self, function: Any) -> None:
+        """Note that a call has drawn random numbers."""
+        self.random.append(f"{self._source_line()}: {function.__name__.strip('_')} draws random numbers")
 
     def know(self, tensor: Any, wanted: str = "") -> str:
         """The mark of a tensor's value, a new one if it has none yet; an input gets the name `wanted`."""
@@ -121,13 +156,29 @@ class Tracer(ValueTable):
     def _add(self, named: str, function: Any, operands: Any, result: Any, target: Any) -> None:
         """Add the rows of a call that writes to `target`, or returns new tensors."""
         row = {**self.row(named.strip("_"), *operands), "parameters": parameters_of(function)}
+        row["original"] = Original(function, *(nested(part, self._operand) for part in operands))
+        outputs = [target] if target is not None else tensors_in(result, self.torch.Tensor)
+        if any(output.is_floating_point() for output in outputs) and is_cut(operands, outputs, self.torch):
+            row["cut"] = True
         if target is not None:
             self._write(target, self._rounded(named, target, operands, row))
         elif isinstance(result, self.torch.Tensor):
             self._emit(result, self._rounded(named, result, operands, row))
         else:
             for i, output in enumerate(result):
-                self._emit(output, self._rounded(named, output, operands, {**row, "part": i}))
+                if output is not None:
+                    self._emit(output, self._rounded(named, output, operands, {**row, "part": i}))
+
+    def add(self, mark: str, call: Mapping[str, Any]) -> None:
+        """Add the row of a call."""
+        row = dict(call)
+        if "original" in row:
+            self.originals[mark] = row.pop("original")
+        super().add(mark, row)
+
+    def _operand(self, item: Any) -> Any:
+        """An argument of the call that is recorded; a tensor as an operand."""
+        return Operand(self._before(item), item.dtype) if self.is_tensor(item) else item
 
     def _emit(self, tensor: Any, row: Dict[str, Any]) -> None:
         """Add a row whose result is this tensor, which has it as its new value."""
@@ -164,9 +215,11 @@ class Tracer(ValueTable):
         tensors = tensors_in((args, kwargs), self.torch.Tensor)
         target = tensors[0] if self._is_written(tensors[0]) else None
         is_unknown = id(tensors[0]) not in self._known and id(tensors[0]) not in self._made
+        if is_unknown and named in OVERWRITING:
+            return tensors[0]
         if is_unknown and (is_inplace(named) or kwargs.get("inplace")):
             raise self._refused(f"{named} writes to a tensor that was made before the call")
-        for tensor in tensors[1:]:
+        for tensor in tensors[1:] if named not in STATISTICS else ():
             if self._is_written(tensor) and (target is None or not shares(tensor, target)):
                 raise self._refused(f"{named} writes to its arguments")
         return target
@@ -254,8 +307,39 @@ def parameters_of(function: Any) -> Optional[List[str]]:
 
 
 def is_listed(value: Any, torch: Any) -> bool:
-    """Whether a value is several tensors."""
-    return isinstance(value, (tuple, list)) and bool(value) and all(isinstance(item, torch.Tensor) for item in value)
+    """Whether a value is several tensors; None stands for one that is left out."""
+    if not isinstance(value, (tuple, list)) or not value:
+        return False
+    return all(item is None or isinstance(item, torch.Tensor) for item in value)
+
+
+def is_cut(operands: Any, outputs: Any, torch: Any) -> bool:
+    """Whether gradients end at a call: an operand has one, and no result has."""
+    needed = any(tensor.requires_grad for tensor in tensors_in(operands, torch.Tensor))
+    return needed and not any(output.requires_grad for output in outputs)
+
+
+def nested(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Nested arguments with each item changed."""
+    if isinstance(value, dict):
+        return {key: nested(item, change) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        items = [nested(item, change) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    if isinstance(value, slice):
+        return slice(*(nested(end, change) for end in (value.start, value.stop, value.step)))
+    return change(value)
+
+
+def operands_in(value: Any) -> Iterator[Operand]:
+    """All operands in nested arguments."""
+    if isinstance(value, Operand):
+        yield value
+    elif isinstance(value, slice):
+        yield from operands_in((value.start, value.stop, value.step))
+    elif isinstance(value, (dict, tuple, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from operands_in(item)
 
 
 def version_of(tensor: Any) -> int:

@@ -18,6 +18,8 @@ ARGUMENTS = "arguments"
 """The param with the arguments of `forward` in their order, as in `x, mask: bool, alpha`."""
 NEW = "New"
 """KernelBench's suffix of a candidate's class."""
+DRAWS = ("rand", "randn", "rand_like", "randn_like")
+"""Functions of PyTorch that draw numbers."""
 SEED = 0
 """The seed before each constructor and each call."""
 MODULE = "torch.nn.modules.module"
@@ -54,7 +56,7 @@ class UserModule:
         training = given.pop(TRAINING, None)
         init = [decoded(given.pop(name)) for name in list(given) if name.startswith(INIT)]
         dtype = next((v.dtype for v in given.values() if isinstance(v, torch.Tensor) and v.is_floating_point()), None)
-        with default_dtype(dtype):
+        with default_dtype(dtype), steady_draws():
             if not is_module_class(self.entry):
                 function = self.entry
             else:
@@ -64,6 +66,10 @@ class UserModule:
                 put(function, {name: given.pop(name) for name in state_of(function) if name in given})
             seed(torch)
             return outputs_of(function(*arguments_of(spec, given)))
+
+    def state(self) -> Dict[str, str]:
+        """The names of the state by the names of inputs, as `state_of`, once the class is built; none of a function."""
+        return next(map(state_of, self.modules.values()), {})
 
     def module(self, init: Sequence[Any], dtype: Any = None) -> Any:
         """The instance of the class for a constructor's arguments, built after the seed."""
@@ -103,6 +109,38 @@ def default_dtype(dtype: Any) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def steady_draws() -> Iterator[None]:
+    """Inside, `torch.randn` and `torch.rand` give the same numbers in every dtype and on every device: an initial state
+    that the code draws is the same for a reference and a candidate."""
+    import torch
+
+    own = {name: getattr(torch, name) for name in DRAWS}
+
+    def steady(name: str) -> Any:
+        def draw(*args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("generator") is not None or kwargs.get("out") is not None:
+                return own[name](*args, **kwargs)
+            like = torch.empty(0)
+            if name.endswith("_like"):
+                like, args = args[0], (tuple(args[0].shape),)
+            dtype, device = kwargs.get("dtype") or like.dtype, kwargs.get("device") or like.device
+            with torch._C.DisableTorchFunction():
+                sizes = args or (kwargs["size"],)
+                drawn = own[name.partition("_")[0]](*sizes, dtype=torch.float32, device="cpu")
+                return drawn.to(device, dtype).requires_grad_(kwargs.get("requires_grad", False))
+
+        return draw
+
+    for name in DRAWS:
+        setattr(torch, name, steady(name))
+    try:
+        yield
+    finally:
+        for name in DRAWS:
+            setattr(torch, name, own[name])
 
 
 def decoded(value: Any) -> Any:
