@@ -110,10 +110,8 @@ class TorchFunction:
             code.differentiate(self.module, inputs, dict(params))
             self.asked = {call.function for call in code.recording.calls if call.mark in code.recording.made}
         else:
-            opaque = code.recording.opaque
-            code.recording.made |= {
-                c.mark for c in code.recording.calls if c.function in self.asked and c.mark in opaque
-            }
+            again = [call.mark for call in code.recording.calls if call.function in self.asked]
+            code.recording.made.update(mark for mark in again if mark in code.recording.opaque)
 
     def compare(self, code: TorchCode, inputs: Mapping[str, Array], params: Params) -> None:
         """Raise BroughtError if a recording gives other outputs than the code for these inputs, in float32 and in
