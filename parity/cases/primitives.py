@@ -14,6 +14,7 @@ from autograd.extend import defvjp
 from autograd.tracer import getval
 from numpy.typing import NDArray
 
+from parity.cases.dtypes import as_dtype
 from parity.cases.program import LIFTED, primitive
 
 Array = NDArray[Any]
@@ -43,8 +44,8 @@ def stopped(value: Any) -> Any:
 def narrow(value: Any, dtype: str) -> Any:
     """`value`, a number or an array, rounded to `dtype`; its own dtype stays."""
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):
-        return float(np.dtype(dtype).type(value))
-    return np.asarray(value).astype(dtype).astype(value.dtype)
+        return float(as_dtype(np.asarray(value), dtype))
+    return as_dtype(np.asarray(value), dtype).astype(value.dtype)
 
 
 @primitive

@@ -11,8 +11,9 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from parity.cases.primitives import narrow
 from parity.cases.writable import NUMPY as np  # noqa: N811 - it is NumPy, whose new arrays may be written to
-from parity.program.op_calls import op
+from parity.program.op_calls import lifted, op
 from parity.program.recorded import WordArgument
 from parity.program.torch_layers import LAYERS
 
@@ -26,6 +27,8 @@ HIDDEN = -1e30
 
 def cast(x: Any, dtype: str) -> Any:
     """x in another dtype."""
+    if dtype == "bfloat16":
+        return lifted(narrow)(x, dtype)
     return x != 0 if dtype == "bool" else x.astype(dtype)
 
 
@@ -98,6 +101,11 @@ def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
 def itself(x: Any, *_a: Any, **_k: Any) -> Any:
     """A copy, or a cast, to which the recorder adds its rounding."""
     return x
+
+
+def of_channels(weight: Any, x: Any) -> Any:
+    """A weight for each channel, the second axis of x."""
+    return np.reshape(weight, (-1, *(1,) * (x.ndim - 2))) if x.ndim > 1 else weight
 
 
 # Reductions
@@ -254,16 +262,29 @@ def unbound(x: Any, dim: int = 0) -> tuple[Any, ...]:
 
 def assigned(x: Any, index: Any, value: Any) -> Any:
     """x with a value at an index."""
-    new = x.copy()
+    new = np.array(x)
     new[index] = value
     return new
 
 
 def added(x: Any, index: Any, values: Any) -> Any:
     """x with values added at an index, also where that repeats."""
-    new = x.copy()
+    new = np.array(x)
     np.add.at(new, index, values)
     return new
+
+
+def scattered(x: Any, dim: int, index: Any, src: Any) -> Any:
+    """x.scatter"""
+    at = list(np.indices(index.shape))
+    at[dim] = index
+    is_number = isinstance(src, (bool, int, float))
+    return assigned(x, tuple(at), src if is_number else src[tuple(slice(n) for n in index.shape)])
+
+
+def divided(a: Any, b: Any, *, rounding_mode: Any = None) -> Any:
+    """a.div(b)"""
+    return {None: lambda y: y, "floor": np.floor, "trunc": np.trunc}[rounding_mode](a / b)
 
 
 def put_at(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
@@ -326,7 +347,8 @@ TORCH: Mapping[str, Function] = {
     **dict.fromkeys(("add", "radd", "iadd"), infix(operator.add)),
     **dict.fromkeys(("sub", "isub", "subtract"), infix(operator.sub)),
     **dict.fromkeys(("mul", "rmul", "imul", "multiply"), infix(operator.mul)),
-    **dict.fromkeys(("div", "truediv", "itruediv", "divide", "true_divide"), infix(operator.truediv)),
+    **dict.fromkeys(("truediv", "itruediv"), infix(operator.truediv)),
+    **dict.fromkeys(("div", "divide", "true_divide"), divided),
     "rsub": infix(operator.sub, swapped=True),
     **dict.fromkeys(("rdiv", "rtruediv"), infix(operator.truediv, swapped=True)),
     **dict.fromkeys(("matmul", "bmm", "mm", "mv", "dot", "vdot"), infix(operator.matmul)),
@@ -404,6 +426,14 @@ TORCH: Mapping[str, Function] = {
     "any": reduced(np.any),
     "count_nonzero": lambda x, dim=None: np.sum((x != 0).astype("int64"), axis=axes(dim)),
     "trace": np.trace,
+    "diagonal": lambda x, offset=0, dim1=0, dim2=1: np.diagonal(x, offset, dim1, dim2),
+    "take_along_dim": lambda x, index, dim: op("gather", x=x, index=index, dim=dim),
+    "prelu": lambda x, weight: np.where(x > 0, x, x * of_channels(weight, x)),
+    "rrelu": lambda x, lower=1 / 8, upper=1 / 3, *_, **__: op("leaky_relu", x=x, negative_slope=(lower + upper) / 2),
+    "mod": lambda x, other: op("remainder", x=x, other=other),
+    "log_sigmoid": lambda x: op("logsigmoid", x=x),
+    "inner": lambda x, other: x @ np.swapaxes(other, -1, -2) if other.ndim > 1 else x @ other,
+    "scatter": scattered,
     "diag": lambda x, diagonal=0: np.diag(x, diagonal),
     **dict.fromkeys(("reshape", "view"), reshaped),
     "view_as": lambda x, other: reshaped(x, other.shape),
@@ -422,7 +452,7 @@ TORCH: Mapping[str, Function] = {
     "expand_as": lambda x, other: expanded(x, other.shape),
     "roll": lambda x, shifts, dims=None: np.roll(x, axes(shifts), axis=axes(dims)),
     "flip": reversed_along,
-    "repeat": lambda x, *times: np.tile(x, sizes(times[0], times[1:])),
+    **dict.fromkeys(("repeat", "tile"), lambda x, *times: np.tile(x, sizes(times[0], times[1:]))),
     "repeat_interleave": repeated,
     "getitem": operator.getitem,
     "select": lambda x, dim, index: x[along(dim, x, index)],
@@ -458,7 +488,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "embedding": ("input", "weight"),
     "bilinear": ("x", "other", "weight", "bias"),
     "softplus": ("input", "beta", "threshold"),
-    "prelu": ("input", "weight"),
+    **dict.fromkeys(("atan2", "remainder", "fmod"), ("x", "other")),
     "logsumexp": ("input", "dim", "keepdim"),
     **dict.fromkeys(("cumsum", "argmax"), ("input", "dim")),
     **dict.fromkeys(("prod",), ("input", "dim", "keepdim")),
@@ -499,6 +529,8 @@ def bound(
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     given = {("x" if name == "input" else name): value for name, value in given.items()}
     given.pop("inplace", None)
+    if function == "embedding" and "max_norm" not in {n for n, v in given.items() if v is not None}:
+        given.pop("norm_type", None)
     if function == "instance_norm" and given.get("use_input_stats"):
         given = {name: value for name, value in given.items() if name in ("x", "weight", "bias", "eps")}
     return {name: v for name, v in given.items() if not is_wide(name, v) and not name.startswith("_")}

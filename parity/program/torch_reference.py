@@ -15,7 +15,7 @@ from autograd.tracer import getval
 
 from parity.cases.brought import MOST_REPLAYED, RecordedFunction, ReferenceFile, namespace, traced
 from parity.cases.program import Program, Traced, trace
-from parity.cases.replay import agree, drawn_inputs, first_difference
+from parity.cases.replay import agree, drawn_inputs, first_difference, narrowest
 from parity.cases.user_code import BroughtError, placed, user_code
 from parity.cases.writable import unwrapped
 from parity.program.interception import intercepted
@@ -23,7 +23,7 @@ from parity.program.opaque import opaque_step
 from parity.program.recorded import RecordedCall
 from parity.program.recorded_code import Array, CodeFunction, Recording
 from parity.program.worker.recording import UntracedError
-from parity.program.worker.tracer import Tracer
+from parity.program.worker.tracer import FORMATS, Tracer
 from parity.program.worker.user_module import UserModule
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
@@ -192,7 +192,8 @@ class TorchCode:
         if program is not None:
             arrived = {f"grad.{name}": values for name, values in arriving.items()}
             results = program.run({**given, **arrived}, "float64")
-            wrong = [n for n, values in own.items() if not agree(results[f"grad.{n}"], values, "float32", 1.0)]
+            kind = narrowest(program, {}, "float32")
+            wrong = [n for n, values in own.items() if not agree(results[f"grad.{n}"], values, kind, 1.0)]
             self.gradients_differ = f"the gradient of {wrong[0]} is not PyTorch's" if wrong else ""
 
     def with_gradients(self, inputs: Mapping[str, Array], how: Mapping[str, Any]) -> Program | None:
@@ -280,7 +281,7 @@ def recorded_call(
     """A call of the code, recorded, and its constants by name."""
     import torch
 
-    tracer = Tracer(torch)
+    tracer = Tracer(torch, (*FORMATS, "bfloat16"))
     state = module.state()
     tensors = {name: operand(array, gradients, is_leaf=name in state) for name, array in inputs.items()}
     marks = {tracer.know(tensor, name): f"in:{name}" for name, tensor in tensors.items()}
@@ -309,8 +310,11 @@ def operand(array: Array, gradients: bool, *, is_leaf: bool) -> Any:
 
 
 def array_of(value: Any) -> Array:
-    """A tensor or a number as an array."""
-    array: Array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+    """A tensor or a number as an array; bfloat16 in float32."""
+    if not hasattr(value, "detach"):
+        return np.asarray(value)
+    tensor = value.detach().cpu()
+    array: Array = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
     return array
 
 

@@ -102,6 +102,11 @@ IN_NUMPY = [
         "x.topk(3, largest=False)[0]", "torch.trace(x[:, :4])", "x.softmax(dim=1, dtype=x.dtype)",
         "x.new_zeros(4, 6) + x * x.new_ones((4, 6))", "torch.zeros_like(x) + torch.ones_like(x) * x",
         "x * torch.full_like(x, 2.0) + x.new_full((6,), 3.0)", "x.to(torch.int32).float() + x",
+        "x.diagonal(1) * 2", "torch.take_along_dim(x, x.argsort(1), 1)", "F.logsigmoid(x)",
+        "F.prelu(x, x[0])", "F.rrelu(x, training=False)", "x.remainder(0.3)", "torch.fmod(x, 0.3)",
+        "x.tile(2, 1) * 2", "x.scatter(1, torch.tensor([[0, 1], [2, 3], [1, 0], [5, 4]]), 2.0)",
+        "x.scatter(1, torch.tensor([[0, 1], [2, 3], [1, 0], [5, 4]]), x[:, :2])", "F.embedding(torch.tensor([0, 2]), x)",
+        "torch.zeros(3, 6).to(x).index_add(0, torch.tensor([0, 2, 2, 1]), x)", "(x * 9).div(3, rounding_mode='trunc') * x",
         "(x - x.detach()).clamp(min=0)", "x.clamp(-0.1, 0.3) + x.clamp(max=x.mean())", "F.hardtanh(x, -0.2, 0.2)",
         "F.relu6(F.relu(x) * 9)", "F.one_hot(x.argmax(1), 6) * x", "x.broadcast_to(2, 4, 6) * 2",
     )
@@ -109,7 +114,8 @@ IN_NUMPY = [
     ("x y", name)
     for name in (
         "torch.logaddexp(x, y)", "torch.hypot(x, y)", "torch.xlogy(x, y.abs())", "F.pairwise_distance(x, y)",
-        "torch.dot(x[0], y[0])", "x @ y.T", "torch.mv(x, y[0])", "F.pairwise_distance(x, y, p=1.0, keepdim=True)",
+        "torch.dot(x[0], y[0])",
+        "torch.inner(x, y)", "torch.atan2(x, y)", "torch.remainder(x, y)", "x @ y.T", "torch.mv(x, y[0])", "F.pairwise_distance(x, y, p=1.0, keepdim=True)",
         "F.margin_ranking_loss(x, y, torch.ones_like(x))", "F.hinge_embedding_loss(x, y.sign())",
         "F.soft_margin_loss(x, y.sign().detach(), reduction='sum')", "F.mse_loss(x, y)", "F.huber_loss(x, y)",
         "F.smooth_l1_loss(x, y)", "F.l1_loss(x, y, reduction='none')",
@@ -284,3 +290,11 @@ def test_states_that_are_drawn_are_equal_in_every_dtype(tmp_path: Path) -> None:
 def test_gradients_that_are_not_pytorchs_are_told(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path, function_of("x", "(x - x.detach()).max(dim=1)[0]"), "x")
     assert recorded.code.gradients_differ == "the gradient of x is not PyTorch's"
+
+
+def test_a_cast_to_bfloat16_rounds(tmp_path: Path) -> None:
+    recorded = Recorded(
+        tmp_path, function_of("x", "x.to(torch.bfloat16).float() + (x * x.bfloat16()).detach() * 0"), "x"
+    )
+    rounded = torch.tensor(recorded.inputs["x"]).to(torch.bfloat16).double().numpy()
+    np.testing.assert_array_equal(recorded.code(recorded.inputs)["y"], rounded)

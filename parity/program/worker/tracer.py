@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -31,6 +31,8 @@ READING = frozenset(
 )
 """Methods that give Python the values of a tensor; what is made of these is recorded as constants."""
 
+FORMATS = ("float16", "float32", "float64")
+"""Floating-point formats in which a call may compute."""
 OVERWRITING = frozenset(("copy_", "fill_", "zero_"))
 """Methods whose result does not depend on what the tensor was before."""
 STATISTICS = frozenset(("batch_norm", "instance_norm"))
@@ -69,8 +71,9 @@ class Tracer(ValueTable):
     has drawn random numbers where it is.
     """
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, formats: Collection[str] = FORMATS) -> None:
         super().__init__((torch.__name__,))
+        self.formats = formats
         self.torch = torch
         self.widest = torch.get_default_dtype().itemsize
         self.reads: List[str] = []
@@ -198,7 +201,7 @@ class Tracer(ValueTable):
                 return row
         elif not is_cast or (not floats and dtype != "bool"):
             return row
-        if dtype not in ("float16", "float32", "float64", "bool") and not dtype.startswith(("int", "uint")):
+        if dtype not in (*self.formats, "bool") and not dtype.startswith(("int", "uint")):
             raise self._refused(f"it computes in {dtype}, which cannot be a step")
         mark = self.new_mark()
         self.add(mark, row)
