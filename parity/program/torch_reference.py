@@ -14,6 +14,7 @@ import numpy as np
 from autograd.tracer import getval
 
 from parity.cases.brought import MOST_REPLAYED, RecordedFunction, ReferenceFile, namespace, traced
+from parity.cases.op import Variant
 from parity.cases.program import Program, Traced, trace
 from parity.cases.replay import agree, drawn_inputs, first_difference, narrowest
 from parity.cases.user_code import BroughtError, placed, user_code
@@ -21,7 +22,7 @@ from parity.cases.writable import unwrapped
 from parity.program.interception import intercepted
 from parity.program.opaque import opaque_step
 from parity.program.recorded import RecordedCall
-from parity.program.recorded_code import Array, CodeFunction, Recording
+from parity.program.recorded_code import CHANGE, Array, CodeFunction, CodeOptions, Recording
 from parity.program.worker.recording import UntracedError
 from parity.program.worker.tracer import FORMATS, Tracer
 from parity.program.worker.user_module import UserModule
@@ -65,6 +66,7 @@ class TorchFunction:
         self.source, self.name, self.tensors, self.params = source, name, tensors, params
         self.integers = {n: (low, high) for n, low, high in integers}
         self.module = UserModule(entry)
+        self.known = {*tensors, *params}
         self.asked: set[str] | None = None
         self.codes: dict[tuple[Shapes, Params], TorchCode | BroughtError] = {}
         kind = inspect.Parameter.KEYWORD_ONLY
@@ -83,7 +85,15 @@ class TorchFunction:
         code = self.codes[shapes, params]
         if isinstance(code, BroughtError):
             raise code
-        return code({name: given[name] for name in self.tensors})
+        return code(
+            {name: given[name] for name in self.tensors}, {n: v for n, v in given.items() if n not in self.known}
+        )
+
+    def variants(self, params: Any, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Variant]:
+        """What a kernel may compute instead, for these params and shapes."""
+        key = tuple((n, tuple(shapes[n])) for n in self.tensors), tuple((n, getattr(params, n)) for n in self.params)
+        code = self.codes.get(key)
+        yield from code.variants() if isinstance(code, TorchCode) else ()
 
     @property
     def opaque(self) -> list[str]:
@@ -163,12 +173,36 @@ class TorchCode:
 
     def __init__(self, recording: Recording, constants: Mapping[str, Array]) -> None:
         self.recording, self.constants, self.gradients_differ = recording, constants, ""
+        self.built: CodeFunction | None = None
+        self.n_made = 0
 
-    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs by name."""
-        given = {**inputs, **self.constants}
-        function = CodeFunction(self.recording, {name: tuple(value.shape) for name, value in given.items()})
-        return function(**given, **function.options.values)
+    def __call__(self, inputs: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The outputs by name; `changes` are those of a variant."""
+        function = self.function(inputs)
+        return function(**inputs, **self.constants, **{**function.options.values, **(changes or {})})
+
+    def function(self, inputs: Mapping[str, Any]) -> CodeFunction:
+        """The recording as a function, made anew when another call has become opaque."""
+        if self.built is None or self.n_made != len(self.recording.made):
+            shapes = {name: tuple(value.shape) for name, value in {**inputs, **self.constants}.items()}
+            self.built, self.n_made = CodeFunction(self.recording, shapes), len(self.recording.made)
+        return self.built
+
+    def variants(self) -> Iterator[Variant]:
+        """The variants of the ops that it calls, each as one of the whole: another argument of one call's reference."""
+        options = CodeOptions() if self.built is None else self.built.options
+        for name, call in options.calls.items():
+            chosen = {param: options.values[option] for param, option in call.options.items()}
+            params = {key: tuple(value) if isinstance(value, list) else value for key, value in call.params.items()}
+            try:
+                listed = list(call.op.variants(call.op.params(**params, **chosen), call.shapes))
+            except (LookupError, TypeError, ValueError):  # Operands that are no tensors, such as a mask of numbers.
+                continue
+            for variant in listed:
+                if not variant.absent and variant.params.keys() <= call.options.keys():
+                    changes = {f"{name}{CHANGE}{key}": value for key, value in variant.arguments.items()}
+                    changes |= {call.options[param]: value for param, value in variant.params.items()}
+                    yield Variant(variant.id, changes, unstable=variant.unstable)
 
     @property
     def opaque(self) -> list[str]:
