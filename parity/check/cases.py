@@ -14,6 +14,7 @@ from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
 from parity.check.limit import NEW, REFERENCE
 from parity.check.problem import GIVEN, INTEGERS, NORMAL, Argument, Problem, Size, Sized, Weight, is_finite, varies
+from parity.program.worker.user_module import TRAINING
 
 OFFSET = 100.0
 """A mean of 100 deviations: E[x^2] - E[x]^2 loses four of float32's seven digits."""
@@ -55,15 +56,22 @@ class Designer:
 
     def __post_init__(self) -> None:
         self.notes: list[str] = []
+        self.options: dict[str, Any] = {}
 
     def all(self, sized: Sized) -> Iterator[Asked]:
         """The cases, those first that show most: as given, drawn with other weights, then what is unusual."""
+        if self.problem.is_random(sized, {}):
+            who = self.problem.pair.reference.place
+            if self.problem.is_random(sized, {TRAINING: False}):
+                raise CheckError(f"{who} draws random numbers: what it returns depends on the seed")
+            self.options = {TRAINING: False}
+            self.notes.append(f"{who} is random in training mode, so it is asked in evaluation mode")
         if not varies(sized.outputs):
             self.notes.append("the reference returns a constant for its own inputs")
         yield Asked("given", "the inputs of the file", self.case("given", sized, self.files(sized, "given")))
         drawn = self.drawn(sized)
         yield Asked("drawn", "other inputs and weights", self.case("drawn", sized, drawn))
-        if sized.modal:
+        if sized.modal and not self.options:
             yield Asked("eval", "evaluation mode", self.case("eval", sized, drawn, training=False))
         yield from self.moved(sized, drawn)
         yield from self.unusual(sized, drawn)
@@ -80,7 +88,7 @@ class Designer:
             "op": reference.name,
             "id": f"{reference.name}-{name}".replace(", ", "-"),
             "reference": f"{self.problem.source.path}:{reference.name}",
-            "params": {**sized.params, **options},
+            "params": {**sized.params, **self.options, **options},
             "inputs": dict(inputs),
             "differentiable": floats,
             **({"gradients": False} if self.forward_only else {}),

@@ -17,6 +17,7 @@ from parity.cases.user_code import BroughtError, placed, user_code
 from parity.check import CheckError
 from parity.check.pair import INIT_INPUTS, Pair
 from parity.program.torch_reference import array_of
+from parity.program.worker import user_module
 from parity.program.worker.user_module import (
     ARGUMENTS,
     TRAINING,
@@ -235,6 +236,12 @@ class Problem:
         modal = self.pair.reference.is_class and not same(outputs, self.call(sized, modes))
         return Sized(dict(settings), numbers, arguments, weights, outputs, modal)
 
+    def is_random(self, sized: Sized, options: Mapping[str, Any]) -> bool:
+        """Whether the reference returns something else after another seed."""
+        first = self.call(sized, options)
+        with other_seed():
+            return not same(first, self.call(sized, options))
+
     def call(
         self, sized: Sized, options: Mapping[str, Any] | None = None, values: Mapping[str, NDArray[Any]] | None = None
     ) -> dict[str, NDArray[Any]]:
@@ -343,6 +350,16 @@ def flat_values(value: Any) -> Iterator[Any]:
             yield from flat_values(item)
     else:
         yield value
+
+
+@contextmanager
+def other_seed() -> Iterator[None]:
+    """Inside, calls are made after another seed."""
+    before, user_module.SEED = user_module.SEED, user_module.SEED + 1
+    try:
+        yield
+    finally:
+        user_module.SEED = before
 
 
 @contextmanager

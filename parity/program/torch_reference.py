@@ -23,6 +23,7 @@ from parity.program.interception import intercepted
 from parity.program.opaque import opaque_step
 from parity.program.recorded import RecordedCall
 from parity.program.recorded_code import CHANGE, Array, CodeFunction, CodeOptions, Recording
+from parity.program.whole import DYNAMIC, WholeCode
 from parity.program.worker.recording import UntracedError
 from parity.program.worker.tracer import FORMATS, Tracer
 from parity.program.worker.user_module import UserModule
@@ -49,6 +50,10 @@ def torch_reference(
     return RecordedFunction(source.path, source.text, TorchFunction(source, name, tensors, integers, params))
 
 
+class RandomCodeError(UntracedError):
+    """The code draws random numbers."""
+
+
 class TorchFunction:
     """What the user's code computes, as a function of arrays by name; raises BroughtError with the user's line."""
 
@@ -68,7 +73,7 @@ class TorchFunction:
         self.module = UserModule(entry)
         self.known = {*tensors, *params}
         self.asked: set[str] | None = None
-        self.codes: dict[tuple[Shapes, Params], TorchCode | BroughtError] = {}
+        self.codes: dict[tuple[Shapes, Params], TorchCode | WholeCode | BroughtError] = {}
         kind = inspect.Parameter.KEYWORD_ONLY
         self.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in (*tensors, *params)])
         self.__name__ = name
@@ -93,25 +98,42 @@ class TorchFunction:
         """What a kernel may compute instead, for these params and shapes."""
         key = tuple((n, tuple(shapes[n])) for n in self.tensors), tuple((n, getattr(params, n)) for n in self.params)
         code = self.codes.get(key)
-        yield from code.variants() if isinstance(code, TorchCode) else ()
+        yield from () if code is None or isinstance(code, BroughtError) else code.variants()
 
     @property
     def opaque(self) -> list[str]:
         """The calls that have no meaning in NumPy, so that PyTorch itself is asked, as `model.py:12 lgamma`."""
-        codes = [code for code in self.codes.values() if isinstance(code, TorchCode)]
+        codes = [code for code in self.codes.values() if not isinstance(code, BroughtError)]
         return list(dict.fromkeys(text for code in codes for text in code.opaque))
 
-    def recorded(self, shapes: Shapes, params: Params) -> TorchCode:
+    def recorded(self, shapes: Shapes, params: Params) -> TorchCode | WholeCode:
         """The recording for these shapes and params, compared with the code itself."""
         sizes = dict(shapes)
         small = sum(map(prod, sizes.values())) <= MOST_REPLAYED
         draws = [self.scaled(inputs) for inputs in drawn_inputs(sizes, self.integers)]
         with user_code(self.source.path), self.placing():
-            code = TorchCode(*recording_of(self.module, draws[0], dict(params)))
-            for inputs in draws[:REPLAYS] if small else ():
-                self.compare(code, inputs, params)
-            if small:
-                self.differentiate(code, draws[0], params)
+            try:
+                return self.of_recording(draws, params, small=small)
+            except (BroughtError, UntracedError, LookupError, ValueError, TypeError) as error:
+                if isinstance(error, RandomCodeError):
+                    raise
+                return self.whole(draws, params, error)
+
+    def whole(self, draws: Sequence[Mapping[str, Array]], params: Params, error: Exception) -> WholeCode:
+        """The code as one step, where it cannot be recorded for this reason; raises what it raises itself."""
+        outputs = called(self.module, draws[0], dict(params))
+        return WholeCode(self.module, self.tensors, dict(params), tuple(outputs), str(error))
+
+    def of_recording(self, draws: Sequence[Mapping[str, Array]], params: Params, *, small: bool) -> TorchCode:
+        """The recording for these inputs, compared with the code itself."""
+        code = TorchCode(*recording_of(self.module, draws[0], dict(params)))
+        other = TorchCode(*recording_of(self.module, draws[-1], dict(params)))
+        if [call.function for call in other.recording.calls] != [call.function for call in code.recording.calls]:
+            raise UntracedError("other functions are called for other values of the inputs")
+        for inputs in draws[:REPLAYS] if small else ():
+            self.compare(code, inputs, params)
+        if small:
+            self.differentiate(code, draws[0], params)
         return code
 
     def differentiate(self, code: TorchCode, inputs: Mapping[str, Array], params: Params) -> None:
@@ -323,7 +345,10 @@ def recorded_call(
         outputs = module(**tensors, **params)
     returned = {name: tracer.mark_of(value) for name, value in outputs.items() if isinstance(value, torch.Tensor)}
     if tracer.random:
-        raise UntracedError(tracer.random[0])
+        raise RandomCodeError(tracer.random[0])
+    reading = [*tracer.reads, *(row["source_line"] for row in tracer.rows if is_dynamic(row, tracer))]
+    if reading:
+        raise UntracedError(f"{reading[0]}: what is computed depends on the values of tensors")
     rows = tracer.named_rows()
     constants = {name: array_of(tensor) for name, tensor in tracer.constants.items()}
     marks |= {mark: f"constant:{name}" for mark, name in tracer.names.items() if name in constants}
@@ -331,6 +356,16 @@ def recorded_call(
     own = {call.mark: opaque_step(call, tracer.originals[call.mark]) for call in calls if call.mark in tracer.originals}
     outputs = {name: name for name in returned}
     return Recording(calls, tracer.names, marks, outputs, returned, tracer.reads, own), constants
+
+
+def is_dynamic(row: Mapping[str, Any], tracer: Tracer) -> bool:
+    """Whether the shape of a call's result depends on the values of tensors."""
+    if row["function"] in DYNAMIC or (row["function"] == "where" and len(row["args"]) == 1):
+        return True
+    index = row["args"][1] if row["function"] == "getitem" and len(row["args"]) > 1 else None
+    parts = index.get("tuple", [index]) if isinstance(index, dict) else [index]
+    marks = [part["value"] for part in parts if isinstance(part, dict) and "value" in part]
+    return any(str(tracer.values[mark].dtype) == "torch.bool" for mark in marks if mark in tracer.values)
 
 
 def operand(array: Array, gradients: bool, *, is_leaf: bool) -> Any:
