@@ -12,6 +12,7 @@ from typing import Any
 from parity import exit_codes
 from parity.check.limit import NEW, excused
 from parity.check.pair import Pair
+from parity.check.place import place_of
 from parity.judge.compare.verdict import Comparison
 from parity.reporting.results.cells import CellResult, Status, cells
 from parity.reporting.results.rows import Results
@@ -122,13 +123,14 @@ def of_finding(finding: Finding, pair: Pair, run_dir: Path, common: Mapping[str,
     verdict = VERDICTS.get(row.verdict.value, "wrong")
     ratio = row.ratios.get(finding.worst.backend)
     sentence = f"{finding.sentence().plain.removeprefix(f'{NEW}: ')}, {finding.scope()}"
+    place = place_of(run_dir, finding, pair)
     formula = next(iter(finding.formulas()), "") if hasattr(finding, "formulas") else ""
     return Answer(
         verdict,
         exit_codes.MISMATCH,
-        f"{sentence}; {formula}" if formula else sentence,
+        "; ".join(filter(None, (sentence, formula, place.sentence if place else ""))),
         cause=finding.id.partition(" ")[0],
-        place=pair.candidate.place,
+        place=str(place or pair.candidate.place),
         counterexample=counterexample(row, run_dir, common),
         error_ratio=ratio,
         tolerance_needed=row.required_rtol,
