@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,11 +12,47 @@ import numpy as np
 from parity.check.match import KNOWN, MOVED, NONE, Array, Known, difference
 
 WIDE = {"float64": 1e-8, "float32": 3e-5, "float16": 2e-2, "bfloat16": 1e-1}
-"""What two values may differ by, in relation to their largest element, by the narrowest dtype that they went through."""
+"""What two values may differ by, in relation to their largest element, by the narrowest dtype that they came from."""
 ORDER = ("float64", "float32", "float16", "bfloat16")
 MADE = 1e-6
 """Differences of outputs from which on a fault shows in float64, too."""
 LEAST = 2.0**-24
+
+
+SELECTING = frozenset(
+    (
+        *(
+            "masked_fill",
+            "where",
+            "tril",
+            "triu",
+            "clamp",
+            "clip",
+            "clamp_min",
+            "clamp_max",
+            "relu",
+            "minimum",
+            "maximum",
+        ),
+        *(
+            "amax",
+            "amin",
+            "max",
+            "min",
+            "topk",
+            "sort",
+            "kthvalue",
+            "median",
+            "masked_select",
+            "masked_scatter",
+            "cummax",
+        ),
+        *("nan_to_num", "dropout", "max_pool2d", "max_pool1d", "hardtanh", "relu6", "scatter", "gather", "index_put"),
+    )
+)
+"""Functions that choose elements: that all of them are known says nothing of the choice."""
+PADDING = frozenset(("pad", "setitem", "copy", "cat", "concat", "stack", "zeros_like", "new_zeros"))
+"""Functions whose results may have zeros beside known elements."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +73,10 @@ class Row:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Row:
         """The row of a trail. Raises ValueError or TypeError for one that is not well formed."""
-        lists = {name: tuple(map(int, row[name])) for name in ("reads", "results", "after", "gradients")}
-        words = tuple(str(name) for name in row["writes"])
-        numbers = tuple(map(float, row["numbers"]))
-        flags = {name: bool(row[name]) for name in ("backward", "cut")}
-        return cls(str(row["function"]), int(row["line"]), numbers=numbers, writes=words, **lists, **flags)
+        given: dict[str, Any] = {n: tuple(map(int, row[n])) for n in ("reads", "results", "after", "gradients")}
+        given |= {"writes": tuple(map(str, row["writes"])), "numbers": tuple(map(float, row["numbers"]))}
+        given |= {name: bool(row[name]) for name in ("backward", "cut")}
+        return cls(str(row["function"]), int(row["line"]), **given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +95,11 @@ class Side:
     @classmethod
     def of(cls, trail: Mapping[str, Any], values: Sequence[Array], dtypes: Sequence[str]) -> Side:
         """The side of a trail. Raises LookupError, ValueError or TypeError for one that is not well formed."""
-        named = ({str(n): int(i) for n, i in trail[key].items()} for key in ("inputs", "outputs", "gradients"))
+        named: dict[str, Any] = {
+            key: {str(n): int(i) for n, i in trail[key].items()} for key in ("inputs", "outputs", "gradients")
+        }
         line = int(trail["error"]["line"]) if trail["error"] else 0
-        side = cls(tuple(map(Row.of, trail["rows"])), values, dtypes, *named, error_line=line)
+        side = cls(tuple(map(Row.of, trail["rows"])), values, dtypes, **named, error_line=line)
         used = [*side.inputs.values(), *side.outputs.values(), *side.gradients.values()]
         used += [i for row in side.rows for i in (*row.reads, *row.results, *row.gradients)]
         if any(not 0 <= i < len(values) for i in used):
@@ -122,8 +159,11 @@ class Search:
     def level(self, value: int) -> int:
         """How well a value is known."""
         if value not in self.levels:
+            maker = self.side.makers.get(value)
+            named = "" if maker is None else self.side.rows[maker].function
             narrow = min(self.side.narrow.get(value, 0), self.most)
-            self.levels[value] = self.known.level(self.side.values[value], WIDE[ORDER[narrow]])
+            found = self.known.level(self.side.values[value], WIDE[ORDER[narrow]], padded=named in PADDING)
+            self.levels[value] = NONE if found == MOVED and named in SELECTING else found
         return self.levels[value]
 
     def is_known(self, value: int) -> bool:
@@ -183,7 +223,7 @@ class Search:
 
 
 def amplified(narrow: Side, wide: Side, ends: Iterable[str]) -> Row | None:
-    """The row of a computation that loses most digits, from the same one in a wider dtype; None if they are not alike."""
+    """The row that loses most digits, from the same computation in a wider dtype; None if the two are not alike."""
     if [row.function for row in narrow.rows] != [row.function for row in wide.rows]:
         return None
     errors: dict[int, float] = {}
@@ -216,18 +256,24 @@ def reached(side: Side, ends: Iterable[int]) -> set[int]:
     return seen
 
 
-def not_finite(side: Side, numbers: Sequence[int], level: Callable[[int], int]) -> Row | None:
-    """The first row, of some in their order, that returns what is not finite from what is, unknown to the other side."""
+def not_finite(search: Search, numbers: Sequence[int], *, lost: bool) -> Row | None:
+    """The first row, of some in their order, that returns what is not finite from what is, or `lost` it, unknown to the
+    other side."""
+    side = search.side
+
+    def is_finite(values: Iterable[int]) -> bool:
+        return all(np.isfinite(side.values[i]).all() for i in values)
+
     for number in numbers:
         row = side.rows[number]
-        if row.line and all(np.isfinite(side.values[i]).all() for i in row.reads):
-            bad = [i for i in row.results if not np.isfinite(side.values[i]).all()]
-            if bad and not any(level(i) for i in bad):
+        results = [i for i in row.results if side.dtypes[i] in ORDER]
+        if row.line and results and (is_finite(row.reads), is_finite(results)) == (not lost, lost):
+            if not any(map(search.level, results)):
                 return row
     return None
 
 
-def cut(side: Side, other: Side, level: Callable[[int], int]) -> Row | None:
+def cut(side: Side, other: Side) -> Row | None:
     """The first row at which gradients end, where the other side has none that ends there."""
     theirs = Known([other.values[i] for row in other.rows if row.cut for i in row.results])
     for row in side.rows:
@@ -236,12 +282,18 @@ def cut(side: Side, other: Side, level: Callable[[int], int]) -> Row | None:
     return None
 
 
-def of_gradients(search: Search, wrong: Iterable[int]) -> Row | None:
-    """The row whose result has a known gradient, and an operand an unknown one, of the last such rows."""
+def of_gradients(search: Search) -> Row | None:
+    """The last row whose results have known gradients, and what it reads an unknown one."""
     side = search.side
+    gradients = {value: row.gradients for row in side.rows for value in row.results if row.gradients}
+    given = set(side.inputs.values())
+
+    def is_wrong(value: int) -> bool:
+        return any(search.level(gradient) == NONE for gradient in gradients.get(value, ()))
+
     for row in reversed(side.rows):
-        own = [value for value in row.gradients if search.level(value) == NONE]
-        if own and row.line:
-            users = [r for r in side.rows if set(r.reads) & set(row.results) and r.line and r.gradients]
-            return users[-1] if users else row
+        if not row.line or row.backward or not row.gradients or any(map(is_wrong, row.results)):
+            continue
+        if any(map(is_wrong, row.reads)) or given & set(row.reads):
+            return row
     return None

@@ -21,6 +21,8 @@ MANY = 8
 MOST_AXES = 5
 FAR = 1e300
 """Stands for infinity; NaN is as far on the other side."""
+LARGE, FAR_ABOVE = 1e8, 1e4
+"""Elements from `LARGE` on stand for infinity where all others are `FAR_ABOVE` times smaller."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +34,16 @@ class Item:
     @cached_property
     def distinct(self) -> Array:
         """The different elements, sorted; NaN first."""
-        return np.unique(np.nan_to_num(self.values.ravel(), nan=-2 * FAR, posinf=FAR, neginf=-FAR))
+        return np.unique(np.nan_to_num(self.plain.ravel(), nan=-2 * FAR, posinf=FAR, neginf=-FAR))
+
+    @cached_property
+    def plain(self) -> Array:
+        """The value with infinities for what stands for them, as -1e9 in a mask."""
+        sizes = np.abs(self.values)
+        far = sizes >= LARGE
+        if not 0.0 < sizes[~far].max(initial=0.0) <= LARGE / FAR_ABOVE:
+            return self.values
+        return np.where(far, np.copysign(np.inf, self.values), self.values)
 
     @cached_property
     def scale(self) -> float:
@@ -54,7 +65,7 @@ class Item:
     @cached_property
     def squeezed(self) -> Array:
         """The value without axes along which it is constant."""
-        values = self.values
+        values = self.plain
         for axis in reversed(range(values.ndim)):
             first = values.take([0], axis) if values.shape[axis] else values
             if values.shape[axis] and np.array_equal(np.broadcast_to(first, values.shape), values, equal_nan=True):
@@ -64,7 +75,8 @@ class Item:
     @cached_property
     def pattern(self) -> Array:
         """A value with two different elements as zeros and ones."""
-        return (self.squeezed == self.squeezed.max(initial=-np.inf)).astype(np.float64)
+        ones: Array = (self.squeezed == self.squeezed.max(initial=-np.inf)).astype(np.float64)
+        return ones
 
 
 class Known:
@@ -77,8 +89,8 @@ class Known:
         self.low = np.array([low for low, _ in ends])
         self.high = np.array([high for _, high in ends])
 
-    def level(self, array: Array, tolerance: float) -> int:
-        """How well a value is known."""
+    def level(self, array: Array, tolerance: float, *, padded: bool = False) -> int:
+        """How well a value is known; one that is `padded` may have zeros besides."""
         item = Item(array)
         if not array.size:
             return KNOWN
@@ -88,7 +100,7 @@ class Known:
                 best = max(best, compared(item, other, factor, tolerance))
                 if best == KNOWN:
                     return KNOWN
-        return MOVED if best == NONE and self.is_part(item, tolerance) else best
+        return MOVED if best == NONE and self.is_part(item, tolerance, padded) else best
 
     def alike(self, item: Item, factor: float, tolerance: float) -> Iterator[Item]:
         """The values that, times the factor, have the same ends."""
@@ -100,9 +112,9 @@ class Known:
         for i in np.flatnonzero((abs(self.low - low) <= slack) & (abs(self.high - high) <= slack)):
             yield self.items[i]
 
-    def is_part(self, item: Item, tolerance: float) -> bool:
-        """Whether the elements are among those of a larger value; zeros and infinities are not counted."""
-        own = item.distinct[(item.distinct != 0) & (np.abs(item.distinct) < FAR)]
+    def is_part(self, item: Item, tolerance: float, padded: bool) -> bool:
+        """Whether the elements are among those of a larger value; of a `padded` one zeros and infinities do not count."""
+        own = item.distinct[(item.distinct != 0) & (np.abs(item.distinct) < FAR)] if padded else item.distinct
         if own.size < MANY:
             return False
         slack = tolerance * item.scale
@@ -167,10 +179,9 @@ def is_near(one: Array, other: Array, slack: float) -> bool:
         )
 
 
-def factors_of(numbers: Iterable[float], shapes: Sequence[Sequence[int]]) -> set[float]:
-    """By what intermediate values may differ: numbers of the code, lengths of axes, their roots and inverses."""
-    own: set[float] = {2.0, *(abs(n) for n in numbers), *(float(n) for shape in shapes for n in shape)}
-    own |= {n**0.5 for n in own}
+def factors_of(numbers: Iterable[float], shapes: Iterable[Sequence[int]]) -> set[float]:
+    """By what intermediate values may differ: numbers of the code, the roots of axes' lengths, and the inverses."""
+    own: set[float] = {2.0, *(abs(n) for n in numbers), *(float(n) ** 0.5 for shape in shapes for n in shape)}
     return {factor for n in own if 1e-9 < n < 1e9 for factor in (n, 1 / n)}
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,22 +100,27 @@ def asked_of(run_dir: Path, finding: Finding) -> Asked:
 def located(asked: Asked, pair: Pair, seconds: float) -> Place | None:
     """The place of what is asked. Raises what reading files and running code raises."""
     until = time.monotonic() + seconds
-    own = pair.candidate.path.absolute()
-    if asked.cause in (STATEFUL,):
-        line = line_that_keeps(own, pair.candidate.name)
-        return Place(own, line, pair.reference.path) if line else None
-    sides = candidate_sides(asked, pair, seconds)
-    if not sides:
+    path = pair.candidate.path.absolute()
+    if asked.cause == STATEFUL:
+        line = line_that_keeps(path)
+        return Place(path, line, pair.reference.path) if line else None
+    with candidate(asked, pair, until) as sides:
+        theirs = None if asked.cause == MUTATED else reference_side(asked, pair, until)
+        own = sides()
+    if not own:
         return None
-    if asked.cause == MUTATED:
-        written = [row.line for side in sides for row in side.rows if row.writes and row.line]
-        return Place(own, written[0], pair.reference.path) if written else None
-    theirs = reference_side(asked, pair, until)
-    row = faulty(sides, theirs, asked)
-    line = row.line if row is not None else next((s.error_line for s in sides if s.error_line), 0)
-    if not line:
-        line = line_that_keeps(own, pair.candidate.name)
-    return Place(own, line, pair.reference.path, missing(theirs, sides[0], asked)) if line else None
+    line = line_of(own, theirs, asked) or line_that_keeps(path)
+    other = 0 if theirs is None else missing(theirs, own[0], asked)
+    return Place(path, line, pair.reference.path, other) if line else None
+
+
+def line_of(sides: Sequence[Side], theirs: Side | None, asked: Asked) -> int:
+    """The line of the row at fault; else that at which the candidate fails; 0 if there is none."""
+    if theirs is None:
+        row = next((row for side in sides for row in side.rows if row.writes and row.line), None)
+    else:
+        row = faulty(sides, theirs, asked)
+    return row.line if row is not None else next((side.error_line for side in sides if side.error_line), 0)
 
 
 def faulty(sides: Sequence[Side], theirs: Side, asked: Asked) -> Row | None:
@@ -126,8 +131,10 @@ def faulty(sides: Sequence[Side], theirs: Side, asked: Asked) -> Row | None:
     wrong = [name for name in theirs.outputs if name in wide.outputs and differs(wide, theirs, name)]
     if wrong:
         ends = [wide.outputs[name] for name in wrong]
-        bad = any(not np.isfinite(wide.values[i]).all() for i in ends)
-        first = not_finite(wide, sorted(reached(wide, ends)), search.level) if bad else None
+        own, exact = (
+            all(np.isfinite(side.values[side.outputs[name]]).all() for name in wrong) for side in (wide, theirs)
+        )
+        first = not_finite(search, sorted(reached(wide, ends)), lost=own) if own != exact else None
         return first or search.place(ends)
     if asked.outputs:
         return next((row for side in others if (row := amplified(side, wide, asked.outputs))), None)
@@ -150,7 +157,7 @@ def of_wrong_gradients(search: Search, theirs: Side) -> Row | None:
         if found is not None and found.backward:
             return found
     if names or ends:
-        return cut(side, theirs, search.level) or of_gradients(search, ends)
+        return cut(side, theirs) or of_gradients(search)
     return None
 
 
@@ -176,9 +183,8 @@ def reference_side(asked: Asked, pair: Pair, until: float) -> Side:
     with user_code(path):
         entry = namespace(source, plain=True)[pair.reference.name]
         module = UserModule(entry)
-        file = str(getattr(getattr(entry, "forward", entry), "__code__", None) and code_file(entry))
         with torch.enable_grad():
-            own = trail.trail_of(module, file, values, "float64", given, asked.params, arriving)
+            own = trail.trail_of(module, code_file(entry), values, "float64", given, asked.params, arriving)
     side = Side.of(own.reply, values.arrays, values.dtypes)
     with suppress(Exception), user_code(path):
         if time.monotonic() < until:
@@ -216,17 +222,24 @@ def loaded(files: Mapping[str, Path]) -> dict[str, Array]:
     return {name: np.load(path, allow_pickle=False) for name, path in files.items()}
 
 
-def candidate_sides(asked: Asked, pair: Pair, seconds: float) -> list[Side]:
-    """The candidate's computations in float64 and in the case's dtype, from a process of its own; empty if it fails."""
+@contextmanager
+def candidate(asked: Asked, pair: Pair, until: float) -> Iterator[Callable[[], list[Side]]]:
+    """A process of its own that computes the candidate in float64 and in the case's dtype; what is given waits for it
+    and returns both, nothing if it fails."""
     with tempfile.TemporaryDirectory(prefix="parity-place-") as name:
         folder = Path(name)
         write_request(folder, asked, pair)
         package = Path(trail.__file__).parents[3]
         boot = BOOT.format(str(package)) + "from parity.program.worker.trail import main; main()"
         command = [sys.executable, "-c", boot, "trail", str(folder / "request.json"), str(folder)]
-        with running(command, folder) as process, suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-        return sides_of(folder)
+        with running(command, folder) as process:
+
+            def sides() -> list[Side]:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, until - time.monotonic()))
+                return sides_of(folder)
+
+            yield sides
 
 
 def write_request(folder: Path, asked: Asked, pair: Pair) -> None:

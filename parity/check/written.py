@@ -10,11 +10,11 @@ KEEPING = frozenset(("append", "update", "setdefault", "add", "insert", "extend"
 CACHES = frozenset(("cache", "lru_cache"))
 
 
-def line_that_keeps(path: Path, name: str) -> int:
-    """The first line that a call reaches which writes to an attribute of self or to a global; 0 if there is none."""
+def line_that_keeps(path: Path) -> int:
+    """The first line outside constructors that writes to an attribute of self or to a global; 0 if there is none."""
     tree = ast.parse(path.read_bytes())
     top = {target for node in tree.body for target in assigned(node)}
-    return min((line for function in called(tree, name) for line in kept(function, top)), default=0)
+    return min((line for function in called(tree) for line in kept(function, top)), default=0)
 
 
 def assigned(node: ast.stmt) -> Iterator[str]:
@@ -23,8 +23,8 @@ def assigned(node: ast.stmt) -> Iterator[str]:
     yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def called(tree: ast.Module, name: str) -> Iterator[ast.FunctionDef]:
-    """The functions of a file but for constructors; of other classes than `name` none if it is there."""
+def called(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    """The functions and methods of a file but for constructors."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             yield node
@@ -34,9 +34,9 @@ def called(tree: ast.Module, name: str) -> Iterator[ast.FunctionDef]:
 
 def kept(function: ast.FunctionDef, top: set[str]) -> Iterator[int]:
     """The lines of a function that write to what stays."""
-    for word in function.decorator_list:
-        if {n.id if isinstance(n, ast.Name) else getattr(n, "attr", "") for n in ast.walk(word)} & CACHES:
-            yield word.lineno
+    for decorator in function.decorator_list:
+        if {n.id if isinstance(n, ast.Name) else getattr(n, "attr", "") for n in ast.walk(decorator)} & CACHES:
+            yield decorator.lineno
     names = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):

@@ -25,8 +25,11 @@ MOST_NUMBERS = 1 << 23
 SEVERAL = 64
 """The most results of one call that are kept."""
 PLAIN = frozenset(
-    ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "requires_grad_", "is_cuda", "grad_fn", "size")
-    + ("dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_leaf", "register_hook", "__set__")
+    (
+        *("shape", "dtype", "device", "ndim", "layout", "requires_grad", "requires_grad_", "is_cuda", "grad_fn"),
+        *("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_leaf", "register_hook"),
+        "__set__",
+    )
 )
 """What is asked of a tensor besides its values."""
 
@@ -47,7 +50,7 @@ class Values:
     def number(self, tensor: Any) -> int:
         """The number of a tensor's current value. Raises TrailEndedError."""
         array, dtype = plain(tensor), str(tensor.dtype).rpartition(".")[2]
-        key = (dtype, array.shape, hashlib.sha1(array.tobytes()).digest())
+        key = (dtype, array.shape, hashlib.sha256(array.tobytes()).digest())
         if key not in self._numbers:
             self.n += array.size
             if self.n > MOST_NUMBERS:
@@ -86,7 +89,7 @@ class Trail:
     def run(
         self, module: Any, given: Mapping[str, Any], params: Mapping[str, Any], arriving: Mapping[str, Any]
     ) -> None:
-        """Call the code with tensors by name, and its backward pass with the gradients that arrive, if there are any."""
+        """Call the code with tensors by name, and its backward pass if gradients arrive."""
         torch, state = self.torch, module.state()
         leaves = dict(given)
         self._given = {n: t.clone() if arriving and t.requires_grad and n not in state else t for n, t in given.items()}
@@ -112,10 +115,8 @@ class Trail:
             return
         arrived = [arriving[name].to(tensors[name].dtype) for name in ends]
         with recording(self):
-            found = self.torch.autograd.grad(
-                [tensors[n] for n in ends], list(floats.values()), arrived, allow_unused=True
-            )
-        self.gradients = {n: self.values.number(g) for n, g in zip(floats, found) if g is not None}
+            self.torch.autograd.backward([tensors[n] for n in ends], arrived, inputs=list(floats.values()))
+        self.gradients = {n: self.values.number(t.grad) for n, t in floats.items() if t.grad is not None}
 
     def line_of(self, error: BaseException) -> int:
         """The user's innermost line of an error; 0 if it has none."""
