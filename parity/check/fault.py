@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.check.match import KNOWN, MOVED, NONE, Array, Known, difference
+from parity.check.match import MOVED, NONE, Array, Known, difference
 
 WIDE = {"float64": 1e-8, "float32": 3e-5, "float16": 2e-2, "bfloat16": 1e-1}
 """What two values may differ by, in relation to their largest element, by the narrowest dtype that they came from."""
@@ -183,9 +183,9 @@ class Search:
         return set(self.side.inputs.values())
 
     def entries(self, ends: Iterable[int]) -> list[int]:
-        """The rows through which what is unknown begins, of all that the unknown `ends` depend on, in their order."""
+        """The rows through which what is unknown begins, of all that the wrong `ends` depend on, in their order."""
         makers, rows = self.side.makers, self.side.rows
-        waiting = [makers[value] for value in ends if value in makers and self.level(value) != KNOWN]
+        waiting = [makers[value] for value in ends if value in makers]
         seen: set[int] = set()
         begun: list[int] = []
         while waiting:
@@ -267,9 +267,9 @@ def not_finite(search: Search, numbers: Sequence[int], *, lost: bool) -> Row | N
     for number in numbers:
         row = side.rows[number]
         results = [i for i in row.results if side.dtypes[i] in ORDER]
-        if row.line and results and (is_finite(row.reads), is_finite(results)) == (not lost, lost):
-            if not any(map(search.level, results)):
-                return row
+        begins = row.line and results and (is_finite(row.reads), is_finite(results)) == (not lost, lost)
+        if begins and not any(map(search.level, results)):
+            return row
     return None
 
 
@@ -286,7 +286,7 @@ def of_gradients(search: Search) -> Row | None:
     """The last row whose results have known gradients, and what it reads an unknown one."""
     side = search.side
     gradients = {value: row.gradients for row in side.rows for value in row.results if row.gradients}
-    given = set(side.inputs.values())
+    gradients |= {side.inputs[name]: (value,) for name, value in side.gradients.items()}
 
     def is_wrong(value: int) -> bool:
         return any(search.level(gradient) == NONE for gradient in gradients.get(value, ()))
@@ -294,6 +294,6 @@ def of_gradients(search: Search) -> Row | None:
     for row in reversed(side.rows):
         if not row.line or row.backward or not row.gradients or any(map(is_wrong, row.results)):
             continue
-        if any(map(is_wrong, row.reads)) or given & set(row.reads):
+        if any(map(is_wrong, row.reads)):
             return row
     return None

@@ -113,7 +113,7 @@ class Known:
             yield self.items[i]
 
     def is_part(self, item: Item, tolerance: float, padded: bool) -> bool:
-        """Whether the elements are among those of a larger value; of a `padded` one zeros and infinities do not count."""
+        """Whether the elements are among those of a larger value; zeros do not count in a `padded` one."""
         own = item.distinct[(item.distinct != 0) & (np.abs(item.distinct) < FAR)] if padded else item.distinct
         if own.size < MANY:
             return False
@@ -180,8 +180,13 @@ def is_near(one: Array, other: Array, slack: float) -> bool:
 
 
 def factors_of(numbers: Iterable[float], shapes: Iterable[Sequence[int]]) -> set[float]:
-    """By what intermediate values may differ: numbers of the code, the roots of axes' lengths, and the inverses."""
-    own: set[float] = {2.0, *(abs(n) for n in numbers), *(float(n) ** 0.5 for shape in shapes for n in shape)}
+    """By what intermediate values may differ: 2 and its logarithm, numbers of the code, roots of axes' lengths, and inverses."""
+    own: set[float] = {
+        2.0,
+        np.log(2.0),
+        *(abs(n) for n in numbers),
+        *(float(n) ** 0.5 for shape in shapes for n in shape),
+    }
     return {factor for n in own if 1e-9 < n < 1e9 for factor in (n, 1 / n)}
 
 

@@ -26,7 +26,7 @@ from parity.cases.user_code import user_code
 from parity.check.fault import MADE, Row, Search, Side, amplified, cut, not_finite, of_gradients, reached
 from parity.check.match import Array, Known, difference, factors_of
 from parity.check.pair import Pair
-from parity.check.written import line_that_keeps
+from parity.check.written import line_that_keeps, opening
 from parity.program.torch_reference import TorchCode, recording_of
 from parity.program.worker import trail
 from parity.program.worker.user_module import UserModule
@@ -109,7 +109,7 @@ def located(asked: Asked, pair: Pair, seconds: float) -> Place | None:
         own = sides()
     if not own:
         return None
-    line = line_of(own, theirs, asked) or line_that_keeps(path)
+    line = opening(path, line_of(own, theirs, asked)) or line_that_keeps(path)
     other = 0 if theirs is None else missing(theirs, own[0], asked)
     return Place(path, line, pair.reference.path, other) if line else None
 
@@ -126,7 +126,7 @@ def line_of(sides: Sequence[Side], theirs: Side | None, asked: Asked) -> int:
 def faulty(sides: Sequence[Side], theirs: Side, asked: Asked) -> Row | None:
     """The row of the candidate that is at fault: `sides` are its computations in float64 and in the case's dtype."""
     wide, *others = sides
-    factors = factors_of(theirs.numbers | wide.numbers, [a.shape for a in theirs.arrays()])
+    factors = factors_of(theirs.numbers, [a.shape for a in theirs.arrays()])
     search = Search(wide, Known(theirs.arrays(gradients=bool(asked.arriving)), factors), asked.dtype)
     wrong = [name for name in theirs.outputs if name in wide.outputs and differs(wide, theirs, name)]
     if wrong:
@@ -151,7 +151,8 @@ def of_wrong_gradients(search: Search, theirs: Side) -> Row | None:
     """The row at fault where outputs are right."""
     side = search.side
     names = [name for name in theirs.gradients if name not in side.gradients]
-    ends = [i for n, i in side.gradients.items() if n in theirs.gradients and search.level(i) == 0]
+    exact = {name: theirs.values[value] for name, value in theirs.gradients.items()}
+    ends = [i for n, i in side.gradients.items() if n in exact and difference(side.values[i], exact[n]) > MADE]
     if any(row.backward and row.line for row in side.rows):
         found = search.place(ends)
         if found is not None and found.backward:
@@ -163,7 +164,7 @@ def of_wrong_gradients(search: Search, theirs: Side) -> Row | None:
 
 def missing(theirs: Side, own: Side, asked: Asked) -> int:
     """The reference's line of the first value that the candidate never computes; 0 if there is none."""
-    factors = factors_of(theirs.numbers | own.numbers, [a.shape for a in own.arrays()])
+    factors = factors_of(theirs.numbers, [a.shape for a in own.arrays()])
     search = Search(theirs, Known(own.arrays(), factors), asked.dtype)
     row = search.place([theirs.outputs[name] for name in asked.outputs if name in theirs.outputs])
     return 0 if row is None else row.line

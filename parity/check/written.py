@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KEEPING = frozenset(("append", "update", "setdefault", "add", "insert", "extend"))
+STOPPING = frozenset(("no_grad", "inference_mode", "set_grad_enabled"))
 CACHES = frozenset(("cache", "lru_cache"))
 
 
@@ -15,6 +16,19 @@ def line_that_keeps(path: Path) -> int:
     tree = ast.parse(path.read_bytes())
     top = {target for node in tree.body for target in assigned(node)}
     return min((line for function in called(tree) for line in kept(function, top)), default=0)
+
+
+def opening(path: Path, line: int) -> int:
+    """The line of the `with torch.no_grad()` that a line is in; the line itself if it is in none."""
+    blocks = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.With)]
+    around = [n.lineno for n in blocks if n.lineno <= line <= (n.end_lineno or 0) and any(map(stops, n.items))]
+    return max(around, default=line)
+
+
+def stops(item: ast.withitem) -> bool:
+    """Whether a context ends gradients."""
+    words = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(item.context_expr)}
+    return bool(words & STOPPING)
 
 
 def assigned(node: ast.stmt) -> Iterator[str]:

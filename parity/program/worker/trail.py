@@ -71,7 +71,8 @@ def plain(tensor: Any) -> Any:
 
 
 class Trail:
-    """Rows of calls in their order; `path` is the file whose lines are told."""
+    """Rows of calls in their order; `path` is the file whose lines are told, `depth` how many classes with an own
+    backward pass have been entered."""
 
     def __init__(self, torch: Any, path: str, values: Values) -> None:
         self.torch, self.path, self.values = torch, path, values
@@ -85,6 +86,7 @@ class Trail:
         self._last: Dict[int, int] = {}
         self._active = True
         self._backward = False
+        self.depth = 0
 
     def run(
         self, module: Any, given: Mapping[str, Any], params: Mapping[str, Any], arriving: Mapping[str, Any]
@@ -167,7 +169,7 @@ class Trail:
             "numbers": [float(n) for n in numbers_in((args, kwargs))],
             "backward": self._backward,
             "gradients": [],
-            "cut": needed and not any(tensor.requires_grad for tensor in results) and results[0].is_floating_point(),
+            "cut": needed and self.is_cut(results),
             "writes": [],
         }
         for name, tensor in self._given.items():
@@ -179,6 +181,11 @@ class Trail:
             if tensor.requires_grad and not self._backward:
                 tensor.register_hook(self.hook(row))
         self.rows.append(row)
+
+    def is_cut(self, results: List[Any]) -> bool:
+        """Whether no result has a gradient, although it could."""
+        could = not self.depth and not self._backward and results[0].is_floating_point()
+        return could and not any(tensor.requires_grad for tensor in results)
 
     def hook(self, row: Dict[str, Any]) -> Any:
         """Notes the gradient of a call's result."""
@@ -222,9 +229,14 @@ def recording(trail: Trail) -> Any:
 
     def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
         def whole(*args: Any, **kwargs: Any) -> Any:
-            return own.__func__(kind, *args, **kwargs)
+            trail.depth += 1
+            try:
+                return own.__func__(kind, *args, **kwargs)
+            finally:
+                trail.depth -= 1
 
         whole.__name__ = "apply"
+        enter_backward(kind, trail)
         return trail.call(whole, args, kwargs)
 
     class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
@@ -242,6 +254,19 @@ def recording(trail: Trail) -> Any:
             return trail.call(function, args, kwargs or {})
 
     return Mode()
+
+
+def enter_backward(kind: Any, trail: Trail) -> None:
+    """Let calls in the backward pass of a class be noted: PyTorch runs it outside all modes."""
+    own = kind.backward
+    own = getattr(own, "noted", own)
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        with recording(trail):
+            return own(*args, **kwargs)
+
+    backward.noted = own  # type: ignore[attr-defined]
+    kind.backward = staticmethod(backward)
 
 
 def numbers_in(value: Any) -> Iterator[float]:
