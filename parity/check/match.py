@@ -180,7 +180,7 @@ def is_near(one: Array, other: Array, slack: float) -> bool:
 
 
 def factors_of(numbers: Iterable[float], shapes: Iterable[Sequence[int]]) -> set[float]:
-    """By what intermediate values may differ: 2 and its logarithm, numbers of the code, roots of axes' lengths, and inverses."""
+    """By what values may differ: 2, its logarithm, numbers of the code, roots of axes' lengths; their inverses."""
     own: set[float] = {
         2.0,
         np.log(2.0),
@@ -198,5 +198,5 @@ def difference(one: Any, other: Any) -> float:
     with np.errstate(invalid="ignore"):
         if not np.array_equal(one[~finite], other[~finite], equal_nan=True) or not np.isfinite(one[finite]).all():
             return np.inf
-    scale = float(np.abs(other[finite]).max(initial=0.0))
+    scale = max(float(np.abs(values[finite]).max(initial=0.0)) for values in (one, other))
     return 0.0 if not scale else float(np.abs(one[finite] - other[finite]).max(initial=0.0)) / scale

@@ -91,7 +91,7 @@ def asked_of(run_dir: Path, finding: Finding) -> Asked:
     folder = next(iter(given.values())).parent
     same = [d.row.tensor for d in finding.differences if (d.row.case, d.row.dtype) == (row.case, row.dtype)]
     arriving = {path.name[len(GRADIENT) : -len(".npy")]: path for path in folder.glob(f"{GRADIENT}*.npy")}
-    gradients = {} if not any(name.startswith(GRADIENT) for name in same) else arriving
+    gradients = arriving if all(name.startswith(GRADIENT) for name in same) else {}
     inputs = {name: path for name, path in given.items() if not name.startswith(GRADIENT)}
     tensors = list(dict.fromkeys([row.tensor, *same]))
     return Asked(inputs, gradients, case.params, row.dtype, tensors, finding.id.partition(" ")[0])
@@ -131,14 +131,20 @@ def faulty(sides: Sequence[Side], theirs: Side, asked: Asked) -> Row | None:
     wrong = [name for name in theirs.outputs if name in wide.outputs and differs(wide, theirs, name)]
     if wrong:
         ends = [wide.outputs[name] for name in wrong]
-        own, exact = (
-            all(np.isfinite(side.values[side.outputs[name]]).all() for name in wrong) for side in (wide, theirs)
-        )
-        first = not_finite(search, sorted(reached(wide, ends)), lost=own) if own != exact else None
+        first = not_finite(search, sorted(reached(wide, ends)), finite_in_one(wide, theirs, wrong))
         return first or search.place(ends)
-    if asked.outputs:
-        return next((row for side in others if (row := amplified(side, wide, asked.outputs))), None)
-    return of_wrong_gradients(search, theirs)
+    found = None if asked.outputs else of_wrong_gradients(search, theirs)
+    return found or next((row for side in others if (row := amplified(side, wide, wide.outputs))), None)
+
+
+def finite_in_one(side: Side, theirs: Side, names: Sequence[str]) -> set[bool]:
+    """Whether elements are finite only in the candidate (True), or only in the reference (False)."""
+    found = set[bool]()
+    for name in names:
+        own, exact = np.isfinite(side.values[side.outputs[name]]), np.isfinite(theirs.values[theirs.outputs[name]])
+        if own.shape == exact.shape:
+            found |= {bool(one) for one in own[own != exact]}
+    return found
 
 
 def differs(side: Side, theirs: Side, name: str) -> bool:
@@ -185,7 +191,10 @@ def reference_side(asked: Asked, pair: Pair, until: float) -> Side:
         entry = namespace(source, plain=True)[pair.reference.name]
         module = UserModule(entry)
         with torch.enable_grad():
-            own = trail.trail_of(module, code_file(entry), values, "float64", given, asked.params, arriving)
+            rest = given, asked.params, arriving
+            own = trail.trail_of(module, code_file(entry), values, "float64", *rest)
+            if not own.outputs:
+                own = trail.trail_of(module, code_file(entry), values, asked.dtype, *rest)
     side = Side.of(own.reply, values.arrays, values.dtypes)
     with suppress(Exception), user_code(path):
         if time.monotonic() < until:
@@ -284,4 +293,5 @@ def sides_of(folder: Path) -> list[Side]:
     ends = np.cumsum([0, *(int(np.prod(shape, dtype=np.int64)) for shape in shapes)])
     values = [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes, strict=False)]
     dtypes = list(map(str, reply["dtypes"]))
-    return [Side.of(own, values, dtypes) for own in reply["trails"]]
+    sides = [Side.of(own, values, dtypes) for own in reply["trails"]]
+    return [side for side in sides if side.outputs] or sides
