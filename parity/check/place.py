@@ -109,25 +109,27 @@ def located(asked: Asked, pair: Pair, seconds: float) -> Place | None:
         own = sides()
     if not own:
         return None
-    line = opening(path, line_of(own, theirs, asked)) or line_that_keeps(path)
-    other = 0 if theirs is None else missing(theirs, own[0], asked)
+    line, other = opening(path, line_of(own, theirs, asked, until)) or line_that_keeps(path), 0
+    if theirs is not None:
+        with suppress(TimeoutError):
+            other = missing(theirs, own[0], asked, until)
     return Place(path, line, pair.reference.path, other) if line else None
 
 
-def line_of(sides: Sequence[Side], theirs: Side | None, asked: Asked) -> int:
+def line_of(sides: Sequence[Side], theirs: Side | None, asked: Asked, until: float) -> int:
     """The line of the row at fault; else that at which the candidate fails; 0 if there is none."""
     if theirs is None:
         row = next((row for side in sides for row in side.rows if row.writes and row.line), None)
     else:
-        row = faulty(sides, theirs, asked)
+        row = faulty(sides, theirs, asked, until)
     return row.line if row is not None else next((side.error_line for side in sides if side.error_line), 0)
 
 
-def faulty(sides: Sequence[Side], theirs: Side, asked: Asked) -> Row | None:
+def faulty(sides: Sequence[Side], theirs: Side, asked: Asked, until: float) -> Row | None:
     """The row of the candidate that is at fault: `sides` are its computations in float64 and in the case's dtype."""
     wide, *others = sides
     factors = factors_of(theirs.numbers, [a.shape for a in theirs.arrays()])
-    search = Search(wide, Known(theirs.arrays(gradients=bool(asked.arriving)), factors), asked.dtype)
+    search = Search(wide, Known(theirs.arrays(gradients=bool(asked.arriving)), factors, until), asked.dtype)
     wrong = [name for name in theirs.outputs if name in wide.outputs and differs(wide, theirs, name)]
     if wrong:
         ends = [wide.outputs[name] for name in wrong]
@@ -168,10 +170,10 @@ def of_wrong_gradients(search: Search, theirs: Side) -> Row | None:
     return None
 
 
-def missing(theirs: Side, own: Side, asked: Asked) -> int:
+def missing(theirs: Side, own: Side, asked: Asked, until: float) -> int:
     """The reference's line of the first value that the candidate never computes; 0 if there is none."""
     factors = factors_of(theirs.numbers, [a.shape for a in own.arrays()])
-    search = Search(theirs, Known(own.arrays(), factors), asked.dtype)
+    search = Search(theirs, Known(own.arrays(), factors, until), asked.dtype)
     row = search.place([theirs.outputs[name] for name in asked.outputs if name in theirs.outputs])
     return 0 if row is None else row.line
 
