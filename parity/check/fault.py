@@ -170,8 +170,9 @@ class Search:
         return self.levels[value]
 
     def is_known(self, value: int) -> bool:
-        """Whether a value is known, or made by no call."""
-        return value not in self.side.makers or self.level(value) != NONE
+        """Whether a value is known, or made of no other."""
+        maker = self.side.makers.get(value)
+        return maker is None or not self.side.rows[maker].reads or self.level(value) != NONE
 
     def sources(self, row: Row) -> list[int]:
         """The rows that made what a row reads."""

@@ -33,6 +33,8 @@ from parity.program.worker.user_module import UserModule
 from parity.reporting.text.findings import MUTATED, STATEFUL, Finding
 
 SECONDS = 10.0
+KEPT = (STATEFUL, "nondeterministic")
+"""The causes for which something is kept from one call to the next."""
 MOST_INSIDE = 1 << 22
 """Numbers of all values inside a reference's calls that are looked at."""
 GRADIENT = "grad."
@@ -101,9 +103,8 @@ def located(asked: Asked, pair: Pair, seconds: float) -> Place | None:
     """The place of what is asked. Raises what reading files and running code raises."""
     until = time.monotonic() + seconds
     path = pair.candidate.path.absolute()
-    if asked.cause == STATEFUL:
-        line = line_that_keeps(path)
-        return Place(path, line, pair.reference.path) if line else None
+    if asked.cause in KEPT and (line := line_that_keeps(path)):
+        return Place(path, line, pair.reference.path)
     with candidate(asked, pair, until) as sides:
         theirs = None if asked.cause == MUTATED else reference_side(asked, pair, until)
         own = sides()
