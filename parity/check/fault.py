@@ -292,14 +292,16 @@ def cut(side: Side, other: Side) -> Row | None:
     return None
 
 
-def of_gradients(search: Search) -> Row | None:
-    """The last row whose results have known gradients, and what it reads an unknown one."""
+def of_gradients(search: Search, wrong: Iterable[int]) -> Row | None:
+    """The last row whose results have known gradients, and what it reads an unknown one, or one that is `wrong`."""
     side = search.side
+    ends = set(wrong)
     gradients = {value: row.gradients for row in side.rows for value in row.results if row.gradients}
     gradients |= {side.inputs[name]: (value,) for name, value in side.gradients.items()}
 
     def is_wrong(value: int) -> bool:
-        return any(search.level(gradient) == NONE for gradient in gradients.get(value, ()))
+        own = gradients.get(value, ())
+        return not ends.isdisjoint(own) or any(search.level(gradient) == NONE for gradient in own)
 
     for row in reversed(side.rows):
         if not row.line or row.backward or not row.gradients or any(map(is_wrong, row.results)):

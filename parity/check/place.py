@@ -167,7 +167,7 @@ def of_wrong_gradients(search: Search, theirs: Side) -> Row | None:
         if found is not None and found.backward:
             return found
     if names or ends:
-        return cut(side, theirs) or of_gradients(search)
+        return cut(side, theirs) or of_gradients(search, ends)
     return None
 
 
@@ -286,9 +286,8 @@ def running(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[b
 
 def sides_of(folder: Path) -> list[Side]:
     """The computations that a process has written; empty if it has not. Raises ValueError, LookupError or TypeError."""
-    if not (folder / trail.TRAIL).is_file():
-        return []
-    if (folder / trail.VALUES).stat().st_size > 8 * trail.MOST_NUMBERS:
+    files = [folder / trail.TRAIL, folder / trail.VALUES]
+    if not all(path.is_file() and path.stat().st_size <= 8 * trail.MOST_NUMBERS for path in files):
         return []
     reply = json.loads((folder / trail.TRAIL).read_text(encoding="utf-8"))
     flat = np.fromfile(folder / trail.VALUES, np.float64)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parity.check.pair import pair_of
-from parity.check.place import Asked, located
+from parity.check.place import Asked, located, place_of
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.process
@@ -147,6 +147,27 @@ def test_where_gradients_end(tmp_path, body, line):
     assert place(tmp_path, CLAMPED, new, ["grad.w", "grad.x"]).line == line
 
 
+def test_the_wrong_gradient_of_a_right_value(tmp_path):
+    reference = """
+        import torch
+
+        def f(x, w):
+            y = x * 2
+            return y * w
+
+        def get_inputs():
+            return [torch.randn(6, 10), torch.zeros(10)]
+    """
+    new = """
+        import torch
+
+        def f(x, w):
+            y = x + w
+            return y * w
+    """
+    assert place(tmp_path, reference, new, ["grad.w"], inputs={"w": np.zeros(10)}).line in (4, 5)
+
+
 def test_state_that_is_kept(tmp_path):
     new = """
         import torch
@@ -191,3 +212,24 @@ def test_no_place_after_the_time(tmp_path):
             time.sleep(100)
     """
     assert place(tmp_path, CLAMPED, new, ["y"], seconds=1.0) is None
+
+
+def test_a_finding_that_cannot_be_read_has_no_place(tmp_path):
+    assert place_of(tmp_path, None, None) is None
+
+
+def test_numbers_that_are_not_what_they_should_be_are_refused(tmp_path):
+    new = """
+        import json
+        import os
+        import sys
+
+        def f(x, w):
+            with open(sys.argv[2] + "/trail.json", "w") as file:
+                json.dump({"trails": [{"rows": [], "inputs": {"x": 7}}], "shapes": [], "dtypes": []}, file)
+            with open(sys.argv[2] + "/values.bin", "w"):
+                pass
+            os._exit(0)
+    """
+    with pytest.raises((LookupError, ValueError, TypeError)):
+        place(tmp_path, CLAMPED, new, ["y"])
