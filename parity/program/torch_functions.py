@@ -220,6 +220,15 @@ def moved(x: Any, source: Any, destination: Any) -> Any:
     return np.transpose(x, tuple(left))
 
 
+def rolled(x: Any, shifts: Any, dims: Any = None) -> Any:
+    """x.roll, axis by axis."""
+    if dims is None:
+        return np.roll(x, shifts)
+    for shift, axis in zip(sizes(shifts, ()), sizes(dims, ()), strict=True):
+        x = np.roll(x, shift, axis=axis)
+    return x
+
+
 def reversed_along(x: Any, *dims: Any) -> Any:
     """x.flip"""
     gone = {d % x.ndim for d in sizes(dims[0], dims[1:])}
@@ -450,7 +459,7 @@ TORCH: Mapping[str, Function] = {
     "expand": expanded,
     "broadcast_to": expanded,
     "expand_as": lambda x, other: expanded(x, other.shape),
-    "roll": lambda x, shifts, dims=None: np.roll(x, axes(shifts), axis=axes(dims)),
+    "roll": rolled,
     "flip": reversed_along,
     **dict.fromkeys(("repeat", "tile"), lambda x, *times: np.tile(x, sizes(times[0], times[1:]))),
     "repeat_interleave": repeated,

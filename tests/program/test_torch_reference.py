@@ -102,7 +102,7 @@ IN_NUMPY = [
         "x.topk(3, largest=False)[0]", "torch.trace(x[:, :4])", "x.softmax(dim=1, dtype=x.dtype)",
         "x.new_zeros(4, 6) + x * x.new_ones((4, 6))", "torch.zeros_like(x) + torch.ones_like(x) * x",
         "x * torch.full_like(x, 2.0) + x.new_full((6,), 3.0)", "x.to(torch.int32).float() + x",
-        "x.diagonal(1) * 2", "torch.take_along_dim(x, x.argsort(1), 1)", "F.logsigmoid(x)",
+        "x.diagonal(1) * 2", "x.roll((1, -2), (0, 1)) * x", "x.roll(3) * x", "x.roll([1], 0) * x", "torch.take_along_dim(x, x.argsort(1), 1)", "F.logsigmoid(x)",
         "F.prelu(x, x[0])", "F.rrelu(x, training=False)", "x.remainder(0.3)", "torch.fmod(x, 0.3)",
         "x.tile(2, 1) * 2", "x.scatter(1, torch.tensor([[0, 1], [2, 3], [1, 0], [5, 4]]), 2.0)",
         "x.scatter(1, torch.tensor([[0, 1], [2, 3], [1, 0], [5, 4]]), x[:, :2])", "F.embedding(torch.tensor([0, 2]), x)",
