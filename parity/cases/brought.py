@@ -11,9 +11,9 @@ import builtins
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, make_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from itertools import count
 from math import prod
@@ -27,7 +27,7 @@ import numpy as np
 from autograd.tracer import getval
 
 from parity.cases.draw import Shape
-from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes
+from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, no_variants
 from parity.cases.program import Program, Traced, profiled, trace
 from parity.cases.replay import agree, drawn_inputs, first_difference, is_slope, narrowest, slopes
 from parity.cases.user_code import BroughtError, contained, described, placed, user_code
@@ -183,8 +183,8 @@ def op_of(brought: Brought) -> Op:
         outputs = {name: shape for name, (shape, _) in outputs_of(brought, values, shapes).items()}
         return TensorShapes(dict(shapes), outputs, {name: (low, high) for name, low, high in brought.integers})
 
-    def reference(tensors: Mapping[str, Any], values: Any) -> Mapping[str, Any]:
-        return called(brought, tensors, values)
+    def reference(tensors: Mapping[str, Any], values: Any, **changes: Any) -> Mapping[str, Any]:
+        return called(brought, tensors, values, changes=changes)
 
     return Op(
         name=brought.name,
@@ -197,12 +197,18 @@ def op_of(brought: Brought) -> Op:
         infer_shapes=infer_shapes,
         reference=reference,
         grad_outputs=brought.grad_outputs,
+        variants=variants_of(brought.source),
         fits=tuple(
             Fit("param-value", name, attrgetter(name), f"another value of {name}")
             for name, kind in get_type_hints(params).items()
             if kind is float
         ),
     )
+
+
+def variants_of(source: ReferenceFile) -> Callable[..., Any]:
+    """The variants of a recorded function: those of the ops that it calls."""
+    return getattr(source.function, "variants", no_variants) if isinstance(source, RecordedFunction) else no_variants
 
 
 def dict_of(integers: tuple[tuple[str, int, int], ...]) -> dict[str, tuple[int, int]]:
@@ -250,7 +256,7 @@ def run_once(
     }
     grad_outputs: dict[str, Any] = {}
     try:
-        with contained(brought.source.path):
+        with nullcontext() if isinstance(brought.source, RecordedFunction) else contained(brought.source.path):
             _, outputs = trace(lambda given, values: called(brought, given, values), tensors, params, labelled=False)
             grad_outputs = {n: np.broadcast_to(SAMPLE, v.shape) for n, v in outputs.items() if v.dtype.kind == "f"}
             if grad_outputs and brought.differentiable:
@@ -389,11 +395,18 @@ def failed(brought: Brought, error: Exception, shapes: tuple[tuple[str, Shape], 
     return f"{placed(error, brought.source.path)} (with {given})"
 
 
-def called(brought: Brought, tensors: Mapping[str, Any], params: Any, *, plain: bool = False) -> Mapping[str, Any]:
-    """What the function returns, by output name; raises BroughtError for anything but arrays."""
+def called(
+    brought: Brought, tensors: Mapping[str, Any], params: Any, *, plain: bool = False, changes: Mapping[str, Any] = {}
+) -> Mapping[str, Any]:
+    """What the function returns, by output name; raises BroughtError for anything but arrays.
+
+    `changes` are those of a variant of a recorded function.
+    """
     function, location = function_of(brought.source, brought.name, plain=plain), where(brought.source, brought.name)
+    function = partial(function, **changes) if changes else function
     given = {**tensors, **{name: getattr(params, name) for name in brought.params}}
-    with user_code(brought.source.path):
+    # A recorded function runs the user's code only while it records, and contains it there.
+    with nullcontext() if isinstance(brought.source, RecordedFunction) else user_code(brought.source.path):
         outputs = traced(function, given) if is_traced(list(given.values())) else function(**given)
         outputs = dict(outputs) if isinstance(outputs, Mapping) else {"y": outputs}
     for name, value in outputs.items():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from parity.cli import accept, capture, compare, diff, hunt, init, inspect, repro, run, store, stored, survey
+from parity.cli import accept, capture, check, compare, diff, hunt, init, inspect, repro, run, store, stored, survey
 from parity.cli.group import main
 
 __all__ = [
     "accept",
     "capture",
+    "check",
     "compare",
     "diff",
     "hunt",

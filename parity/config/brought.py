@@ -1,25 +1,31 @@
-"""An op that a case brings: `reference: FILE` names a file with a NumPy function of the op's name."""
+"""An op that a case brings: `reference: FILE[:NAME]` names a NumPy function, or a class or function of PyTorch."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parity.cases.brought import Brought, ReferenceFile, arguments, op_of, outputs_of, where
 from parity.cases.op import GRADIENT, CaseError
 from parity.cases.user_code import BroughtError
 from parity.config.backends import ADAPTERS
 from parity.config.case_models import OP_KEYS, parts_of
-from parity.config.files import existing_file
+from parity.config.files import beside, existing_file
 from parity.config.grammar import model_of
 from parity.config.inputs import WrittenInputs, add_at
 from parity.config.nodes import Node, Problems
+from parity.program.torch_reference import is_torch, torch_reference
 
 REFERENCE = "reference"
+NAMED = re.compile(r"\.py:\w+$")
+"""The end of a path with the name of a class or function."""
 
 
 @cache
@@ -34,12 +40,15 @@ def read_brought(case: Node, name: str, report: Problems) -> Brought | None:
     if node.text in ADAPTERS:
         report.add(node, "a reference is a NumPy function in a file; a backend has no exact answer to judge others by")
         return None
-    path = existing_file(node, report, REFERENCE)
+    file, _, own = node.text.rpartition(":") if NAMED.search(node.text) else (node.text, "", name)
+    path = existing_file(replace(node, value=file, text=file), report, REFERENCE)
     if path is None:
         return None
     try:
         # Links are kept, as for the files of backends.
         source = ReferenceFile(Path(os.path.abspath(path)), path.read_bytes())  # noqa: PTH100
+        if is_torch(source, own):
+            return of_torch(case, source, own, name, report)
         given = arguments(source, name)
         location = where(source, name)
     except (BroughtError, OSError) as error:
@@ -70,6 +79,38 @@ def read_brought(case: Node, name: str, report: Problems) -> Brought | None:
         tuple(n for n in left if n in params or given[n].default is not None),
         tuple(key.removeprefix(GRADIENT) for key in inputs if key.startswith(GRADIENT)),
     )
+
+
+def of_torch(case: Node, source: ReferenceFile, entry: str, name: str, report: Problems) -> Brought:
+    """The op `name` that a class or function of PyTorch is. Raises BroughtError where its file cannot be run."""
+    inputs, params = (tuple(node.mapping) if (node := case.get(key)) else () for key in ("inputs", "params"))
+    tensors = tuple(key for key in inputs if not key.startswith(GRADIENT))
+    written = case.mapping["inputs"].mapping if tensors else {}
+    integers = tuple((key, *found) for key in tensors if (found := bounds_of(written[key])) is not None)
+    floating = tuple(key for key in tensors if key not in {key for key, _, _ in integers})
+    return Brought(
+        torch_reference(source, entry, tensors, integers, params),
+        name,
+        tensors,
+        integers,
+        differentiable_of(case, floating, report),
+        params,
+        tuple(key.removeprefix(GRADIENT) for key in inputs if key.startswith(GRADIENT)),
+    )
+
+
+def bounds_of(tensor: Node) -> tuple[int, int] | None:
+    """The bounds of a tensor of integers, which may be in a file; None for one of floating-point numbers."""
+    if "integers" in tensor.mapping:
+        return bounds(tensor)
+    file = tensor.mapping.get("file")
+    try:
+        values = None if file is None else np.load(beside(file), allow_pickle=False)
+    except (OSError, ValueError):  # The model of the tensor reports it.
+        return None
+    if values is None or values.dtype.kind not in "iub" or not values.size:
+        return None
+    return int(values.min()), int(values.max()) + 1
 
 
 def bounds(tensor: Node) -> tuple[int, int]:

@@ -121,7 +121,8 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     inputs = read_inputs(case, values.inputs, report)
     if brought is not None and len(report) == n_before:
         brought = with_outputs(brought, values.params, inputs, report)
-    if len(report) > n_before:
+    # A problem that an earlier case has reported, too, is not counted again.
+    if len(report) > n_before or (brought is None and name not in scope.ops):
         return None
     op = scope.ops[name] if brought is None else op_of(brought)
     tensors = plan_tensors(inputs, op, values.params, report, gradients=values.gradients)

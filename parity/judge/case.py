@@ -65,6 +65,7 @@ from parity.judge.diagnose.inquiry import Inquiry, Measurement
 from parity.judge.diagnose.kernel import Ask, Kernel, kernel_of
 from parity.judge.diagnose.memory import Memory, Revision
 from parity.judge.diagnose.new_process import is_firm, kept_state, state_in, state_of_row, with_state
+from parity.judge.diagnose.patience import limited
 from parity.judge.diagnose.search import SearchResult, confirm, improved, portable, recalled, search
 from parity.judge.failures import Failures, unjudged, with_failures
 from parity.judge.other_inputs import FIRST_OTHER, OtherInputs, WrongCall, kept_results, on_others, state_of
@@ -706,7 +707,8 @@ class CaseJudge:
             if not any(n in call.cell.outcomes[backend].outputs for n in call.state[1].get("tensors", ())):
                 self._memory.keep_state(self.case.id, self.case.op, backend, call.state[1])
             return SearchResult(unaltered(evaluator, observed), behaviours=(call.state,), observed_behaviour=True)
-        return Inquiry(Measurement(evaluator, observed), kernel_of(self._ask, backend), prepared).result()
+        with limited():
+            return Inquiry(Measurement(evaluator, observed), kernel_of(self._ask, backend), prepared).result()
 
     def _search(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult:
         """The causes of a wider dtype or of an earlier case if they explain this one; else a search.
@@ -730,7 +732,8 @@ class CaseJudge:
         others = [q for q in asked if not q.is_narrow] if exact else []
         self._measurements[evaluator.dtype, backend] = measurement
         budget = WorkBudget() if cell.fails(backend) else WorkBudget(**OF_A_PASS)
-        return Inquiry(measurement, kernel, prepared, others, budget, failures).result(exact)
+        with limited():
+            return Inquiry(measurement, kernel, prepared, others, budget, failures).result(exact)
 
     def _known(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult | None:
         """What the run itself shows, or a wider dtype or an earlier case has explained; else None."""

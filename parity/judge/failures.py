@@ -20,6 +20,7 @@ from parity.config.plan import ORACLE, CasePlan
 from parity.diagnoses import catalogue
 from parity.judge.compare.verdict import Comparison, Verdict, comparison_of
 from parity.judge.diagnose.diagnosis import Diagnosis
+from parity.judge.diagnose.patience import is_late
 
 FAILED, UNEXPLAINED = "judge-failed", "unexplained"
 FAILURES = "parity_failed"
@@ -114,6 +115,8 @@ def explainer(doing: str, otherwise: Callable[[], Any] = tuple) -> Callable[[Met
         @wraps(method)
         def explained(self: _Explaining, *operands: Any, **keywords: Any) -> Any:
             with self.failures.contained(doing):
+                if is_late():
+                    return otherwise()
                 return method(self, *operands, **keywords)
             return otherwise()
 

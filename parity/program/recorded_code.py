@@ -81,12 +81,27 @@ class Recording:
         return "".join([*lines, *(f"{output} = {self.names[mark]}\n" for output, mark in self.returned.items())])
 
 
+CHANGE = "__"
+"""Between the name of a call of an op and an argument of the op's reference: `layer_norm__variance`."""
+
+
+@dataclass
+class OpCall:
+    """A call of an op: the fixed params, the names of options by param, and the shapes of its operands."""
+
+    op: Op
+    params: Mapping[str, Any]
+    options: Mapping[str, str]
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
 @dataclass
 class CodeOptions:
-    """The params of a recording: their values, and which param of which op each is."""
+    """The params of a recording: their values, and which param of which op each is; its `calls` of ops by name."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, tuple[str, str]] = field(default_factory=dict)
+    calls: dict[str, OpCall] = field(default_factory=dict)
 
     def add(self, op_name: str, param: str, value: Any) -> str:
         """A new option; returns its name."""
@@ -218,9 +233,15 @@ def of_op(call: RecordedCall, options: CodeOptions) -> Compute:
             f"{call.source_line}: {name} is called with {', '.join(left)}, which parity's op does not have"
         )
 
+    known_params = {key: value for key, value in fixed.items() if key not in known}
+    own = options.calls[call.name] = OpCall(definition, known_params, chosen)
+    prefix = f"{call.name}{CHANGE}"
+
     def compute(values: Values, numbers: Values) -> Any:
         arguments = {key: mapped(value, lambda item: values[item.mark]) for key, value in fixed.items()}
-        return op(name, **arguments, **{key: numbers[option] for key, option in chosen.items()})
+        own.shapes = {key: tuple(arguments[key].shape) for key in known if hasattr(arguments.get(key), "shape")}
+        changes = {key.removeprefix(prefix): value for key, value in numbers.items() if key.startswith(prefix)}
+        return op(name, changes, **arguments, **{key: numbers[option] for key, option in chosen.items()})
 
     return compute
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,13 +14,15 @@ import numpy as np
 from autograd.tracer import getval
 
 from parity.cases.brought import MOST_REPLAYED, RecordedFunction, ReferenceFile, namespace, traced
+from parity.cases.op import Variant
 from parity.cases.program import Program, Traced, trace
 from parity.cases.replay import agree, drawn_inputs, first_difference, narrowest
 from parity.cases.user_code import BroughtError, placed, user_code
+from parity.cases.writable import unwrapped
 from parity.program.interception import intercepted
 from parity.program.opaque import opaque_step
 from parity.program.recorded import RecordedCall
-from parity.program.recorded_code import Array, CodeFunction, Recording
+from parity.program.recorded_code import CHANGE, Array, CodeFunction, CodeOptions, Recording
 from parity.program.worker.recording import UntracedError
 from parity.program.worker.tracer import FORMATS, Tracer
 from parity.program.worker.user_module import UserModule
@@ -63,6 +66,8 @@ class TorchFunction:
         self.source, self.name, self.tensors, self.params = source, name, tensors, params
         self.integers = {n: (low, high) for n, low, high in integers}
         self.module = UserModule(entry)
+        self.known = {*tensors, *params}
+        self.asked: set[str] | None = None
         self.codes: dict[tuple[Shapes, Params], TorchCode | BroughtError] = {}
         kind = inspect.Parameter.KEYWORD_ONLY
         self.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in (*tensors, *params)])
@@ -80,7 +85,15 @@ class TorchFunction:
         code = self.codes[shapes, params]
         if isinstance(code, BroughtError):
             raise code
-        return code({name: given[name] for name in self.tensors})
+        return code(
+            {name: given[name] for name in self.tensors}, {n: v for n, v in given.items() if n not in self.known}
+        )
+
+    def variants(self, params: Any, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Variant]:
+        """What a kernel may compute instead, for these params and shapes."""
+        key = tuple((n, tuple(shapes[n])) for n in self.tensors), tuple((n, getattr(params, n)) for n in self.params)
+        code = self.codes.get(key)
+        yield from code.variants() if isinstance(code, TorchCode) else ()
 
     @property
     def opaque(self) -> list[str]:
@@ -95,11 +108,20 @@ class TorchFunction:
         draws = [self.scaled(inputs) for inputs in drawn_inputs(sizes, self.integers)]
         with user_code(self.source.path), self.placing():
             code = TorchCode(*recording_of(self.module, draws[0], dict(params)))
-        for inputs in draws[:REPLAYS] if small else ():
-            self.compare(code, inputs, params)
-        if small:
-            code.differentiate(self.module, draws[0], dict(params))
+            for inputs in draws[:REPLAYS] if small else ():
+                self.compare(code, inputs, params)
+            if small:
+                self.differentiate(code, draws[0], params)
         return code
+
+    def differentiate(self, code: TorchCode, inputs: Mapping[str, Array], params: Params) -> None:
+        """Compare gradients of the first recording with PyTorch's; later ones have the same opaque calls."""
+        if self.asked is None:
+            code.differentiate(self.module, inputs, dict(params))
+            self.asked = {call.function for call in code.recording.calls if call.mark in code.recording.made}
+        else:
+            again = [call.mark for call in code.recording.calls if call.function in self.asked]
+            code.recording.made.update(mark for mark in again if mark in code.recording.opaque)
 
     def compare(self, code: TorchCode, inputs: Mapping[str, Array], params: Params) -> None:
         """Raise BroughtError if a recording gives other outputs than the code for these inputs, in float32 and in
@@ -107,8 +129,7 @@ class TorchFunction:
         differences = []
         for dtype in ("float32", "float64"):
             given = {name: a.astype(dtype) if a.dtype.kind == "f" else a for name, a in inputs.items()}
-            with user_code(self.source.path), self.placing():
-                own = called(self.module, given, dict(params))
+            own = called(self.module, given, dict(params))
             differences.append(code.difference(given, own))
             if not differences[-1]:
                 return
@@ -140,7 +161,7 @@ def gain(shape: tuple[int, ...]) -> float:
 
 def plain(value: Any) -> Any:
     """A param's value."""
-    value = getval(value)
+    value = getval(unwrapped(value))
     return value.value.item() if isinstance(value, Traced) else value
 
 
@@ -152,12 +173,36 @@ class TorchCode:
 
     def __init__(self, recording: Recording, constants: Mapping[str, Array]) -> None:
         self.recording, self.constants, self.gradients_differ = recording, constants, ""
+        self.built: CodeFunction | None = None
+        self.n_made = 0
 
-    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs by name."""
-        given = {**inputs, **self.constants}
-        function = CodeFunction(self.recording, {name: tuple(value.shape) for name, value in given.items()})
-        return function(**given, **function.options.values)
+    def __call__(self, inputs: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The outputs by name; `changes` are those of a variant."""
+        function = self.function(inputs)
+        return function(**inputs, **self.constants, **{**function.options.values, **(changes or {})})
+
+    def function(self, inputs: Mapping[str, Any]) -> CodeFunction:
+        """The recording as a function, made anew when another call has become opaque."""
+        if self.built is None or self.n_made != len(self.recording.made):
+            shapes = {name: tuple(value.shape) for name, value in {**inputs, **self.constants}.items()}
+            self.built, self.n_made = CodeFunction(self.recording, shapes), len(self.recording.made)
+        return self.built
+
+    def variants(self) -> Iterator[Variant]:
+        """The variants of the ops that it calls, each as one of the whole: another argument of one call's reference."""
+        options = CodeOptions() if self.built is None else self.built.options
+        for name, call in options.calls.items():
+            chosen = {param: options.values[option] for param, option in call.options.items()}
+            params = {key: tuple(value) if isinstance(value, list) else value for key, value in call.params.items()}
+            try:
+                listed = list(call.op.variants(call.op.params(**params, **chosen), call.shapes))
+            except (LookupError, TypeError, ValueError):  # Operands that are no tensors, such as a mask of numbers.
+                continue
+            for variant in listed:
+                if not variant.absent and variant.params.keys() <= call.options.keys():
+                    changes = {f"{name}{CHANGE}{key}": value for key, value in variant.arguments.items()}
+                    changes |= {call.options[param]: value for param, value in variant.params.items()}
+                    yield Variant(variant.id, changes, unstable=variant.unstable)
 
     @property
     def opaque(self) -> list[str]:
@@ -301,14 +346,13 @@ def array_of(value: Any) -> Array:
     return array
 
 
-def is_torch_file(source: ReferenceFile) -> bool:
-    """Whether a file imports PyTorch."""
-    import ast
-
+def is_torch(source: ReferenceFile, name: str) -> bool:
+    """Whether a file defines a class of this name, or a function of PyTorch: it imports PyTorch, and not NumPy."""
     try:
         nodes = list(ast.walk(ast.parse(source.text)))
     except (SyntaxError, ValueError):
         return False
-    names = [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
-    names += [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
-    return any(name.partition(".")[0] == "torch" for name in names)
+    modules = {a.name.partition(".")[0] for n in nodes if isinstance(n, ast.Import) for a in n.names}
+    modules |= {(n.module or "").partition(".")[0] for n in nodes if isinstance(n, ast.ImportFrom)}
+    is_class = any(isinstance(n, ast.ClassDef) and n.name == name for n in nodes)
+    return "torch" in modules and (is_class or "numpy" not in modules)

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from parity.adapters.base import Adapter, Job, Unsupported, parts_of
+from parity.program.worker.user_module import ARGUMENTS, UserModule, entry_of, is_module_class
 
 ELSEWHERE = re.compile(r"cannot import name .* from '(\w+)'|module '(\w+)' has no attribute")
 METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -32,6 +33,7 @@ class UserOps:
     def __init__(self) -> None:
         self.path: Optional[str] = None
         self.namespace: Dict[str, Any] = {}
+        self.modules: Dict[str, UserModule] = {}
 
     @property
     def name(self) -> str:
@@ -117,13 +119,17 @@ class UserOps:
         return {str(name): str(version) for name, version in {**named, **versions}.items()}
 
     def function(self, name: str) -> Optional[Callable[..., Any]]:
-        """The user's function of that name."""
-        value = self.namespace.get(name)
+        """The user's function of that name, or their class of PyTorch's modules as a function."""
+        value = entry_of(self.namespace, name)
+        if is_module_class(value):
+            return self.modules.setdefault(name, UserModule(value))
         return value if callable(value) else None
 
     def applied(self, job: Job, absent: List[str], droppable: List[str]) -> Job:
         """The job with the user's function and the params that it accepts; unchanged if there is no such function."""
         function = self.function(job.op)
+        if function is not None and ARGUMENTS in job.params and not isinstance(function, UserModule):
+            function = UserModule(function)
         if problem := self.problem(job.op):
             raise UserOpsError(problem)
         if self.path is not None and not self.brings(job.op):

@@ -22,6 +22,7 @@ from parity.judge.diagnose.causes import BAND_WEIGHT, Cause, formats_below
 from parity.judge.diagnose.evaluator import Alteration, ratio
 from parity.judge.diagnose.explanation import KernelExplanation
 from parity.judge.diagnose.fits import newton
+from parity.judge.diagnose.patience import is_late
 
 MAX_ELEMENTS = 1 << 14
 """The most elements of the inputs that wrong tensors depend on: thousands of edits of larger inputs take minutes."""
@@ -74,7 +75,7 @@ class WorkBudget:
             listed.sort(key=lambda e: (e.kind in OF_ANY_SIZE, not right.isdisjoint(e.positions), e.cost))
         most = min(self.most, self.left)
         for number, edit in enumerate(listed):
-            if trial.work - start > most:
+            if trial.work - start > most or is_late():
                 self.untried += len(listed) - number
                 break
             yield edit

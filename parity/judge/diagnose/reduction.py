@@ -17,6 +17,7 @@ from parity.cases.draw import Shape
 from parity.cases.op import TensorShapes
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array
+from parity.judge.diagnose.patience import is_late
 
 FEW_ELEMENTS = 64
 """Below this many elements of the largest tensor nothing is gained: evaluations take microseconds, and with fewer rows
@@ -209,6 +210,8 @@ def sizes_of(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[Dim]:
     """The sizes of the inputs' axes: one axis or two if these can change alone, else all of the same size."""
     shapes = shapes_of(case, inputs)
     for size in sorted({size for shape in shapes.values() for size in shape if size > 1}):
+        if is_late():
+            return
         axes = [(name, axis) for name, shape in shapes.items() for axis, n in enumerate(shape) if n == size]
         for together in (1, 2):
             for chosen in combinations(axes, together):

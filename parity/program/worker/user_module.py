@@ -64,7 +64,7 @@ class UserModule:
                 if training is not None:
                     function.train(bool(training))
                 put(function, {name: given.pop(name) for name in state_of(function) if name in given})
-            torch.manual_seed(SEED)
+            seed(torch)
             return outputs_of(function(*arguments_of(spec, given)))
 
     def state(self) -> Dict[str, str]:
@@ -85,9 +85,16 @@ def built(entry: Any, init: Sequence[Any]) -> Any:
     """A new instance of the class, built after the seed."""
     import torch
 
-    torch.manual_seed(SEED)
+    seed(torch)
     named = init[-1] if len(init) == 2 and isinstance(init[0], (list, tuple)) and isinstance(init[1], dict) else None
     return entry(*init) if named is None else entry(*init[0], **named)
+
+
+def seed(torch: Any) -> None:
+    """Seed PyTorch's generators, without `torch.manual_seed`, whose first call imports its compiler (four seconds)."""
+    torch.default_generator.manual_seed(SEED)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(SEED)
 
 
 @contextlib.contextmanager

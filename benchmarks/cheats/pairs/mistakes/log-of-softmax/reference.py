@@ -1,0 +1,17 @@
+"""Log-softmax."""
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.log_softmax(x, dim=1)
+
+
+def get_inputs():
+    return [torch.randn(8, 24)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,17 @@
+"""Softmax of inputs from [0, 1)."""
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=-1)
+
+
+def get_inputs():
+    return [torch.rand(8, 33)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,8 @@
+"""torch's own attention."""
+
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, q, k, v):
+        return nn.functional.scaled_dot_product_attention(q, k, v)

@@ -1,0 +1,17 @@
+"""Sum of each row, row by row."""
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x.sum(1)
+
+
+def get_inputs():
+    return [torch.randn(8, 100)]
+
+
+def get_init_inputs():
+    return []

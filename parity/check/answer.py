@@ -1,0 +1,186 @@
+"""The answer to a check: one JSON object, whose schema is `schema.json`, from the results of its run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parity import exit_codes
+from parity.check.limit import NEW, excused
+from parity.check.pair import Pair
+from parity.judge.compare.verdict import Comparison
+from parity.reporting.results.cells import CellResult, Status, cells
+from parity.reporting.results.rows import Results
+from parity.reporting.text.findings import Finding, findings
+
+SCHEMA = "parity-check/1"
+VERDICTS: Mapping[str, str] = {"unstable": "unstable", "degraded": "degraded", "rounding": "degraded"}
+"""A run's verdicts as those of a check; every other failing one is `wrong`."""
+DEVICE = re.compile(r"cuda|CUDA|hip|nvcc|NVIDIA|triton|Triton|GPU|mps", re.IGNORECASE)
+"""What an error says that is due to a device that is not there."""
+LINE = re.compile(r"[\w.-]+\.py:\d+")
+MOST_TEXT = 400
+MOST_CHECKS = 12
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a check says; `as_json` is one line."""
+
+    verdict: str
+    exit_code: int
+    sentence: str
+    cause: str = ""
+    place: str = ""
+    counterexample: Mapping[str, Any] | None = None
+    error_ratio: float | None = None
+    tolerance_needed: float | None = None
+    same_formula: str = "not shown"
+    checks: Sequence[tuple[str, str, str]] = ()
+    not_judged: Sequence[str] = ()
+    seconds: float = 0.0
+    run: str = ""
+    notes: Sequence[str] = field(default=())
+
+    def as_json(self, *, hide_inputs: bool = False) -> str:
+        """One line of at most 2 kB or so."""
+        shown = None if self.counterexample is None else dict(self.counterexample)
+        if shown is not None and hide_inputs:
+            shown = {key: value for key, value in shown.items() if key != "inputs"}
+        row = {
+            "schema": SCHEMA,
+            "verdict": self.verdict,
+            "exit_code": self.exit_code,
+            "cause": self.cause,
+            "sentence": short(self.sentence),
+            "place": self.place,
+            "counterexample": shown,
+            "error_ratio": finite(self.error_ratio),
+            "tolerance_needed": finite(self.tolerance_needed),
+            "same_formula": self.same_formula,
+            "checks": [list(check) for check in self.checks],
+            "not_judged": [short(text, 160) for text in self.not_judged],
+            "seconds": round(self.seconds, 2),
+            "run": self.run,
+        }
+        return json.dumps(row, allow_nan=False)
+
+
+def short(text: str, most: int = MOST_TEXT) -> str:
+    """A text in one line, and not too long."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def finite(number: float | None) -> float | None:
+    """A number that JSON has."""
+    return (
+        None
+        if number is None or number != number or number in (float("inf"), float("-inf"))
+        else float(f"{number:.4g}")
+    )
+
+
+def not_judged(sentence: str, place: str = "", seconds: float = 0.0, exit_code: int = exit_codes.INCOMPLETE) -> Answer:
+    """The answer where nothing was compared."""
+    match = LINE.search(sentence)
+    return Answer("not-judged", exit_code, sentence, place=place or (match[0] if match else ""), seconds=seconds)
+
+
+def answer(results: Results, pair: Pair, notes: Sequence[str], run_dir: Path, seconds: float) -> Answer:
+    """What a run says about a pair."""
+    own = [cell for cell in cells(results) if cell.backend == NEW]
+    checks = list(checks_of(own, results))
+    common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": list(notes)}
+    every = findings(results)
+    same = excused(results.comparisons)
+    all_findings = [finding for finding in every if not finding.tensor_keys <= same]
+    failed = [cell for cell in own if cell.status is Status.ERROR and cell.ended is not None]
+    if all_findings:
+        return of_finding(all_findings[0], pair, run_dir, common)
+    if failed:
+        return of_error(failed[0], own, common)
+    if results.summary.exit_code == exit_codes.INTERRUPTED:
+        return Answer("not-judged", exit_codes.INTERRUPTED, "interrupted", **common)
+    unsure = [cell for cell in own if cell.status in (Status.UNSUPPORTED, Status.NOT_RUN)]
+    compared = [cell for cell in own if cell.compared]
+    if not compared:
+        why = next((cell.message for cell in unsure if cell.message), "nothing could be compared")
+        return Answer("not-judged", exit_codes.INCOMPLETE, why, **common)
+    n = sum(len(cell.compared_rows) for cell in compared)
+    text = f"{pair.candidate.name} computes what {pair.reference.name} does: {n} tensors in {len(compared)} cases agree"
+    return Answer("right", exit_codes.PASSED, text, **common)
+
+
+def of_finding(finding: Finding, pair: Pair, run_dir: Path, common: Mapping[str, Any]) -> Answer:
+    """The answer where the candidate differs."""
+    row = finding.worst.row
+    verdict = VERDICTS.get(row.verdict.value, "wrong")
+    ratio = row.ratios.get(finding.worst.backend)
+    sentence = f"{finding.sentence().plain.removeprefix(f'{NEW}: ')}, {finding.scope()}"
+    formula = next(iter(finding.formulas()), "") if hasattr(finding, "formulas") else ""
+    return Answer(
+        verdict,
+        exit_codes.MISMATCH,
+        f"{sentence}; {formula}" if formula else sentence,
+        cause=finding.id.partition(" ")[0],
+        place=pair.candidate.place,
+        counterexample=counterexample(row, run_dir, common),
+        error_ratio=ratio,
+        tolerance_needed=row.required_rtol,
+        **common,
+    )
+
+
+def counterexample(row: Comparison, run_dir: Path, _common: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the results differ most."""
+    return {
+        "inputs": str(run_dir / "tensors" / row.case),
+        "case": row.case,
+        "tensor": row.tensor,
+        "index": row.worst_index,
+        "got": finite(row.actual_value),
+        "exact": finite(row.oracle_value),
+        "bound": finite(None if row.envelope is None else getattr(row.envelope, "max_abs", None)),
+    }
+
+
+def of_error(failed: CellResult, own: Sequence[CellResult], common: Mapping[str, Any]) -> Answer:
+    """The answer where the candidate gives no result: it needs a device that is not there, or it is wrong."""
+    match = LINE.search(failed.message)
+    place = match[0] if match else ""
+    if DEVICE.search(failed.message) and not any(cell.compared for cell in own):
+        text = f"{NEW} needs a device that is not here: {failed.message}"
+        return Answer("not-judged", exit_codes.INCOMPLETE, text, place=place, **common)
+    text = f"{NEW} gives no result for {failed.id}: {failed.outcome}: {failed.message}"
+    return Answer("wrong", exit_codes.MISMATCH, text, cause="no-result", place=place, **common)
+
+
+def checks_of(own: Sequence[CellResult], results: Results) -> Iterator[tuple[str, str, str]]:
+    """What was asked, and how it ended: cases by the word after the op's name."""
+    words: dict[str, list[CellResult]] = {}
+    for cell in own:
+        words.setdefault(kind_of(cell), []).append(cell)
+    for word, group in list(words.items())[:MOST_CHECKS]:
+        bad = [cell for cell in group if cell.status in (Status.FAILED, Status.ERROR)]
+        ran = [cell for cell in group if cell.compared]
+        state = "failed" if bad else "passed" if ran else "not run"
+        why = bad[0].id if bad else f"{len(ran)} of {len(group)}"
+        yield word, state, why
+    missing = len(results.cases) - len({cell.id for cell in own if cell.ended is not None})
+    if missing > 0:
+        yield "rest", "not run", f"{missing} cases were not run"
+
+
+def kind_of(cell: CellResult) -> str:
+    """What a case varies: `given`, `drawn`, `offset`, `size`, `layout`, ..."""
+    rest = cell.id.removeprefix(f"{cell.op}-")
+    if "offset=" in rest:
+        return "offset"
+    if "=" in rest:
+        return "scale" if rest.startswith("scale") else "size"
+    return rest.partition("-")[2] or rest

@@ -1,0 +1,232 @@
+"""The cases that a pair is asked: the inputs that its file gives, and others on which kernels fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases.layout import LAYOUTS
+from parity.check import CheckError
+from parity.check.limit import NEW, REFERENCE
+from parity.check.problem import GIVEN, INTEGERS, NORMAL, Argument, Problem, Size, Sized, Weight, is_finite, varies
+
+OFFSET = 100.0
+"""A mean of 100 deviations: E[x^2] - E[x]^2 loses four of float32's seven digits."""
+FAR = 10000.0
+LARGE, SMALL = 30.0, 1e-3
+"""Scores beyond 88, where exp overflows in float32; variances near eps."""
+ODD = (1, 31, 33, 127, 129)
+"""Sizes beside those of warps and blocks of kernels."""
+JITTER = 0.3
+"""The deviation of weights that are constants at first, such as a norm's ones and zeros."""
+VALUES: Mapping[str, Mapping[str, Any]] = {
+    "zeros": {"constant": 0.0},
+    "ties": {"constant": 1.0, "special": {"values": [-1.0, 2.0], "count": 2}},
+    "nan": {"special": {"values": [float("nan")]}},
+    "tiny": {"scale": 1e-20},
+}
+"""Unusual values of an input."""
+MOST_COST = 1 << 17
+MOST_SIZES = 8
+Case = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A case of the config, and what it is about."""
+
+    name: str
+    why: str
+    case: Case
+
+
+@dataclass
+class Designer:
+    """Makes the cases of a pair; arrays go to `folder`, as files that the config names relative to its own."""
+
+    problem: Problem
+    folder: Path
+    forward_only: bool = False
+
+    def __post_init__(self) -> None:
+        self.notes: list[str] = []
+
+    def all(self, sized: Sized) -> Iterator[Asked]:
+        """The cases, those first that show most: as given, drawn with other weights, then what is unusual."""
+        if not varies(sized.outputs):
+            self.notes.append("the reference returns a constant for its own inputs")
+        yield Asked("given", "the inputs of the file", self.case("given", sized, self.files(sized, "given")))
+        drawn = self.drawn(sized)
+        yield Asked("drawn", "other inputs and weights", self.case("drawn", sized, drawn))
+        if sized.modal:
+            yield Asked("eval", "evaluation mode", self.case("eval", sized, drawn, training=False))
+        yield from self.moved(sized, drawn)
+        yield from self.unusual(sized, drawn)
+        for other in self.sizes(sized):
+            name = ", ".join(f"{n}={v}" for n, v in other.settings.items() if sized.settings.get(n) != v)
+            yield Asked(name, "another size", self.case(name, other, self.drawn(other)))
+
+    def case(self, name: str, sized: Sized, inputs: Mapping[str, Any], **options: Any) -> Case:
+        """A case of the config."""
+        reference = self.problem.pair.reference
+        floats = [a.name for a in sized.arguments if a.is_tensor and a.value.dtype.kind == "f"]
+        floats += [weight.name for weight in sized.weights if not weight.is_statistic]
+        return {
+            "op": reference.name,
+            "id": f"{reference.name}-{name}".replace(", ", "-"),
+            "reference": f"{self.problem.source.path}:{reference.name}",
+            "params": {**sized.params, **options},
+            "inputs": dict(inputs),
+            "differentiable": floats,
+            **({"gradients": False} if self.forward_only else {}),
+        }
+
+    def files(self, sized: Sized, name: str) -> dict[str, Any]:
+        """All inputs and weights as the files have them."""
+        arrays = {a.name: a.value for a in sized.arguments if a.is_tensor}
+        arrays |= {weight.name: weight.values for weight in sized.weights}
+        return {key: self.stored(name, key, array) for key, array in arrays.items()}
+
+    def stored(self, case: str, name: str, array: NDArray[Any]) -> Case:
+        """An array as a file of the config."""
+        folder = self.folder / case.replace(", ", "-")
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / f"{name}.npy", array)
+        return {"file": f"{folder.relative_to(self.folder.parent)}/{name}.npy"}
+
+    def drawn(self, sized: Sized) -> dict[str, Any]:
+        """Inputs that have both signs where the reference stays finite, and other weights."""
+        signed = {a.name: self.input_of(sized, a, signed=True) for a in sized.arguments if a.is_tensor}
+        weights = {weight.name: weight_of(weight) for weight in sized.weights}
+        if is_finite(self.tried(sized, {**signed, **weights})):
+            return {**signed, **weights}
+        own = {a.name: self.input_of(sized, a, signed=False) for a in sized.arguments if a.is_tensor}
+        return {**own, **weights}
+
+    def input_of(self, sized: Sized, argument: Argument, *, signed: bool) -> Case:
+        """An input: normal numbers, as in the file if it gives them with a structure or `signed` is False."""
+        shape = list(argument.value.shape)
+        if argument.kind == INTEGERS:
+            low, high = argument.bounds
+            return {"shape": shape, "integers": {"low": low, "high": high}}
+        if argument.kind == GIVEN or not shape:
+            return self.stored(f"size-{'-'.join(map(str, sized.settings.values()))}", argument.name, argument.value)
+        if argument.kind == NORMAL or signed:
+            return {"shape": shape}
+        return {"shape": shape, "uniform": {"low": 0.0, "high": 1.0}}
+
+    def tried(self, sized: Sized, inputs: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """What the reference returns for such inputs; NaN where it fails."""
+        rng = np.random.default_rng(0)
+        values = {
+            name: sample(rng, item) for name, item in inputs.items() if "shape" in item and "integers" not in item
+        }
+        try:
+            return self.problem.call(sized, values=values)
+        except CheckError:
+            return {"y": np.full(1, np.nan)}
+
+    def moved(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[Asked]:
+        """Inputs and weights far from zero, large and small, each only where the reference stays finite."""
+        free = [name for name, item in drawn.items() if "shape" in item and "integers" not in item]
+        given = {a.name for a in sized.arguments}
+        shifts = [n for n in free if n in given or len(drawn[n]["shape"]) == 1]
+        for offset in (OFFSET, FAR):
+            for name in shifts:
+                changed = {**drawn, name: {**drawn[name], "offset": offset}}
+                if is_finite(self.tried(sized, changed)):
+                    word = f"{name}-offset={offset:g}"
+                    yield Asked(word, f"{name} has a mean of {offset:g}", self.case(word, sized, changed))
+        for scale in (LARGE, SMALL):
+            changed = {n: {**item, "scale": scale} if n in given and n in free else item for n, item in drawn.items()}
+            if any(name in given for name in free) and is_finite(self.tried(sized, changed)):
+                word = f"scale={scale:g}"
+                yield Asked(word, f"inputs {scale:g} times as large", self.case(word, sized, changed))
+
+    def unusual(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[Asked]:
+        """The first input that may be any number, with unusual values and in other memory."""
+        name = next((n for n in drawn if {*drawn[n]} == {"shape"}), None)
+        if name is None:
+            return
+        for word, change in VALUES.items():
+            changed = {**drawn, name: {**drawn[name], **change}}
+            case = self.case(word, sized, changed)
+            # Of a NaN or its neighbours there is no gradient that all agree on.
+            yield Asked(word, f"{name}: {word}", {**case, "gradients": False} if word == "nan" else case)
+        tensors = {a.name for a in sized.arguments if a.is_tensor}
+        for layout, placement in LAYOUTS.items():
+            laid = {
+                n: {**v, "layout": layout} if n in tensors and can_lie(v, placement) else v for n, v in drawn.items()
+            }
+            if laid != drawn:
+                yield Asked(layout, f"inputs in the layout {layout}", self.case(layout, sized, laid))
+
+    def sizes(self, sized: Sized) -> Iterator[Sized]:
+        """The problem at odd sizes, one global changed at a time."""
+        numbers = {**self.problem.numbers, **sized.settings}
+        found = 0
+        for name in sized.settings:
+            for value in odd(numbers[name]):
+                settings = {**sized.settings, name: value}
+                cost = self.problem.cost(settings)
+                if cost is not None and sum(cost) <= MOST_COST and found < MOST_SIZES:
+                    try:
+                        other = self.problem.at(settings)
+                    except CheckError:
+                        continue
+                    found += 1
+                    yield other
+
+
+def can_lie(item: Mapping[str, Any], placement: Any) -> bool:
+    """Whether an input can have a memory layout."""
+    return "shape" in item and placement(tuple(item["shape"])) is not None
+
+
+def odd(size: Size) -> list[Size]:
+    """Other sizes that are tried: of a shape, another last axis."""
+    if isinstance(size, int):
+        return [*sorted({1, size + 1, *ODD} - {size})]
+    return [type(size)((*size[:-1], n)) for n in sorted({1, size[-1] + 1, *ODD} - {size[-1]})]
+
+
+def weight_of(weight: Weight) -> Case:
+    """Another weight than the initial one, as large as that."""
+    shape, values = list(weight.values.shape), weight.values
+    if weight.name.endswith("running_var"):
+        return {"shape": shape, "uniform": {"low": 0.5, "high": 1.5}}
+    if not shape:
+        return {"shape": shape, "offset": float(values), "scale": JITTER}
+    mean, deviation = float(values.mean()), float(values.std())
+    if deviation <= 1e-3 * abs(mean) or deviation == 0:
+        return {"shape": shape, "offset": mean, "scale": JITTER}
+    return {"shape": shape, "scale": float(f"{deviation:.2g}")}
+
+
+def sample(rng: np.random.Generator, item: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Numbers as a config draws them."""
+    uniform = item.get("uniform")
+    values = (
+        rng.normal(size=item["shape"])
+        if uniform is None
+        else rng.uniform(uniform["low"], uniform["high"], item["shape"])
+    )
+    return np.asarray(item.get("scale", 1.0) * values + item.get("offset", 0.0), np.float32)
+
+
+def config(problem: Problem, asked: Sequence[Asked], dtypes: Sequence[str], adapter: str = "torch") -> Case:
+    """The config of a pair's cases."""
+    reference, candidate = problem.pair.reference, problem.pair.candidate
+    names = {REFERENCE: reference.path, NEW: candidate.path}
+    return {
+        "version": 1,
+        "backends": [{"name": n, "adapter": adapter, "ops": str(path.absolute())} for n, path in names.items()],
+        "subject": NEW,
+        "dtypes": list(dtypes),
+        "cases": [item.case for item in asked],
+    }

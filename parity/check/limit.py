@@ -1,0 +1,65 @@
+"""A run that ends when its time is over, or when the candidate is known to be wrong; what was not run is said."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from parity import exit_codes
+from parity.config.plan import ORACLE, Plan
+from parity.engine import EngineOptions, Event, execute
+from parity.judge.bound.envelope import ERROR_BOUND
+from parity.judge.compare.verdict import Comparison
+
+NEW, REFERENCE = "new", "reference"
+"""The backends of a check."""
+
+
+def excused(comparisons: Iterable[Comparison]) -> frozenset[tuple[str, str, str]]:
+    """The tensors in which the reference's own code is as far from its formula as the candidate, in cases in which
+    that code exceeds its error bound somewhere: it is what the candidate has to do, and no more can be asked."""
+    own, reference = (
+        {row.tensor_key: row for row in comparisons if (row.actual, row.expected) == (name, ORACLE)}
+        for name in (NEW, REFERENCE)
+    )
+    beyond = {(row.case, row.dtype) for row in reference.values() if REFERENCE in row.culprit}
+    pairs = {key: (own[key], row) for key, row in reference.items() if key in own and (row.case, row.dtype) in beyond}
+    return frozenset(key for key, (mine, theirs) in pairs.items() if as_far(mine, theirs))
+
+
+def as_far(own: Comparison, reference: Comparison) -> bool:
+    """Whether a candidate's largest error is not much more than the reference's own, or than rounding's."""
+    if own.max_abs_diff is None or reference.max_abs_diff is None:
+        return str(own.actual_value) == str(reference.actual_value)
+    rounding = 0.0 if reference.envelope is None else reference.envelope.max
+    return own.max_abs_diff <= ERROR_BOUND * max(reference.max_abs_diff, rounding)
+
+
+class Watch:
+    """Passes events on to an observer, and notes whether the candidate is wrong in a case. `deadline` is a time of the
+    monotonic clock; the first case is finished in any case."""
+
+    def __init__(self, observer: Any, deadline: float, fail_on: str, *, everything: bool) -> None:
+        self.observer, self.deadline, self.everything = observer, deadline, everything
+        self.failing = exit_codes.FAILING[fail_on]
+        self.is_wrong = False
+
+    def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:
+        """Note what is wrong."""
+        self.observer.on_event(event, comparisons)
+        same = excused(comparisons)
+        rows = [row for row in comparisons if row.counts and row.verdict.value in self.failing]
+        self.is_wrong = self.is_wrong or any(row.tensor_key not in same for row in rows)
+
+    def source(self, plan: Plan, options: EngineOptions, run_dir: Path, done: Collection[str]) -> Iterator[Event]:
+        """The events of a run, up to the end."""
+        finished = False
+        with closing(execute(plan, options, run_dir, done)) as events:  # type: ignore[type-var]
+            for event in events:
+                yield event
+                finished = finished or getattr(event, "last_of_case", False)
+                if finished and (time.monotonic() > self.deadline or (self.is_wrong and not self.everything)):
+                    return

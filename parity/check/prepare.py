@@ -1,0 +1,62 @@
+"""From two files to a config that `parity run` can run, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from parity.check import CheckError
+from parity.check.cases import Designer, config
+from parity.check.pair import Pair, pair_of
+from parity.check.problem import Problem
+from parity.check.sizes import small
+
+CONFIG = "check.yaml"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A pair and its config."""
+
+    pair: Pair
+    config: Path
+    notes: Sequence[str]
+
+
+def prepared(
+    reference: str,
+    candidate: str,
+    folder: Path,
+    *,
+    inputs: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    dtypes: Sequence[str] = ("float32",),
+    forward_only: bool = False,
+    announce: Callable[[str], None] = lambda _: None,
+) -> Prepared:
+    """Write the config of a pair to a folder. Raises CheckError."""
+    pair = pair_of(reference, candidate, inputs)
+    problem = Problem(pair, given or {})
+    announce("looking for small sizes")
+    settings = small(problem)
+    sized = problem.at(settings)
+    again = problem.call(sized)
+    differing = [n for n in again if again[n].shape != sized.outputs[n].shape]
+    if differing:
+        raise CheckError(
+            f"{pair.reference.place}: {pair.reference.name} returns another {differing[0]} when called again"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    designer = Designer(problem, folder / "inputs", forward_only)
+    announce("choosing inputs")
+    asked = list(designer.all(sized))
+    if settings:
+        shown = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
+        designer.notes.append(f"not run at its size: {shown}")
+    path = folder / CONFIG
+    path.write_text(yaml.safe_dump(config(problem, asked, dtypes), sort_keys=False, allow_unicode=True))
+    return Prepared(pair, path, designer.notes)

@@ -1,0 +1,390 @@
+"""The problem that a reference's file poses, at any size: constructor's arguments, inputs and weights."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from math import isqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parity.cases.brought import ReferenceFile, namespace
+from parity.cases.user_code import BroughtError, placed, user_code
+from parity.check import CheckError
+from parity.check.pair import INIT_INPUTS, Pair
+from parity.program.torch_reference import array_of
+from parity.program.worker.user_module import (
+    ARGUMENTS,
+    TRAINING,
+    UserModule,
+    encoded,
+    named_arguments,
+    outputs_of,
+    seed,
+    state_of,
+)
+
+UNIFORM, NORMAL, INTEGERS, GIVEN, NUMBER = "uniform", "normal", "integers", "given", "number"
+DRAWS: Mapping[str, str] = {
+    **dict.fromkeys(("rand", "rand_like"), UNIFORM),
+    **dict.fromkeys(("randn", "randn_like"), NORMAL),
+    **dict.fromkeys(("randint", "randint_like"), INTEGERS),
+}
+"""PyTorch's functions that draw tensors, and what they draw."""
+Settings = Mapping[str, Any]
+Size = int | tuple[int, ...] | list[int]
+SCALING = (
+    "mul",
+    "__mul__",
+    "__rmul__",
+    "add",
+    "__add__",
+    "__radd__",
+    "sub",
+    "__sub__",
+    "__rsub__",
+    "div",
+    "__truediv__",
+)
+"""Functions that, with a number, keep how a tensor is distributed, but for its mean and deviation."""
+PRODUCTS = frozenset(
+    (
+        *("linear", "bilinear", "matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention"),
+        *(f"conv{word}{n}d" for word in ("", "_transpose") for n in (1, 2, 3)),
+    )
+)
+RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
+MOST_CALLED = 1 << 21
+"""Elements of inputs and weights with which a call that only shows its cost has values: without values, PyTorch first
+imports its compiler (two seconds), and is slow in loops."""
+
+
+@dataclass(frozen=True, eq=False)
+class Argument:
+    """An argument of a call: how it is drawn, its `dtype` if that is neither the case's nor int64, its value; `bounds`
+    are those of integers."""
+
+    name: str
+    kind: str
+    dtype: str
+    value: Any
+    bounds: tuple[int, int] = (0, 0)
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it is a tensor."""
+        return self.kind != NUMBER
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A parameter or a running statistic with its initial values."""
+
+    name: str
+    values: NDArray[Any]
+    is_statistic: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Sized:
+    """The problem at one size: `settings` are values of the file's globals, `outputs` what the reference returns."""
+
+    settings: Settings
+    init: Mapping[str, Any]
+    arguments: Sequence[Argument]
+    weights: Sequence[Weight]
+    outputs: Mapping[str, NDArray[Any]]
+    modal: bool = False
+    """Whether the reference computes something else in evaluation mode."""
+
+    @property
+    def spec(self) -> str:
+        """The param `arguments` of a case: the order of arguments, with dtypes."""
+        return ", ".join(f"{a.name}: {a.dtype}" if a.dtype else a.name for a in self.arguments)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The params of a case."""
+        numbers = {a.name: encoded(a.value) for a in self.arguments if not a.is_tensor}
+        return {**self.init, **numbers, ARGUMENTS: self.spec}
+
+
+@dataclass
+class Problem:
+    """A reference's file, loaded in this process, and the values of its globals that a user has set."""
+
+    pair: Pair
+    given: Settings = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        path = self.pair.reference.path.absolute()
+        self.source = ReferenceFile(path, path.read_bytes())
+        with self.telling():
+            self.names = dict_of(namespace(self.source, plain=True))
+        unknown = [name for name in self.given if name not in self.names]
+        if unknown:
+            raise CheckError(f"--set {unknown[0]}: {path.name} has no global of this name")
+        self.names.update(self.given)
+        self.entry: Any = self.names[self.pair.reference.name]
+        own_path, name = self.pair.inputs
+        if own_path.absolute() == path:
+            self.inputs: Any = self.names.get(name)
+        else:
+            other = ReferenceFile(own_path.absolute(), own_path.read_bytes())
+            with self.telling():
+                self.inputs = namespace(other, plain=True).get(name)
+        if not callable(self.inputs):
+            raise CheckError(f"{own_path} defines no function {name}")
+
+    @property
+    def numbers(self) -> dict[str, Size]:
+        """The globals that are sizes: whole numbers from 2 on, and shapes, that the user has not set."""
+        own = {name: value for name, value in self.names.items() if name not in self.given and name[:2] != "__"}
+        return {name: value for name, value in own.items() if is_size(value)}
+
+    @property
+    def n_given(self) -> int:
+        """The number of elements of the inputs as the file gives them; 0 where that cannot be told without values."""
+        import torch
+
+        try:
+            with user_code(self.source.path), without_values():
+                return sum(value.numel() for value in self.inputs() if isinstance(value, torch.Tensor))
+        except Exception:  # Whatever a user's code raises; it is told when it is called with values.
+            return 0
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Inside, code of the user's file runs; what it raises is a CheckError with its place."""
+        try:
+            with user_code(self.source.path if hasattr(self, "source") else self.pair.reference.path):
+                yield
+        except CheckError:
+            raise
+        except BroughtError as error:
+            raise CheckError(str(error)) from error
+        except Exception as error:
+            raise CheckError(placed(error, self.source.path)) from error
+
+    @contextmanager
+    def having(self, settings: Settings) -> Iterator[None]:
+        """Inside, the file's globals have these values."""
+        before = {name: self.names[name] for name in settings}
+        self.names.update(settings)
+        try:
+            yield
+        finally:
+            self.names.update(before)
+
+    def arguments_of_init(self) -> list[Any]:
+        """What `get_init_inputs` returns; nothing for a function, or where there is none."""
+        function = self.names.get(INIT_INPUTS)
+        if not self.pair.reference.is_class or function is None:
+            return []
+        given = function()
+        return [given] if isinstance(given, Mapping) else list(given)
+
+    def cost(self, settings: Settings) -> tuple[int, int] | None:
+        """The elements of all tensors, and roughly the operations of a call, which is made without values where it is
+        large; None where the reference does not work with these sizes."""
+        import torch
+
+        n_operations = 0
+
+        def count(function: Any, args: Any, _kwargs: Any, result: Any) -> Any:
+            nonlocal n_operations
+            n_operations += operations(getattr(function, "__name__", ""), args, result, torch)
+            return result
+
+        is_class = self.pair.reference.is_class
+        try:
+            with user_code(self.source.path), self.having(settings), torch.no_grad():
+                with without_values():
+                    shaped = [*self.inputs(), *(self.built().parameters() if is_class else ())]
+                elements = [value.numel() for value in shaped if isinstance(value, torch.Tensor)]
+                with torch.device("meta") if sum(elements) > MOST_CALLED else nullcontext():
+                    module = self.built() if is_class else self.entry
+                    with passing(count):
+                        outputs = outputs_of(module(*self.inputs()))
+        except Exception:  # Whatever a user's code raises: these sizes do not fit.
+            return None
+        elements += [value.numel() for value in outputs.values() if isinstance(value, torch.Tensor)]
+        return None if 0 in elements else (sum(elements), n_operations)
+
+    def built(self) -> Any:
+        """A new instance of the reference's class."""
+        return self.entry(*self.arguments_of_init())
+
+    def at(self, settings: Settings) -> Sized:
+        """The problem with these values of globals. Raises CheckError where the reference fails."""
+        import torch
+
+        with self.telling(), self.having(settings):
+            init = self.arguments_of_init()
+            arguments = drawn(self.inputs, argument_names(self.entry), torch)
+            module = UserModule(self.entry)
+            weights = list(weights_of(module.module(init))) if self.pair.reference.is_class else []
+        numbers = named_arguments(self.entry, init) if self.pair.reference.is_class else {}
+        sized = Sized(dict(settings), numbers, arguments, weights, {})
+        outputs = self.call(sized)
+        modes = {TRAINING: False}
+        modal = self.pair.reference.is_class and not same(outputs, self.call(sized, modes))
+        return Sized(dict(settings), numbers, arguments, weights, outputs, modal)
+
+    def call(
+        self, sized: Sized, options: Mapping[str, Any] | None = None, values: Mapping[str, NDArray[Any]] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """What the reference returns at a size, for its own inputs or for other `values` of them."""
+        import torch
+
+        given = {a.name: torch.tensor(a.value) for a in sized.arguments if a.is_tensor}
+        given |= {weight.name: torch.tensor(weight.values) for weight in sized.weights}
+        given |= {name: torch.tensor(array) for name, array in (values or {}).items()}
+        with self.telling(), self.having(sized.settings), torch.no_grad():
+            outputs = UserModule(self.entry)(**given, **sized.params, **(options or {}))
+        return {name: array_of(value) for name, value in outputs.items()}
+
+
+def is_size(value: Any) -> bool:
+    """Whether a global is a size or a shape."""
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    return bool(items) and all(type(item) is int and item > 0 for item in items) and max(items) > 1
+
+
+def dict_of(names: Mapping[str, Any]) -> dict[str, Any]:
+    """The names of a module, to be changed in place."""
+    if not isinstance(names, dict):
+        raise TypeError("a module's names are a dict")
+    return names
+
+
+def argument_names(entry: Any) -> list[str]:
+    """The names of a call's arguments."""
+    function: Any = getattr(entry, "forward", entry) if isinstance(entry, type) else entry
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [n for n, p in inspect.signature(function).parameters.items() if n != "self" and p.kind not in kinds]
+
+
+def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list[Argument]:
+    """The arguments that a function of the user draws after the seed. Raises CheckError for anything but a list."""
+    drawers: dict[int, tuple[Any, str, tuple[int, int]]] = {}
+
+    def record(called: Any, args: Any, _kwargs: Any, result: Any) -> Any:
+        name = getattr(called, "__name__", "")
+        kind = DRAWS.get(name)
+        if name in SCALING and all(isinstance(a, torch.Tensor) or type(a) in (int, float) for a in args):
+            known = [drawers[id(a)][1] for a in args if id(a) in drawers]
+            kind = known[0] if len(known) == sum(isinstance(a, torch.Tensor) for a in args) == 1 else None
+            kind = None if kind == INTEGERS else kind
+        if kind is not None:
+            drawers[id(result)] = result, kind, (0, 0)
+        return result
+
+    seed(torch)
+    with passing(record):
+        given = function()
+    if isinstance(given, torch.Tensor) or not isinstance(given, (list, tuple)):
+        raise CheckError(f"{function.__name__}() returns {type(given).__name__}; return the list of a call's arguments")
+    words = [*names, *(f"x{i}" for i in range(len(names), len(given)))]
+    arguments = [
+        argument(word, value, drawers.get(id(value)), torch) for word, value in zip(words, given, strict=False)
+    ]
+    if not any(a.is_tensor for a in arguments):
+        raise CheckError(f"{function.__name__}() returns no tensor, so there is nothing to compare")
+    return arguments
+
+
+def argument(name: str, value: Any, drawer: tuple[Any, str, tuple[int, int]] | None, torch: Any) -> Argument:
+    """One argument, with how it was drawn."""
+    if not isinstance(value, torch.Tensor):
+        return Argument(name, NUMBER, "", value)
+    dtype = str(value.dtype).rpartition(".")[2]
+    if value.dtype.is_complex or value.is_sparse:
+        raise CheckError(
+            f"{name} is a tensor of {dtype if value.dtype.is_complex else 'a sparse layout'}: not supported"
+        )
+    drawn_as = drawer[1] if drawer is not None else GIVEN
+    if value.is_floating_point():
+        return Argument(name, drawn_as, "" if dtype == "float32" else dtype, array_of(value.float()))
+    array = array_of(value.to(torch.int64))
+    bounds = int(array.min(initial=0)), int(array.max(initial=0)) + 1
+    return Argument(name, drawn_as, "" if dtype == "int64" else dtype, array, bounds)
+
+
+def weights_of(module: Any) -> Iterator[Weight]:
+    """The parameters and running statistics of a module."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    parameters = {name for name, _ in module.named_parameters()}
+    for word, name in state_of(module).items():
+        yield Weight(word, array_of(tensors[name].float()), name not in parameters)
+
+
+def operations(name: str, args: Any, result: Any, torch: Any) -> int:
+    """Roughly the operations of a call: of a product of (m, k) and (k, n), 2 m k n. PyTorch's own counter would import
+    its compiler, two seconds."""
+    known = [value for value in flat_values((args, result)) if isinstance(value, torch.Tensor) and value.ndim > 1]
+    if name.strip("_") in RECURRENT and known:
+        x, *others = known
+        return int(2 * x.numel() // x.shape[-1] * sum(value.numel() for value in others))
+    if name.strip("_") not in PRODUCTS or len(known) < 3:
+        return 0
+    one, other, *_ = known
+    return 2 * isqrt(one.numel() * other.numel() * known[-1].numel())
+
+
+def flat_values(value: Any) -> Iterator[Any]:
+    """The items of nested lists."""
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from flat_values(item)
+    else:
+        yield value
+
+
+@contextmanager
+def passing(record: Callable[..., Any], change: Callable[..., Any] = lambda _, kwargs: kwargs) -> Iterator[None]:
+    """Inside, each call of PyTorch's functions is passed to `record` with its result; `change` gives its keywords."""
+    from torch.overrides import TorchFunctionMode
+
+    class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
+        """Passes every call on."""
+
+        def __torch_function__(self, function: Any, _kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = change(function, kwargs or {})
+            return record(function, args, given, function(*args, **given))
+
+    with Mode():
+        yield
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Inside, new tensors have no memory. `torch.device("meta")` would import PyTorch's compiler, two seconds."""
+    from torch.utils._device import _device_constructors
+
+    constructors = set(_device_constructors())
+
+    def on_meta(function: Any, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**given, "device": "meta"} if function in constructors else given
+
+    with passing(lambda _function, _args, _kwargs, result: result, on_meta):
+        yield
+
+
+def same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether two results are equal, bit for bit."""
+    return one.keys() == other.keys() and all(np.array_equal(one[n], other[n], equal_nan=True) for n in one)
+
+
+def is_finite(outputs: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether all numbers are finite."""
+    return all(np.isfinite(values).all() for values in outputs.values())
+
+
+def varies(outputs: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether some output has different elements, as far as it can."""
+    return any(values.size == 1 or np.ptp(values) > 0 for values in outputs.values() if values.size)

@@ -1,0 +1,92 @@
+"""Smaller sizes at which a reference still works: they are globals of its file, as benchmarks write them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from parity.check.problem import Problem, Size
+
+Sizes = dict[str, Size]
+
+MOST_ELEMENTS = 1 << 14
+"""Elements of all tensors, weights included: the exact answer, edits and perturbed runs take many evaluations."""
+MOST_FLOPS = 1 << 24
+"""Longdouble has no BLAS: some 1e8 operations a second."""
+MOST_SECONDS = 20.0
+PARTS = (64, 16, 4)
+"""Of all sizes, before single ones are halved: to compute what a call costs takes long where it is long."""
+SMALL = 4
+"""Numbers up to this one are no sizes that anything is gained by: kernels, strides, groups, heads."""
+
+
+def small(problem: Problem) -> Sizes:
+    """Values of globals with which a call is small; empty if it is, or if nothing smaller works.
+
+    All sizes are halved together as long as that works, which keeps what must divide each other; then one by one,
+    the largest first.
+    """
+    until = time.monotonic() + MOST_SECONDS
+    sizes = problem.numbers
+    best, known = started(problem, sizes)
+    while not fits(known) and time.monotonic() < until:
+        step = next(((s, c) for s in smaller(sizes | best) if is_less(c := problem.cost(s), known)), None)
+        if step is None:
+            break
+        best, known = step
+    return {name: value for name, value in best.items() if value != sizes[name]}
+
+
+def started(problem: Problem, sizes: Sizes) -> tuple[Sizes, tuple[int, int] | None]:
+    """The sizes to begin with, and what a call costs then: those of the file, or a part of all that are large."""
+    known = problem.cost({}) if problem.n_given <= MOST_ELEMENTS or not sizes else None
+    if fits(known) or not sizes:
+        return {}, known
+    for part in PARTS:
+        fraction = {name: scaled(value, part) for name, value in sizes.items()}
+        cost = problem.cost(fraction)
+        if is_less(cost, known):
+            return fraction, cost
+    return {}, known or problem.cost({})
+
+
+def smaller(sizes: Sizes) -> Iterator[Sizes]:
+    """Sizes that are tried next: halves of all, of those that are equal, of single ones."""
+    large = {name: largest(size) for name, size in sizes.items() if largest(size) > SMALL}
+    yield sizes | {name: half(sizes[name]) for name, n in large.items() if n > 4 * SMALL}
+    for value in sorted(set(large.values()), reverse=True):
+        equal = [name for name in large if large[name] == value]
+        if len(equal) > 1:
+            yield sizes | {name: half(sizes[name]) for name in equal}
+        for name in equal:
+            yield sizes | {name: half(sizes[name])}
+
+
+def scaled(size: Any, part: int) -> Any:
+    """A part of a size, at least twice as large as what is not made smaller; of a shape, of all its axes."""
+    if isinstance(size, int):
+        return max(-(-size // part), min(size, 2 * SMALL))
+    return type(size)(scaled(n, part) for n in size)
+
+
+def half(size: Any) -> Any:
+    """A half, rounded up; of a shape, of all its large axes."""
+    if isinstance(size, int):
+        return -(-size // 2)
+    return type(size)(-(-n // 2) if n > SMALL else n for n in size)
+
+
+def largest(size: Size) -> int:
+    """A size, or the largest of a shape."""
+    return size if isinstance(size, int) else max(size)
+
+
+def fits(cost: tuple[int, int] | None) -> bool:
+    """Whether a call is small enough to be judged."""
+    return cost is not None and cost[0] <= MOST_ELEMENTS and cost[1] <= MOST_FLOPS
+
+
+def is_less(cost: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
+    """Whether a call works and costs less than another one."""
+    return cost is not None and (other is None or (cost[0] + cost[1] < other[0] + other[1]))

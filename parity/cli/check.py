@@ -1,0 +1,165 @@
+"""`parity check`: a reference in PyTorch and code that should do the same."""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from parity.cli.group import end_once_on_signals, example, main
+from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED
+
+if TYPE_CHECKING:
+    from parity.check.answer import Answer
+
+MOST_DIAGNOSED_S = 15.0
+"""Seconds for the search for one cause."""
+
+
+@main.command(
+    short_help="Check a pair of files: a reference in PyTorch, and code that should do the same.",
+    epilog=example(
+        "parity check reference.py new.py",
+        "parity check ref.py:softmax kernels.py:fast_softmax --inputs ref.py:get_inputs",
+        "parity check level1/19_ReLU.py mine/19.py --set batch_size=64 --json",
+    ),
+)
+@click.argument("reference")
+@click.argument("new")
+@click.option("--inputs", metavar="FILE.py:NAME", help="The function that returns the arguments of a call.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set a global of REFERENCE. Repeatable.")
+@click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Repeatable (default: float32).")
+@click.option("--forward-only", is_flag=True, help="Compare outputs only, no gradients.")
+@click.option("--all", "everything", is_flag=True, help="Ask every case, also after the first finding.")
+@click.option("--seconds", type=click.FloatRange(min=1), default=60.0, show_default=True, metavar="S")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, metavar="S")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where to write (default: reports/check-...)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as one line of JSON, and nothing else.")
+@click.option("--hide-inputs", is_flag=True, help="Leave the inputs out of the JSON.")
+@click.option("--fail-on", type=click.Choice(FAIL_ON), default=DEFAULT_FAIL_ON, show_default=True)
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
+def check(reference: str, new: str, as_json: bool, hide_inputs: bool, **given: Any) -> None:
+    """Check whether NEW computes what REFERENCE does: outputs and gradients, for inputs beyond the given ones.
+
+    Each is FILE.py or FILE.py:NAME: a class of torch.nn.Module (Model, and ModelNew in NEW) or a function. REFERENCE
+    defines get_inputs(), and get_init_inputs() for a class. Both files are code that you choose to run: REFERENCE runs
+    in this process, NEW in one of its own.
+
+    Exit code: 0 right; 1 wrong; 2 the command is wrong; 3 nothing could be concluded; 130 interrupted.
+    """
+    from parity.check.answer import not_judged
+    from parity.errors import UserError
+
+    started = time.monotonic()
+    end_once_on_signals()
+    try:
+        found = checked(reference, new, as_json=as_json, **given)
+    except UserError as error:
+        found = not_judged(str(error), seconds=time.monotonic() - started)
+    except KeyboardInterrupt:
+        found = not_judged("interrupted", seconds=time.monotonic() - started, exit_code=INTERRUPTED)
+    except click.ClickException:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        text = f"parity failed: {type(error).__name__}: {error}"
+        found = not_judged(text, seconds=time.monotonic() - started, exit_code=INCOMPLETE)
+    if as_json:
+        click.echo(found.as_json(hide_inputs=hide_inputs))
+    else:
+        show(found)
+    sys.exit(found.exit_code)
+
+
+def show(found: Answer) -> None:
+    """The answer in words; its first line is the verdict."""
+    from parity.config.nodes import printable
+
+    click.echo(printable(f"{found.verdict.upper()}  {found.sentence}"))
+    for text in found.not_judged:
+        click.echo(printable(f"note: {text}"))
+
+
+def checked(
+    reference: str,
+    new: str,
+    *,
+    as_json: bool,
+    inputs: str | None,
+    settings: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    forward_only: bool,
+    everything: bool,
+    seconds: float,
+    timeout: float,
+    out: Path | None,
+    fail_on: str,
+    quiet: bool,
+) -> Answer:
+    """Prepare a pair, run it, and answer. Raises UserError."""
+    from rich.console import Console
+
+    from parity.check.answer import answer
+    from parity.check.limit import Watch
+    from parity.check.prepare import prepared
+    from parity.config import load_plan
+    from parity.engine import EngineOptions
+    from parity.judge.diagnose.patience import SECONDS
+    from parity.reporting.console.progress import reporter_for
+    from parity.reporting.console.run import show as show_run
+    from parity.reporting.results.claims import claimed
+    from parity.reporting.results.directory import Losses
+    from parity.reporting.results.outputs import Outputs, write_run_files
+    from parity.reporting.results.resume import Finished
+    from parity.run import n_left, run
+
+    started = time.monotonic()
+    folder = (out or Path("reports") / f"check-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}").absolute()
+    pair = prepared(
+        reference,
+        new,
+        folder,
+        inputs=inputs,
+        given=dict(map(setting, settings)),
+        dtypes=dtypes or ("float32",),
+        forward_only=forward_only,
+    )
+    plan = load_plan([pair.config])
+    run_dir = click.get_current_context().with_resource(claimed(folder / "run", plan))
+    console, losses = Console(stderr=True), Losses()
+    with reporter_for(console, *n_left(plan, Finished()), quiet=quiet or as_json) as reporter:
+        SECONDS.set(MOST_DIAGNOSED_S)
+        watch = Watch(reporter, started + seconds, fail_on, everything=everything)
+        results = run(
+            plan,
+            EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False),
+            run_dir,
+            watch,
+            ["parity", *sys.argv[1:]],
+            fail_on=fail_on,
+            losses=losses,
+            source=watch.source,
+        )
+    if not (quiet or as_json):
+        show_run(results)
+    write_run_files(results, run_dir, Outputs({}), losses)
+    return answer(results, pair.pair, pair.notes, run_dir, time.monotonic() - started)
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """The name and value of `--set`. Raises click.UsageError."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.isidentifier():
+        raise click.UsageError(f"--set {text}: write NAME=VALUE, for example --set batch_size=4")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value

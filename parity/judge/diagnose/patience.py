@@ -1,0 +1,28 @@
+"""How long the search for a cause may take, where somebody waits for it; without a limit it does not depend on time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+SECONDS: ContextVar[float] = ContextVar("SECONDS", default=math.inf)
+"""The seconds for each finding."""
+_UNTIL: ContextVar[float] = ContextVar("_UNTIL", default=math.inf)
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Within it, a search ends after SECONDS: what has not been tried by then is left out."""
+    token = _UNTIL.set(min(_UNTIL.get(), time.monotonic() + SECONDS.get()))
+    try:
+        yield
+    finally:
+        _UNTIL.reset(token)
+
+
+def is_late() -> bool:
+    """Whether the time of a search is over."""
+    return time.monotonic() > _UNTIL.get()
