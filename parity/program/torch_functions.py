@@ -266,6 +266,13 @@ def unbound(x: Any, dim: int = 0) -> tuple[Any, ...]:
     return tuple(x[along(dim, x, i)] for i in range(x.shape[dim]))
 
 
+def unfolded(x: Any, dimension: int, size: int, step: int) -> Any:
+    """x.unfold"""
+    n = (x.shape[dimension] - size) // step + 1
+    windows = np.arange(n)[:, None] * step + np.arange(size)
+    return moved(x[along(dimension, x, windows)], dimension % x.ndim + 1, -1)
+
+
 # Writes
 
 
@@ -467,6 +474,7 @@ TORCH: Mapping[str, Function] = {
     "select": lambda x, dim, index: x[along(dim, x, index)],
     "narrow": lambda x, dim, start, length: x[along(dim, x, slice(start, start + length))],
     "unbind": unbound,
+    "unfold": unfolded,
     **dict.fromkeys(("split", "split_with_sizes"), parts),
     "chunk": chunked,
     **dict.fromkeys(("cat", "concat", "concatenate"), lambda tensors, dim=0: np.concatenate(list(tensors), axis=dim)),

@@ -133,6 +133,7 @@ IN_NUMPY = [
     ("image", "F.adaptive_avg_pool2d(image, (2, 3))"),
     ("image", "F.adaptive_avg_pool2d(image, 1)"),
     ("image", "F.instance_norm(image)"),
+    ("image", "image.unfold(2, 3, 2).unfold(-2, 2, 1) * 2"),
     ("image", "F.pixel_unshuffle(image[..., :6], 2)"),
     ("image", "F.max_pool2d(image, 2)"),
     ("volume", "F.avg_pool3d(volume, 2)"),
