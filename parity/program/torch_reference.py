@@ -294,25 +294,19 @@ def own_gradients(
     import torch
 
     state, rng = module.state(), np.random.default_rng(1)
-    tensors = {name: operand(array, gradients=True, is_leaf=True) for name, array in inputs.items()}
-    given = {
-        name: tensor if name in state or not tensor.requires_grad else tensor.clone()
-        for name, tensor in tensors.items()
-    }
+    leaves = {name: operand(array, gradients=True, is_leaf=True) for name, array in inputs.items()}
+    given = {name: leaf if name in state or not leaf.requires_grad else leaf.clone() for name, leaf in leaves.items()}
     with torch.enable_grad():
-        outputs = {
-            n: t for n, t in module(**given, **params).items() if isinstance(t, torch.Tensor) and t.requires_grad
-        }
+        returned = module(**given, **params)
+    outputs = {n: t for n, t in returned.items() if isinstance(t, torch.Tensor) and t.requires_grad}
     arriving = {name: rng.uniform(0.5, 1.5, tuple(tensor.shape)) for name, tensor in outputs.items()}
-    floats = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
+    if not outputs:
+        return {}, {}
+    floats = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
     weights = [torch.tensor(values) for values in arriving.values()]
-    found = (
-        torch.autograd.grad(list(outputs.values()), list(floats.values()), weights, allow_unused=True)
-        if outputs
-        else ()
-    )
-    own = zip(floats, found, strict=False)
-    return arriving, {n: np.zeros(inputs[n].shape) if g is None else array_of(g) for n, g in own}
+    own = torch.autograd.grad(list(outputs.values()), list(floats.values()), weights, allow_unused=True)
+    pairs = zip(floats, own, strict=True)
+    return arriving, {n: np.zeros(inputs[n].shape) if g is None else array_of(g) for n, g in pairs}
 
 
 def recording_of(

@@ -192,11 +192,11 @@ def put(module: Any, values: Mapping[str, Any]) -> None:
         name = names[word]
         if name in parameters:
             value._is_param = True  # PyTorch's own mark of a tensor that is a parameter, too
-            places = shared[id(parameters[name])]
+            paths = shared[id(parameters[name])]
         else:
-            value, places = value.detach().clone(), [name]
-        for place in places:
-            owner, _, own = place.rpartition(".")
+            value, paths = value.detach().clone(), [name]
+        for path in paths:
+            owner, _, own = path.rpartition(".")
             setattr(module.get_submodule(owner), own, value)
 
 
