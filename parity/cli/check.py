@@ -108,11 +108,11 @@ def checked(
     from rich.console import Console
 
     from parity.check.answer import answer
-    from parity.check.limit import Watch
+    from parity.check.limit import REFERENCE, Watch
     from parity.check.prepare import prepared
     from parity.config import load_plan
     from parity.engine import EngineOptions
-    from parity.judge.diagnose.patience import SECONDS
+    from parity.judge.diagnose.patience import SECONDS, UNSEARCHED
     from parity.reporting.console.progress import reporter_for
     from parity.reporting.console.run import show as show_run
     from parity.reporting.results.claims import claimed
@@ -137,6 +137,7 @@ def checked(
     console, losses = Console(stderr=True), Losses()
     with reporter_for(console, *n_left(plan, Finished()), quiet=quiet or as_json) as reporter:
         SECONDS.set(MOST_DIAGNOSED_S)
+        UNSEARCHED.set(frozenset((REFERENCE,)))
         watch = Watch(reporter, started + seconds, fail_on, everything=everything)
         results = run(
             plan,
