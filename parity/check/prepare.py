@@ -24,7 +24,9 @@ class Prepared:
 
     pair: Pair
     config: Path
-    notes: Sequence[str]
+    notes: list[str]
+    degenerate: bool = False
+    """Whether a constant would pass: the reference returns one, whatever its inputs are."""
 
 
 def prepared(
@@ -59,4 +61,4 @@ def prepared(
         designer.notes.append(f"not run at its size: {shown}")
     path = folder / CONFIG
     path.write_text(yaml.safe_dump(config(problem, asked, dtypes), sort_keys=False, allow_unicode=True))
-    return Prepared(pair, path, designer.notes)
+    return Prepared(pair, path, designer.notes, designer.degenerate)

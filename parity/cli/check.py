@@ -17,6 +17,9 @@ from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED
 
 if TYPE_CHECKING:
     from parity.check.answer import Answer
+    from parity.check.prepare import Prepared
+    from parity.reporting.results.rows import Results
+
 
 @main.command(
     short_help="Check a pair of files: a reference in PyTorch, and code that should do the same.",
@@ -112,7 +115,7 @@ def checked(
     """Prepare a pair, run it, and answer. Raises UserError."""
     from rich.console import Console
 
-    from parity.check.answer import answer
+    from parity.check.answer import answer, lacks_gradients
     from parity.check.limit import REFERENCE, Watch
     from parity.check.prepare import prepared
     from parity.config import load_plan
@@ -128,36 +131,39 @@ def checked(
 
     started = time.monotonic()
     folder = (out or Path("reports") / f"check-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}").absolute()
-    pair = prepared(
-        reference,
-        new,
-        folder,
-        inputs=inputs,
-        given=dict(map(setting, settings)),
-        dtypes=dtypes or ("float32",),
-        forward_only=forward_only,
-    )
-    plan = load_plan([pair.config])
-    run_dir = click.get_current_context().with_resource(claimed(folder / "run", plan))
     console, losses = Console(stderr=True), Losses()
-    with reporter_for(console, *n_left(plan, Finished()), quiet=quiet or as_json) as reporter:
-        SECONDS.set(diagnose_seconds)
-        UNSEARCHED.set(frozenset((REFERENCE,)))
-        watch = Watch(reporter, started + seconds, fail_on, everything=everything)
-        results = run(
-            plan,
-            EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False),
-            run_dir,
-            watch,
-            ["parity", *sys.argv[1:]],
-            fail_on=fail_on,
-            losses=losses,
-            source=watch.source,
+    SECONDS.set(diagnose_seconds)
+    UNSEARCHED.set(frozenset((REFERENCE,)))
+
+    def run_of(*, forward_only: bool) -> tuple[Prepared, Results]:
+        pair = prepared(
+            reference,
+            new,
+            folder,
+            inputs=inputs,
+            given=dict(map(setting, settings)),
+            dtypes=dtypes or ("float32",),
+            forward_only=forward_only,
         )
+        plan = load_plan([pair.config])
+        engine = EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False)
+        with (
+            claimed(folder / "run", plan) as run_dir,
+            reporter_for(console, *n_left(plan, Finished()), quiet=quiet or as_json) as reporter,
+        ):
+            watch = Watch(reporter, started + seconds, fail_on, everything=everything)
+            how: dict[str, Any] = {"fail_on": fail_on, "losses": losses, "source": watch.source}
+            results = run(plan, engine, run_dir, watch, ["parity", *sys.argv[1:]], **how)
+            write_run_files(results, run_dir, Outputs({}), losses)
+        return pair, results
+
+    pair, results = run_of(forward_only=forward_only)
+    if not forward_only and lacks_gradients(results):
+        pair, results = run_of(forward_only=True)
+        pair.notes.append(f"{new} has no gradients: only outputs are judged")
     if not (quiet or as_json):
         show_run(results)
-    write_run_files(results, run_dir, Outputs({}), losses)
-    return answer(results, pair.pair, pair.notes, run_dir, time.monotonic() - started)
+    return answer(results, pair, folder / "run", time.monotonic() - started)
 
 
 def setting(text: str) -> tuple[str, Any]:
