@@ -16,7 +16,7 @@ from parity.cases.brought import ReferenceFile, namespace
 from parity.cases.user_code import BroughtError, placed, user_code
 from parity.check import CheckError
 from parity.check.pair import INIT_INPUTS, Pair
-from parity.program.torch_reference import array_of
+from parity.program.torch_reference import array_of, torch_namespace
 from parity.program.worker import user_module
 from parity.program.worker.user_module import (
     ARGUMENTS,
@@ -125,7 +125,7 @@ class Problem:
         path = self.pair.reference.path.absolute()
         self.source = ReferenceFile(path, path.read_bytes())
         with self.telling():
-            self.names = dict_of(namespace(self.source, plain=True))
+            self.names = dict_of(torch_namespace(self.source))
         unknown = [name for name in self.given if name not in self.names]
         if unknown:
             raise CheckError(f"--set {unknown[0]}: {path.name} has no global of this name")

@@ -50,6 +50,18 @@ def torch_reference(
     return RecordedFunction(source.path, source.text, TorchFunction(source, name, tensors, integers, params))
 
 
+def torch_namespace(source: ReferenceFile) -> Mapping[str, Any]:
+    """The names that a file defines. PyTorch has one thread then: tensors are small, and threads wait for each other.
+
+    Raises BroughtError where the file cannot be run.
+    """
+    names = namespace(source, plain=True)
+    import torch
+
+    torch.set_num_threads(1)
+    return names
+
+
 class RandomCodeError(UntracedError):
     """The code draws random numbers."""
 
@@ -65,7 +77,7 @@ class TorchFunction:
         integers: Sequence[Bounds],
         params: Sequence[str],
     ) -> None:
-        entry = namespace(source, plain=True).get(name)
+        entry = torch_namespace(source).get(name)
         if not callable(entry):
             raise BroughtError(f"{source.path.name} defines no class or function {name}")
         self.source, self.name, self.tensors, self.params = source, name, tensors, params
