@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import isqrt
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +163,10 @@ class Problem:
     def telling(self) -> Iterator[None]:
         """Inside, code of the user's file runs; what it raises is a CheckError with its place."""
         try:
-            with user_code(self.source.path if hasattr(self, "source") else self.pair.reference.path):
+            with (
+                catch_warnings(action="ignore"),
+                user_code(self.source.path if hasattr(self, "source") else self.pair.reference.path),
+            ):
                 yield
         except CheckError:
             raise
@@ -203,7 +207,7 @@ class Problem:
 
         is_class = self.pair.reference.is_class
         try:
-            with user_code(self.source.path), self.having(settings), torch.no_grad():
+            with catch_warnings(action="ignore"), user_code(self.source.path), self.having(settings), torch.no_grad():
                 with without_values():
                     shaped = [*self.inputs(), *(self.built().parameters() if is_class else ())]
                 elements = [value.numel() for value in shaped if isinstance(value, torch.Tensor)]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from math import prod
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 from autograd.tracer import getval
@@ -123,7 +124,7 @@ class TorchFunction:
         sizes = dict(shapes)
         small = sum(map(prod, sizes.values())) <= MOST_REPLAYED
         draws = [self.scaled(inputs) for inputs in drawn_inputs(sizes, self.integers)]
-        with user_code(self.source.path), self.placing():
+        with catch_warnings(action="ignore"), user_code(self.source.path), self.placing():
             try:
                 return self.of_recording(draws, params, small=small)
             except (BroughtError, UntracedError, LookupError, ValueError, TypeError) as error:
