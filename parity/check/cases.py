@@ -268,12 +268,10 @@ def weight_of(weight: Weight) -> Case:
 
 def sample(rng: np.random.Generator, item: Mapping[str, Any]) -> NDArray[np.float32]:
     """Numbers as a config draws them."""
-    uniform = item.get("uniform")
-    values = (
-        rng.normal(size=item["shape"])
-        if uniform is None
-        else rng.uniform(uniform["low"], uniform["high"], item["shape"])
-    )
+    shape, uniform = item["shape"], item.get("uniform")
+    if "constant" in item:
+        return sprinkled(rng, np.full(shape, item["constant"]), item)
+    values = rng.normal(size=shape) if uniform is None else rng.uniform(uniform["low"], uniform["high"], shape)
     return sprinkled(rng, item.get("scale", 1.0) * values + item.get("offset", 0.0), item)
 
 
@@ -281,8 +279,9 @@ def sprinkled(rng: np.random.Generator, values: NDArray[Any], item: Mapping[str,
     """Numbers with the special values of an input somewhere."""
     special = item.get("special", {"values": []})
     flat = values.ravel().copy()
-    positions = rng.permutation(flat.size)[: special.get("count", 1)] if special["values"] else []
-    flat[positions] = np.resize(special["values"], len(positions)) if len(positions) else 0
+    if special["values"]:
+        positions = rng.permutation(flat.size)[: special.get("count", 1)]
+        flat[positions] = np.resize(special["values"], len(positions))
     return flat.reshape(values.shape).astype(np.float32)
 
 
