@@ -19,10 +19,6 @@ from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED
 if TYPE_CHECKING:
     from parity.check.answer import Answer
 
-MOST_DIAGNOSED_S = 15.0
-"""Seconds for the search for one cause."""
-
-
 @main.command(
     short_help="Check a pair of files: a reference in PyTorch, and code that should do the same.",
     epilog=example(
@@ -40,6 +36,14 @@ MOST_DIAGNOSED_S = 15.0
 @click.option("--forward-only", is_flag=True, help="Compare outputs only, no gradients.")
 @click.option("--all", "everything", is_flag=True, help="Ask every case, also after the first finding.")
 @click.option("--seconds", type=click.FloatRange(min=1), default=60.0, show_default=True, metavar="S")
+@click.option(
+    "--diagnose-seconds",
+    type=click.FloatRange(min=0),
+    default=15.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds for the search for one cause; 0 only says whether NEW is wrong.",
+)
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, metavar="S")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where to write (default: reports/check-...)."
@@ -130,6 +134,7 @@ def checked(
     forward_only: bool,
     everything: bool,
     seconds: float,
+    diagnose_seconds: float,
     timeout: float,
     out: Path | None,
     fail_on: str,
@@ -167,7 +172,7 @@ def checked(
     run_dir = click.get_current_context().with_resource(claimed(folder / "run", plan))
     console, losses = Console(stderr=True), Losses()
     with reporter_for(console, *n_left(plan, Finished()), quiet=quiet or as_json) as reporter:
-        SECONDS.set(MOST_DIAGNOSED_S)
+        SECONDS.set(diagnose_seconds)
         UNSEARCHED.set(frozenset((REFERENCE,)))
         watch = Watch(reporter, started + seconds, fail_on, everything=everything)
         results = run(
