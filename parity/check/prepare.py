@@ -11,7 +11,8 @@ import yaml
 
 from parity.check import CheckError
 from parity.check.cases import Designer, config
-from parity.check.pair import Pair, pair_of
+from parity.check.formats import resolved
+from parity.check.pair import Pair
 from parity.check.problem import Problem
 from parity.check.sizes import small
 
@@ -36,10 +37,12 @@ def prepared(
     given: Mapping[str, Any] | None = None,
     dtypes: Sequence[str] = ("float32",),
     forward_only: bool = False,
+    format_name: str | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Prepared:
     """Write the config of a pair to a folder. Raises CheckError."""
-    pair = pair_of(reference, candidate, inputs)
+    found = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name)
+    pair = found.pair
     problem = Problem(pair, given or {})
     announce("looking for small sizes")
     settings = small(problem)
@@ -51,7 +54,8 @@ def prepared(
             f"{pair.reference.place}: {pair.reference.name} returns another {differing[0]} when called again"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    designer = Designer(problem, folder / "inputs", forward_only)
+    designer = Designer(problem, folder / "inputs", forward_only or found.forward_only)
+    designer.notes += found.notes
     announce("choosing inputs")
     asked = list(designer.all(sized))
     if settings:

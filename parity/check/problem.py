@@ -169,7 +169,7 @@ class Problem:
         except BroughtError as error:
             raise CheckError(str(error)) from error
         except Exception as error:
-            raise CheckError(placed(error, self.source.path)) from error
+            raise CheckError(placed(error, self.pair.reference.own_path.absolute())) from error
 
     @contextmanager
     def having(self, settings: Settings) -> Iterator[None]:

@@ -18,6 +18,9 @@ from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED
 
 if TYPE_CHECKING:
     from parity.check.answer import Answer
+FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinfer-bench")
+"""Those of `parity.check.formats`."""
+
 
 @main.command(
     short_help="Check a pair of files: a reference in PyTorch, and code that should do the same.",
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 @click.argument("reference")
 @click.argument("new", required=False)
 @click.option("--inputs", metavar="FILE.py:NAME", help="The function that returns the arguments of a call.")
+@click.option("--format", "format_name", type=click.Choice(FORMATS), help="Of the files (default: found out).")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set a global of REFERENCE. Repeatable.")
 @click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Repeatable (default: float32).")
 @click.option("--forward-only", is_flag=True, help="Compare outputs only, no gradients.")
@@ -129,6 +133,7 @@ def checked(
     *,
     as_json: bool,
     inputs: str | None,
+    format_name: str | None,
     settings: tuple[str, ...],
     dtypes: tuple[str, ...],
     forward_only: bool,
@@ -164,6 +169,7 @@ def checked(
         new,
         folder,
         inputs=inputs,
+        format_name=format_name,
         given=dict(map(setting, settings)),
         dtypes=dtypes or ("float32",),
         forward_only=forward_only,

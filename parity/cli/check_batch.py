@@ -94,7 +94,9 @@ def passed_on(given: Mapping[str, Any]) -> list[str]:
     """The options of the command, as those of a check of one pair."""
     words: list[str] = []
     for name, value in given.items():
-        option = {"settings": "--set", "dtypes": "--dtype", "everything": "--all"}.get(name, f"--{name}")
+        option = {"settings": "--set", "dtypes": "--dtype", "everything": "--all", "format_name": "--format"}.get(
+            name, f"--{name}"
+        )
         option = option.replace("_", "-")
         if name in ("out", "quiet") or value is None or value is False:
             continue
