@@ -12,6 +12,8 @@ from typing import Any
 from parity import exit_codes
 from parity.check.limit import NEW, excused
 from parity.check.pair import Pair
+from parity.check.prepare import Prepared
+from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Comparison
 from parity.reporting.results.cells import CellResult, Status, cells
 from parity.reporting.results.rows import Results
@@ -91,8 +93,9 @@ def not_judged(sentence: str, place: str = "", seconds: float = 0.0, exit_code: 
     return Answer("not-judged", exit_code, sentence, place=place or (match[0] if match else ""), seconds=seconds)
 
 
-def answer(results: Results, pair: Pair, notes: Sequence[str], run_dir: Path, seconds: float) -> Answer:
+def answer(results: Results, prepared: Prepared, run_dir: Path, seconds: float) -> Answer:
     """What a run says about a pair."""
+    pair, notes = prepared.pair, prepared.notes
     own = [cell for cell in cells(results) if cell.backend == NEW]
     same = excused(results.comparisons)
     checks = list(checks_of(own, results, same))
@@ -111,9 +114,25 @@ def answer(results: Results, pair: Pair, notes: Sequence[str], run_dir: Path, se
     if not compared:
         why = next((cell.message for cell in unsure if cell.message), "nothing could be compared")
         return Answer("not-judged", exit_codes.INCOMPLETE, why, **common)
+    if prepared.degenerate:
+        text = f"{pair.reference.place}: a constant would pass, so nothing is shown: the reference returns one"
+        return Answer("degenerate-problem", exit_codes.INCOMPLETE, text, **common)
     n = sum(len(cell.compared_rows) for cell in compared)
     text = f"{pair.candidate.name} computes what {pair.reference.name} does: {n} tensors in {len(compared)} cases agree"
     return Answer("right", exit_codes.PASSED, text, **common)
+
+
+def lacks_gradients(results: Results) -> bool:
+    """Whether the candidate gives all outputs of the first case and no gradient: it is not made for training."""
+    first = results.cases[0].id
+    rows = [r for r in results.comparisons if (r.case, r.actual, r.expected) == (first, NEW, ORACLE)]
+    gradients = [row for row in rows if row.tensor.startswith("grad.")]
+    absent = [row for row in gradients if row.verdict.value == "structure" and row.actual_value is None]
+    return (
+        bool(gradients)
+        and len(absent) == len(gradients)
+        and all(r.verdict.value != "structure" for r in rows if r not in gradients)
+    )
 
 
 def of_finding(finding: Finding, pair: Pair, run_dir: Path, common: Mapping[str, Any]) -> Answer:

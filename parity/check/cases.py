@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
 from parity.check.limit import NEW, REFERENCE
 from parity.check.problem import GIVEN, INTEGERS, NORMAL, Argument, Problem, Size, Sized, Weight, is_finite, varies
+from parity.check.sizes import largest
 from parity.program.worker.user_module import TRAINING
 
 OFFSET = 100.0
@@ -21,7 +23,7 @@ OFFSET = 100.0
 FAR = 10000.0
 LARGE, SMALL = 30.0, 1e-3
 """Scores beyond 88, where exp overflows in float32; variances near eps."""
-ODD = (1, 31, 33, 127, 129)
+ODD = (33, 31, 129, 127)
 """Sizes beside those of warps and blocks of kernels."""
 JITTER = 0.3
 """The deviation of weights that are constants at first, such as a norm's ones and zeros."""
@@ -32,8 +34,10 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"scale": 1e-20},
 }
 """Unusual values of an input."""
-MOST_COST = 1 << 17
-MOST_SIZES = 8
+MOST_SIZED, MOST_OPERATIONS = 1 << 16, 1 << 24
+"""Elements and operations of a call at another size."""
+MOST_SIZES, FIRST_SIZES = 8, 3
+"""Cases at other sizes, and how many of them come first: a batch of one shows what nothing else does."""
 Case = dict[str, Any]
 
 
@@ -57,6 +61,7 @@ class Designer:
     def __post_init__(self) -> None:
         self.notes: list[str] = []
         self.options: dict[str, Any] = {}
+        self.degenerate = False
 
     def all(self, sized: Sized) -> Iterator[Asked]:
         """The cases, those first that show most: as given, drawn with other weights, then what is unusual."""
@@ -67,14 +72,22 @@ class Designer:
             self.options = {TRAINING: False}
             self.notes.append(f"{who} is random in training mode, so it is asked in evaluation mode")
         if not varies(sized.outputs):
-            self.notes.append("the reference returns a constant for its own inputs")
+            self.notes.append("the reference returns a constant for its own inputs, so its own test shows nothing")
         yield Asked("given", "the inputs of the file", self.case("given", sized, self.files(sized, "given")))
         drawn = self.drawn(sized)
+        self.degenerate = not varies(sized.outputs) and not varies(self.tried(sized, drawn))
         yield Asked("drawn", "other inputs and weights", self.case("drawn", sized, drawn))
         if sized.modal and not self.options:
             yield Asked("eval", "evaluation mode", self.case("eval", sized, drawn, training=False))
+        sizes = self.of_sizes(sized)
+        yield from self.batches(sized, drawn)
+        yield from islice(sizes, FIRST_SIZES)
         yield from self.moved(sized, drawn)
         yield from self.unusual(sized, drawn)
+        yield from sizes
+
+    def of_sizes(self, sized: Sized) -> Iterator[Asked]:
+        """Cases at other sizes."""
         for other in self.sizes(sized):
             name = ", ".join(f"{n}={v}" for n, v in other.settings.items() if sized.settings.get(n) != v)
             yield Asked(name, "another size", self.case(name, other, self.drawn(other)))
@@ -143,9 +156,10 @@ class Designer:
         """Inputs and weights far from zero, large and small, each only where the reference stays finite."""
         free = [name for name, item in drawn.items() if "shape" in item and "integers" not in item]
         given = {a.name for a in sized.arguments}
-        shifts = [n for n in free if n in given or len(drawn[n]["shape"]) == 1]
-        for offset in (OFFSET, FAR):
-            for name in shifts:
+        biases = [name for name in free if name not in given and len(drawn[name]["shape"]) == 1]
+        own = [name for name in free if name in given]
+        for offset, names in ((OFFSET, [*own, *biases]), (FAR, own)):
+            for name in names:
                 changed = {**drawn, name: {**drawn[name], "offset": offset}}
                 if is_finite(self.tried(sized, changed)):
                     word = f"{name}-offset={offset:g}"
@@ -175,20 +189,32 @@ class Designer:
                 yield Asked(layout, f"inputs in the layout {layout}", self.case(layout, sized, laid))
 
     def sizes(self, sized: Sized) -> Iterator[Sized]:
-        """The problem at odd sizes, one global changed at a time."""
+        """The problem at odd sizes, one global changed at a time: first each is 1, then one more, then others."""
         numbers = {**self.problem.numbers, **sized.settings}
-        found = 0
-        for name in sized.settings:
-            for value in odd(numbers[name]):
-                settings = {**sized.settings, name: value}
-                cost = self.problem.cost(settings)
-                if cost is not None and sum(cost) <= MOST_COST and found < MOST_SIZES:
-                    try:
-                        other = self.problem.at(settings)
-                    except CheckError:
-                        continue
-                    found += 1
-                    yield other
+        tried = ({**sized.settings, name: value} for value, name in sorted_sizes(numbers))
+        yield from islice((other for settings in tried if (other := self.fitting(settings)) is not None), MOST_SIZES)
+
+    def fitting(self, settings: Mapping[str, Any]) -> Sized | None:
+        """The problem with these globals; None where a call is not cheap, or fails."""
+        cost = self.problem.cost(settings)
+        if cost is None or cost[0] > MOST_SIZED or cost[1] > MOST_OPERATIONS:
+            return None
+        try:
+            return self.problem.at(settings)
+        except CheckError:
+            return None
+
+    def batches(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[Asked]:
+        """Another length of the first axis, where no global says it."""
+        tensors = {a.name: list(a.value.shape) for a in sized.arguments if a.is_tensor and a.value.shape}
+        length = next(iter(tensors.values()), [0])[0]
+        along = [name for name, shape in tensors.items() if shape[0] == length]
+        if length in map(largest, self.problem.numbers.values()) or not all("shape" in drawn[name] for name in along):
+            return
+        for other in (1, length + 1):
+            changed = {n: {**drawn[n], "shape": [other, *tensors[n][1:]]} if n in along else drawn[n] for n in drawn}
+            if other != length and is_finite(self.tried(sized, changed)):
+                yield Asked(f"batch={other}", "another batch", self.case(f"batch={other}", sized, changed))
 
 
 def can_lie(item: Mapping[str, Any], placement: Any) -> bool:
@@ -196,11 +222,23 @@ def can_lie(item: Mapping[str, Any], placement: Any) -> bool:
     return "shape" in item and placement(tuple(item["shape"])) is not None
 
 
-def odd(size: Size) -> list[Size]:
-    """Other sizes that are tried: of a shape, another last axis."""
-    if isinstance(size, int):
-        return [*sorted({1, size + 1, *ODD} - {size})]
-    return [type(size)((*size[:-1], n)) for n in sorted({1, size[-1] + 1, *ODD} - {size[-1]})]
+def sorted_sizes(numbers: Mapping[str, Size]) -> list[tuple[Size, str]]:
+    """Other values of globals that are tried, those first that are the same for all."""
+    wanted = [1, None, *ODD]
+    tried = (
+        (last(size) + 1 if value is None else value, size, name) for value in wanted for name, size in numbers.items()
+    )
+    return [(with_last(size, value), name) for value, size, name in tried if value != last(size)]
+
+
+def last(size: Size) -> int:
+    """A size, or the last of a shape."""
+    return size if isinstance(size, int) else size[-1]
+
+
+def with_last(size: Size, value: int) -> Size:
+    """A size, or a shape with this last axis."""
+    return value if isinstance(size, int) else type(size)((*size[:-1], value))
 
 
 def weight_of(weight: Weight) -> Case:

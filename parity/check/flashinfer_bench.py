@@ -37,18 +37,13 @@ RETURNING = '''def run({inputs}):
     """What the file's function returns, by name."""
     return parity_named(parity_run({inputs}))
 '''
-RECEIVING = '''import torch as parity_torch
-
-
-def run({inputs}):
+RECEIVING = '''def run({inputs}):
     """What the file's function writes into outputs that are filled with NaN."""
     given = [{destinations}]
     parity_run({inputs}, *given)
     return parity_named(given)
 '''
 GIVEN = '''
-import torch as parity_torch
-
 {settings}
 
 

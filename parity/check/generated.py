@@ -26,6 +26,8 @@ RUN = """
 import ast as parity_ast
 import sys as parity_sys
 
+import torch as parity_torch
+
 __file__ = {origin!r}
 parity_sys.path += [folder for folder in {folders!r} if folder not in parity_sys.path]
 with open(__file__, "rb") as parity_file:
@@ -53,8 +55,6 @@ class ParityOnCpu(parity_ast.NodeTransformer):
             function.attr, node.args, node.keywords = "cpu", [], []
         return node
 
-
-import torch as parity_torch
 
 if not parity_torch.cuda.is_available():
     parity_code = ParityOnCpu().visit(parity_code)

@@ -49,8 +49,6 @@ def get_inputs():
     return values
 '''
 CALLED = '''
-import torch as parity_torch
-
 parity_kernel = {kernel}
 
 

@@ -25,7 +25,9 @@ class Prepared:
 
     pair: Pair
     config: Path
-    notes: Sequence[str]
+    notes: list[str]
+    degenerate: bool = False
+    """Whether a constant would pass: the reference returns one, whatever its inputs are."""
 
 
 def prepared(
@@ -35,7 +37,7 @@ def prepared(
     *,
     inputs: str | None = None,
     given: Mapping[str, Any] | None = None,
-    dtypes: Sequence[str] = ("float32",),
+    dtypes: Sequence[str] = (),
     forward_only: bool = False,
     format_name: str | None = None,
     announce: Callable[[str], None] = lambda _: None,
@@ -62,5 +64,7 @@ def prepared(
         shown = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
         designer.notes.append(f"not run at its size: {shown}")
     path = folder / CONFIG
-    path.write_text(yaml.safe_dump(config(problem, asked, dtypes), sort_keys=False, allow_unicode=True))
-    return Prepared(pair, path, designer.notes)
+    path.write_text(
+        yaml.safe_dump(config(problem, asked, dtypes or (sized.dtype,)), sort_keys=False, allow_unicode=True)
+    )
+    return Prepared(pair, path, designer.notes, designer.degenerate)

@@ -18,8 +18,13 @@ from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED
 
 if TYPE_CHECKING:
     from parity.check.answer import Answer
+<<<<<<< HEAD
 FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinfer-bench")
 """Those of `parity.check.formats`."""
+=======
+    from parity.check.prepare import Prepared
+    from parity.reporting.results.rows import Results
+>>>>>>> main
 
 
 @main.command(
@@ -36,7 +41,7 @@ FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinf
 @click.option("--inputs", metavar="FILE.py:NAME", help="The function that returns the arguments of a call.")
 @click.option("--format", "format_name", type=click.Choice(FORMATS), help="Of the files (default: found out).")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set a global of REFERENCE. Repeatable.")
-@click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Repeatable (default: float32).")
+@click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Repeatable (default: that of the inputs).")
 @click.option("--forward-only", is_flag=True, help="Compare outputs only, no gradients.")
 @click.option("--all", "everything", is_flag=True, help="Ask every case, also after the first finding.")
 @click.option("--seconds", type=click.FloatRange(min=1), default=60.0, show_default=True, metavar="S")
@@ -148,7 +153,7 @@ def checked(
     """Prepare a pair, run it, and answer. Raises UserError."""
     from rich.console import Console
 
-    from parity.check.answer import answer
+    from parity.check.answer import answer, lacks_gradients
     from parity.check.limit import REFERENCE, Watch
     from parity.check.prepare import prepared
     from parity.config import load_plan
@@ -164,6 +169,7 @@ def checked(
 
     started = time.monotonic()
     folder = (out or Path("reports") / f"check-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}").absolute()
+<<<<<<< HEAD
     pair = prepared(
         reference,
         new,
@@ -171,30 +177,46 @@ def checked(
         inputs=inputs,
         format_name=format_name,
         given=dict(map(setting, settings)),
-        dtypes=dtypes or ("float32",),
+        dtypes=dtypes,
         forward_only=forward_only,
     )
     plan = load_plan([pair.config])
     run_dir = click.get_current_context().with_resource(claimed(folder / "run", plan))
+=======
+>>>>>>> main
     console, losses = Console(stderr=True), Losses()
-    with reporter_for(console, *n_left(plan, Finished()), quiet=quiet or as_json) as reporter:
-        SECONDS.set(diagnose_seconds)
-        UNSEARCHED.set(frozenset((REFERENCE,)))
-        watch = Watch(reporter, started + seconds, fail_on, everything=everything)
-        results = run(
-            plan,
-            EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False),
-            run_dir,
-            watch,
-            ["parity", *sys.argv[1:]],
-            fail_on=fail_on,
-            losses=losses,
-            source=watch.source,
+    SECONDS.set(diagnose_seconds)
+    UNSEARCHED.set(frozenset((REFERENCE,)))
+
+    def run_of(*, forward_only: bool) -> tuple[Prepared, Results]:
+        pair = prepared(
+            reference,
+            new,
+            folder,
+            inputs=inputs,
+            given=dict(map(setting, settings)),
+            dtypes=dtypes,
+            forward_only=forward_only,
         )
+        plan = load_plan([pair.config])
+        engine = EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False)
+        with (
+            claimed(folder / "run", plan) as run_dir,
+            reporter_for(console, *n_left(plan, Finished()), quiet=quiet or as_json) as reporter,
+        ):
+            watch = Watch(reporter, started + seconds, fail_on, everything=everything)
+            how: dict[str, Any] = {"fail_on": fail_on, "losses": losses, "source": watch.source}
+            results = run(plan, engine, run_dir, watch, ["parity", *sys.argv[1:]], **how)
+            write_run_files(results, run_dir, Outputs({}), losses)
+        return pair, results
+
+    pair, results = run_of(forward_only=forward_only)
+    if not forward_only and lacks_gradients(results):
+        pair, results = run_of(forward_only=True)
+        pair.notes.append(f"{new} has no gradients: only outputs are judged")
     if not (quiet or as_json):
         show_run(results)
-    write_run_files(results, run_dir, Outputs({}), losses)
-    return answer(results, pair.pair, pair.notes, run_dir, time.monotonic() - started)
+    return answer(results, pair, folder / "run", time.monotonic() - started)
 
 
 def setting(text: str) -> tuple[str, Any]:

@@ -184,7 +184,7 @@ def gain(shape: tuple[int, ...]) -> float:
 def plain(value: Any) -> Any:
     """A param's value."""
     value = getval(unwrapped(value))
-    return value.value.item() if isinstance(value, Traced) else value
+    return np.asarray(value.value).item() if isinstance(value, Traced) else value
 
 
 class TorchCode:
