@@ -18,13 +18,11 @@ from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED
 
 if TYPE_CHECKING:
     from parity.check.answer import Answer
-<<<<<<< HEAD
-FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinfer-bench")
-"""Those of `parity.check.formats`."""
-=======
     from parity.check.prepare import Prepared
     from parity.reporting.results.rows import Results
->>>>>>> main
+
+FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinfer-bench")
+"""Those of `parity.check.formats`."""
 
 
 @main.command(
@@ -169,21 +167,6 @@ def checked(
 
     started = time.monotonic()
     folder = (out or Path("reports") / f"check-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}").absolute()
-<<<<<<< HEAD
-    pair = prepared(
-        reference,
-        new,
-        folder,
-        inputs=inputs,
-        format_name=format_name,
-        given=dict(map(setting, settings)),
-        dtypes=dtypes,
-        forward_only=forward_only,
-    )
-    plan = load_plan([pair.config])
-    run_dir = click.get_current_context().with_resource(claimed(folder / "run", plan))
-=======
->>>>>>> main
     console, losses = Console(stderr=True), Losses()
     SECONDS.set(diagnose_seconds)
     UNSEARCHED.set(frozenset((REFERENCE,)))
@@ -194,6 +177,7 @@ def checked(
             new,
             folder,
             inputs=inputs,
+            format_name=format_name,
             given=dict(map(setting, settings)),
             dtypes=dtypes,
             forward_only=forward_only,
