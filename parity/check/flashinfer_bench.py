@@ -186,8 +186,9 @@ def value_of(definition: Definition, name: str, given: Mapping[str, Any]) -> str
         return f"parity_torch.randint(0, 2, {shape}) > 0"
     if dtype not in FLOATS:
         return f"parity_torch.randint(0, 2, {shape}, dtype=parity_torch.{dtype})"
-    own = "" if dtype == "float32" else f".to(parity_torch.{dtype})"
-    return f"parity_torch.randn({shape}){own}"
+    if dtype.startswith("float8"):
+        return f"parity_torch.randn({shape}).to(parity_torch.{dtype})"
+    return f"parity_torch.randn({shape}, dtype=parity_torch.{dtype})"
 
 
 def solution_of(definition: Definition, candidate: str, folder: Path) -> Named:

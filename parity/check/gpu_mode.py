@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import keyword
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,13 +108,9 @@ def task_pair(reference: str, candidate: str, folder: Path, inputs: str | None) 
     data = told(names[GENERATE], path, **tests[0])
     form = Form()
     text = form.text(data, "data", unpacked(path, KERNEL))
-    overwritten = destinations(told(names[KERNEL], path, data), form.leaves)
-    for place in overwritten:
-        form.leaves[place].fill_(UNSET if form.leaves[place].is_floating_point() else 0)
-    is_read = overwritten and not is_defined(told(names[KERNEL], path, data))
-    for place in overwritten:
-        text = with_destination(text, form.names[place], COPY if is_read else FULL)
-    places = [] if is_read else overwritten
+    places, in_place = destinations(lambda: told(names[KERNEL], path, data), form.leaves)
+    for place in (*places, *in_place):
+        text = with_destination(text, form.names[place], COPY if place in in_place else FULL)
     settings = {n: v for n, v in tests[0].items() if n != "seed" and type(v) is int and n not in names}
     arguments = ", ".join(f"{name}={name if name in settings else repr(value)}" for name, value in tests[0].items())
     given = GIVEN.format(
@@ -179,19 +175,32 @@ def copied(task: Path, folder: Path) -> Path:
     return copies
 
 
-def destinations(result: Any, leaves: Sequence[Any]) -> list[int]:
-    """The places of inputs that are returned: they only receive the result."""
-    import torch
+def destinations(call: Callable[[], Any], leaves: Sequence[Any]) -> tuple[list[int], list[int]]:
+    """The places of tensors that only receive the result, since the reference does not read them, and of those that it
+    reads and overwrites, found by calling it with other values in every tensor that is like a result."""
+    before = [leaf.clone() if hasattr(leaf, "clone") else leaf for leaf in leaves]
+    returned = tensors_in(call())
+    pointers, first = {value.data_ptr() for value in returned}, [value.clone() for value in returned]
+    unread, in_place = [], []
+    for place, leaf in enumerate(leaves):
+        if not any(hasattr(leaf, "shape") and (leaf.shape, leaf.dtype) == (v.shape, v.dtype) for v in first):
+            continue
+        for other, values in zip(leaves, before, strict=True):
+            if other is not values:
+                other.copy_(values)
+        leaf.fill_(UNSET if leaf.is_floating_point() else 1)
+        again = tensors_in(call())
+        if all(one.equal(other) for one, other in zip(first, again, strict=True)):
+            unread.append(place)
+        elif leaf.data_ptr() in pointers:
+            in_place.append(place)
+    return unread, in_place
 
-    returned = result if isinstance(result, (tuple, list)) else [result]
-    pointers = {value.data_ptr() for value in returned if isinstance(value, torch.Tensor) and value.numel()}
-    return [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.data_ptr() in pointers]
 
-
-def is_defined(result: Any) -> bool:
-    """Whether no tensor that was returned has a NaN."""
-    values = result if isinstance(result, (tuple, list)) else [result]
-    return not any(bool(value.isnan().any()) for value in values if hasattr(value, "isnan"))
+def tensors_in(result: Any) -> list[Any]:
+    """The tensors that were returned."""
+    values = result.values() if isinstance(result, dict) else result if isinstance(result, (tuple, list)) else [result]
+    return [value for value in values if hasattr(value, "data_ptr")]
 
 
 def with_destination(text: str, name: str, tensor: str) -> str:

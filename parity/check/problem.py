@@ -50,7 +50,7 @@ SCALING = (
     "__rsub__",
     "div",
     "__truediv__",
-    *("contiguous", "clone", "detach", "float", "half", "cpu", "reshape", "view"),
+    *("contiguous", "clone", "detach", "to", "float", "half", "bfloat16", "cpu", "reshape", "view"),
 )
 """Functions that, with a number, keep how a tensor is distributed, but for its mean and deviation."""
 PRODUCTS = frozenset(
@@ -285,11 +285,12 @@ def argument_names(entry: Any) -> list[str]:
 def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list[Argument]:
     """The arguments that a function of the user draws after the seed. Raises CheckError for anything but a list."""
     drawers: dict[int, tuple[Any, str, tuple[int, int]]] = {}
+    plain = (torch.Tensor, torch.dtype, torch.device)
 
     def record(called: Any, args: Any, _kwargs: Any, result: Any) -> Any:
         name = getattr(called, "__name__", "")
         kind = DRAWS.get(name)
-        if name in SCALING and all(isinstance(a, torch.Tensor) or type(a) in (int, float) for a in args):
+        if name in SCALING and all(isinstance(a, plain) or type(a) in (int, float) for a in args):
             known = [drawers[id(a)][1] for a in args if id(a) in drawers]
             kind = known[0] if len(known) == sum(isinstance(a, torch.Tensor) for a in args) == 1 else None
             kind = None if kind == INTEGERS else kind
