@@ -101,7 +101,7 @@ def task_pair(reference: str, candidate: str, folder: Path, inputs: str | None) 
     missing = [name for name in (KERNEL, GENERATE) if name not in theirs]
     if missing:
         raise CheckError(f"{path} defines no function {missing[0]}, as a task of GPU MODE does")
-    tests = tests_of(task / TASK)
+    tests = arguments_of_tests(task / TASK)
     copies = copied(task, folder)
     source = Source(path, (copies,))
     names = loaded(written(folder, STAGE, source.text("GPU MODE", on_cpu=True)), path)
@@ -146,7 +146,7 @@ def submission(candidate: str) -> tuple[Path, Named]:
     return path, ours[name or OWN]
 
 
-def tests_of(path: Path) -> list[dict[str, Any]]:
+def arguments_of_tests(path: Path) -> list[dict[str, Any]]:
     """The arguments of `generate_input` in a task's tests. Raises CheckError."""
     task = read_task(path)
     tests = task.get("tests")
