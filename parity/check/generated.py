@@ -8,6 +8,7 @@ nothing of parity, and no file outside the answers' folder is written.
 from __future__ import annotations
 
 import ast
+import hashlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ import sys as parity_sys
 
 import torch as parity_torch
 
-__file__ = {origin!r}
+__file__ = {origin!r}  # {digest}
 parity_sys.path += [folder for folder in {folders!r} if folder not in parity_sys.path]
 with open(__file__, "rb") as parity_file:
     parity_code = parity_ast.parse(parity_file.read(), __file__)
@@ -72,7 +73,8 @@ class Source:
         """The beginning of a generated file, which runs this one."""
         path = self.path.absolute()
         folders = [str(folder.absolute()) for folder in (path.parent, *self.folders)]
-        run = RUN.format(origin=str(path), folders=folders)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        run = RUN.format(origin=str(path), folders=folders, digest=digest)
         return ABOUT.format(what=what, origin=path.name) + run + (ON_CPU if on_cpu else "") + EXECUTE
 
 
