@@ -180,7 +180,7 @@ def is_near(one: Array, other: Array, slack: float) -> bool:
 
 
 def factors_of(numbers: Iterable[float], shapes: Iterable[Sequence[int]]) -> set[float]:
-    """By what intermediate values may differ: 2 and its logarithm, numbers of the code, roots of axes' lengths, and inverses."""
+    """By what values may differ: 2 and its logarithm, numbers of the code, roots of axes' lengths, and inverses."""
     own: set[float] = {
         2.0,
         np.log(2.0),

@@ -12,7 +12,8 @@ import yaml
 
 from parity.check import CheckError
 from parity.check.cases import Asked, Designer, config
-from parity.check.pair import Pair, pair_of
+from parity.check.formats import resolved
+from parity.check.pair import Pair
 from parity.check.problem import Problem
 from parity.check.sizes import small
 from parity.config import ConfigError, load_plan
@@ -41,12 +42,14 @@ def prepared(
     *,
     inputs: str | None = None,
     given: Mapping[str, Any] | None = None,
-    dtypes: Sequence[str] = ("float32",),
+    dtypes: Sequence[str] = (),
     forward_only: bool = False,
+    format_name: str | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Prepared:
     """Write the config of a pair to a folder. Raises CheckError."""
-    pair = pair_of(reference, candidate, inputs)
+    found = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name)
+    pair = found.pair
     problem = Problem(pair, given or {})
     announce("looking for small sizes")
     settings = small(problem)
@@ -58,13 +61,14 @@ def prepared(
             f"{pair.reference.place}: {pair.reference.name} returns another {differing[0]} when called again"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    designer = Designer(problem, folder / "inputs", forward_only)
+    designer = Designer(problem, folder / "inputs", forward_only or found.forward_only)
+    designer.notes += found.notes
     announce("choosing inputs")
     asked = list(designer.all(sized))
     if settings:
         shown = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
         designer.notes.append(f"not run at its size: {shown}")
-    plan = planned(folder / CONFIG, problem, asked, dtypes, designer.notes)
+    plan = planned(folder / CONFIG, problem, asked, dtypes or (sized.dtype,), designer.notes)
     return Prepared(pair, plan, designer.notes, designer.degenerate)
 
 
