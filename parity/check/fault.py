@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -153,6 +153,9 @@ class Search:
 
     def __init__(self, side: Side, known: Known, widest: str = "float32") -> None:
         self.side, self.known = side, known
+        self.least = max(
+            (ORDER.index(side.dtypes[i]) for i in side.inputs.values() if side.dtypes[i] in ORDER), default=0
+        )
         self.most = ORDER.index(widest) if widest in ORDER else 1
         self.levels: dict[int, int] = {}
 
@@ -167,8 +170,9 @@ class Search:
         return self.levels[value]
 
     def is_known(self, value: int) -> bool:
-        """Whether a value is known, or made by no call."""
-        return value not in self.side.makers or self.level(value) != NONE
+        """Whether a value is known, or made of no other."""
+        maker = self.side.makers.get(value)
+        return maker is None or not self.side.rows[maker].reads or self.level(value) != NONE
 
     def sources(self, row: Row) -> list[int]:
         """The rows that made what a row reads."""
@@ -256,9 +260,9 @@ def reached(side: Side, ends: Iterable[int]) -> set[int]:
     return seen
 
 
-def not_finite(search: Search, numbers: Sequence[int], *, lost: bool) -> Row | None:
-    """The first row, of some in their order, that returns what is not finite from what is, or `lost` it, unknown to the
-    other side."""
+def not_finite(search: Search, numbers: Sequence[int], asked: Collection[bool]) -> Row | None:
+    """The first row, of some in their order, that makes what is finite of what is not, if True is asked, or the
+    reverse, if False is; what it makes is unknown to the other side."""
     side = search.side
 
     def is_finite(values: Iterable[int]) -> bool:
@@ -267,8 +271,14 @@ def not_finite(search: Search, numbers: Sequence[int], *, lost: bool) -> Row | N
     for number in numbers:
         row = side.rows[number]
         results = [i for i in row.results if side.dtypes[i] in ORDER]
-        begins = row.line and results and (is_finite(row.reads), is_finite(results)) == (not lost, lost)
-        if begins and not any(map(search.level, results)):
+        own = is_finite(results)
+        if (
+            row.line
+            and results
+            and own in asked
+            and own != is_finite(row.reads)
+            and not any(map(search.level, results))
+        ):
             return row
     return None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,9 +82,11 @@ class Item:
 
 
 class Known:
-    """The values that a computation has; `factors` are those by which another one's may differ."""
+    """The values that a computation has; `factors` are those by which another one's may differ. Nothing is looked for
+    after `until`, a time of the monotonic clock."""
 
-    def __init__(self, arrays: Iterable[Array], factors: Iterable[float] = ()) -> None:
+    def __init__(self, arrays: Iterable[Array], factors: Iterable[float] = (), until: float = math.inf) -> None:
+        self.until = until
         self.items = [Item(array) for array in arrays if array.size]
         self.factors = tuple({1.0, -1.0, *(sign * f for f in factors for sign in (1, -1) if f)})
         ends = [item.ends for item in self.items]
@@ -90,8 +94,10 @@ class Known:
         self.high = np.array([high for _, high in ends])
 
     def level(self, array: Array, tolerance: float, *, padded: bool = False) -> int:
-        """How well a value is known; one that is `padded` may have zeros besides."""
+        """How well a value is known; one that is `padded` may have zeros besides. Raises TimeoutError."""
         item = Item(array)
+        if time.monotonic() > self.until:
+            raise TimeoutError
         if not array.size:
             return KNOWN
         best = NONE
@@ -180,7 +186,7 @@ def is_near(one: Array, other: Array, slack: float) -> bool:
 
 
 def factors_of(numbers: Iterable[float], shapes: Iterable[Sequence[int]]) -> set[float]:
-    """By what values may differ: 2 and its logarithm, numbers of the code, roots of axes' lengths, and inverses."""
+    """By what values may differ: 2, its logarithm, numbers of the code, roots of axes' lengths; their inverses."""
     own: set[float] = {
         2.0,
         np.log(2.0),
@@ -198,5 +204,5 @@ def difference(one: Any, other: Any) -> float:
     with np.errstate(invalid="ignore"):
         if not np.array_equal(one[~finite], other[~finite], equal_nan=True) or not np.isfinite(one[finite]).all():
             return np.inf
-    scale = float(np.abs(other[finite]).max(initial=0.0))
+    scale = max(float(np.abs(values[finite]).max(initial=0.0)) for values in (one, other))
     return 0.0 if not scale else float(np.abs(one[finite] - other[finite]).max(initial=0.0)) / scale

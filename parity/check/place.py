@@ -33,6 +33,8 @@ from parity.program.worker.user_module import UserModule
 from parity.reporting.text.findings import MUTATED, STATEFUL, Finding
 
 SECONDS = 10.0
+KEPT = (STATEFUL, "nondeterministic")
+"""The causes for which something is kept from one call to the next."""
 MOST_INSIDE = 1 << 22
 """Numbers of all values inside a reference's calls that are looked at."""
 GRADIENT = "grad."
@@ -91,7 +93,7 @@ def asked_of(run_dir: Path, finding: Finding) -> Asked:
     folder = next(iter(given.values())).parent
     same = [d.row.tensor for d in finding.differences if (d.row.case, d.row.dtype) == (row.case, row.dtype)]
     arriving = {path.name[len(GRADIENT) : -len(".npy")]: path for path in folder.glob(f"{GRADIENT}*.npy")}
-    gradients = {} if not any(name.startswith(GRADIENT) for name in same) else arriving
+    gradients = arriving if all(name.startswith(GRADIENT) for name in same) else {}
     inputs = {name: path for name, path in given.items() if not name.startswith(GRADIENT)}
     tensors = list(dict.fromkeys([row.tensor, *same]))
     return Asked(inputs, gradients, case.params, row.dtype, tensors, finding.id.partition(" ")[0])
@@ -101,44 +103,51 @@ def located(asked: Asked, pair: Pair, seconds: float) -> Place | None:
     """The place of what is asked. Raises what reading files and running code raises."""
     until = time.monotonic() + seconds
     path = pair.candidate.path.absolute()
-    if asked.cause == STATEFUL:
-        line = line_that_keeps(path)
-        return Place(path, line, pair.reference.path) if line else None
+    if asked.cause in KEPT and (line := line_that_keeps(path)):
+        return Place(path, line, pair.reference.path)
     with candidate(asked, pair, until) as sides:
         theirs = None if asked.cause == MUTATED else reference_side(asked, pair, until)
         own = sides()
     if not own:
         return None
-    line = opening(path, line_of(own, theirs, asked)) or line_that_keeps(path)
-    other = 0 if theirs is None else missing(theirs, own[0], asked)
+    line, other = opening(path, line_of(own, theirs, asked, until)) or line_that_keeps(path), 0
+    if theirs is not None:
+        with suppress(TimeoutError):
+            other = missing(theirs, own[0], asked, until)
     return Place(path, line, pair.reference.path, other) if line else None
 
 
-def line_of(sides: Sequence[Side], theirs: Side | None, asked: Asked) -> int:
+def line_of(sides: Sequence[Side], theirs: Side | None, asked: Asked, until: float) -> int:
     """The line of the row at fault; else that at which the candidate fails; 0 if there is none."""
     if theirs is None:
         row = next((row for side in sides for row in side.rows if row.writes and row.line), None)
     else:
-        row = faulty(sides, theirs, asked)
+        row = faulty(sides, theirs, asked, until)
     return row.line if row is not None else next((side.error_line for side in sides if side.error_line), 0)
 
 
-def faulty(sides: Sequence[Side], theirs: Side, asked: Asked) -> Row | None:
+def faulty(sides: Sequence[Side], theirs: Side, asked: Asked, until: float) -> Row | None:
     """The row of the candidate that is at fault: `sides` are its computations in float64 and in the case's dtype."""
     wide, *others = sides
     factors = factors_of(theirs.numbers, [a.shape for a in theirs.arrays()])
-    search = Search(wide, Known(theirs.arrays(gradients=bool(asked.arriving)), factors), asked.dtype)
+    search = Search(wide, Known(theirs.arrays(gradients=bool(asked.arriving)), factors, until), asked.dtype)
     wrong = [name for name in theirs.outputs if name in wide.outputs and differs(wide, theirs, name)]
     if wrong:
         ends = [wide.outputs[name] for name in wrong]
-        own, exact = (
-            all(np.isfinite(side.values[side.outputs[name]]).all() for name in wrong) for side in (wide, theirs)
-        )
-        first = not_finite(search, sorted(reached(wide, ends)), lost=own) if own != exact else None
+        first = not_finite(search, sorted(reached(wide, ends)), finite_in_one(wide, theirs, wrong))
         return first or search.place(ends)
-    if asked.outputs:
-        return next((row for side in others if (row := amplified(side, wide, asked.outputs))), None)
-    return of_wrong_gradients(search, theirs)
+    found = None if asked.outputs else of_wrong_gradients(search, theirs)
+    return found or next((row for side in others if (row := amplified(side, wide, wide.outputs))), None)
+
+
+def finite_in_one(side: Side, theirs: Side, names: Sequence[str]) -> set[bool]:
+    """Whether elements are finite only in the candidate (True), or only in the reference (False)."""
+    found = set[bool]()
+    for name in names:
+        own, exact = np.isfinite(side.values[side.outputs[name]]), np.isfinite(theirs.values[theirs.outputs[name]])
+        if own.shape == exact.shape:
+            found |= {bool(one) for one in own[own != exact]}
+    return found
 
 
 def differs(side: Side, theirs: Side, name: str) -> bool:
@@ -162,10 +171,10 @@ def of_wrong_gradients(search: Search, theirs: Side) -> Row | None:
     return None
 
 
-def missing(theirs: Side, own: Side, asked: Asked) -> int:
+def missing(theirs: Side, own: Side, asked: Asked, until: float) -> int:
     """The reference's line of the first value that the candidate never computes; 0 if there is none."""
     factors = factors_of(theirs.numbers, [a.shape for a in own.arrays()])
-    search = Search(theirs, Known(own.arrays(), factors), asked.dtype)
+    search = Search(theirs, Known(own.arrays(), factors, until), asked.dtype)
     row = search.place([theirs.outputs[name] for name in asked.outputs if name in theirs.outputs])
     return 0 if row is None else row.line
 
@@ -185,7 +194,10 @@ def reference_side(asked: Asked, pair: Pair, until: float) -> Side:
         entry = namespace(source, plain=True)[pair.reference.name]
         module = UserModule(entry)
         with torch.enable_grad():
-            own = trail.trail_of(module, code_file(entry), values, "float64", given, asked.params, arriving)
+            rest = given, asked.params, arriving
+            own = trail.trail_of(module, code_file(entry), values, "float64", *rest)
+            if not own.outputs:
+                own = trail.trail_of(module, code_file(entry), values, asked.dtype, *rest)
     side = Side.of(own.reply, values.arrays, values.dtypes)
     with suppress(Exception), user_code(path):
         if time.monotonic() < until:
@@ -284,4 +296,5 @@ def sides_of(folder: Path) -> list[Side]:
     ends = np.cumsum([0, *(int(np.prod(shape, dtype=np.int64)) for shape in shapes)])
     values = [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes, strict=False)]
     dtypes = list(map(str, reply["dtypes"]))
-    return [Side.of(own, values, dtypes) for own in reply["trails"]]
+    sides = [Side.of(own, values, dtypes) for own in reply["trails"]]
+    return [side for side in sides if side.outputs] or sides

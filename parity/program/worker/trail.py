@@ -60,6 +60,16 @@ class Values:
             self.dtypes.append(dtype)
         return self._numbers[key]
 
+    @property
+    def content(self) -> bytes:
+        """All numbers."""
+        return b"".join(np.ascontiguousarray(array, np.float64).tobytes() for array in self.arrays)
+
+    def told(self, trails: List[Any]) -> bytes:
+        """Trails, and the shapes and dtypes of the values, in JSON."""
+        shapes = [list(array.shape) for array in self.arrays]
+        return json.dumps({"trails": trails, "shapes": shapes, "dtypes": self.dtypes}).encode()
+
 
 def plain(tensor: Any) -> Any:
     """A tensor as an array of float64; of complex numbers their real and imaginary parts."""
@@ -143,8 +153,9 @@ class Trail:
             return (make or function)(*args, **kwargs)
         with self.paused():
             operands = tensors_in((args, kwargs), self.torch.Tensor)
-            before = [self.values.number(tensor) for tensor in operands]
-            needed = any(tensor.requires_grad for tensor in operands)
+            is_read = not named.endswith("_like") and not named.startswith("new_")
+            before = [self.values.number(tensor) for tensor in operands] if is_read else []
+            needed = is_read and any(tensor.requires_grad for tensor in operands)
         result = (make or function)(*args, **kwargs)
         with self.paused():
             self.note(named, (args, kwargs), (operands, before, needed), result)
@@ -312,14 +323,16 @@ def trail_of(
     def tensors(gradients: bool) -> Dict[str, Any]:
         return {name: tensor_of(array, dtype, torch, gradients=gradients) for name, array in given.items()}
 
-    with torch.no_grad():
-        module(**tensors(False), **params)  # Builds the module before calls are noted.
     trail = Trail(torch, path, values)
     ends = {name: tensor_of(array, dtype, torch, gradients=False) for name, array in arriving.items()}
     try:
+        with torch.no_grad():
+            module(**tensors(False), **params)  # Builds the module before calls are noted.
         trail.run(module, tensors(bool(ends)), params, ends)
     except TrailEndedError:
         trail.error = {"text": "too long", "line": 0}
+    except Exception as error:
+        trail.error = {"text": str(error)[:200], "line": trail.line_of(error)}
     return trail
 
 
@@ -341,21 +354,17 @@ def main() -> None:
     module, values, trails = UserModule(entry_of(vars(loaded), request["name"])), Values(), []
     for run in request["runs"]:
         arrays = {kind: {n: np.load(p) for n, p in run[kind].items()} for kind in ("given", "arriving")}
-        trail = trail_of(
-            module, request["path"], values, run["dtype"], arrays["given"], request["params"], arrays["arriving"]
-        )
-        trails.append(trail.reply)
-    write(sys.argv[2], trails, values)
+        given = run["dtype"], arrays["given"], request["params"], arrays["arriving"]
+        trails.append(trail_of(module, request["path"], values, *given).reply)
+        write(sys.argv[2], trails, values)
 
 
 def write(folder: str, trails: List[Any], values: Values) -> None:
-    """Write trails and their values."""
-    with open(os.path.join(folder, VALUES), "wb") as file:
-        for array in values.arrays:
-            file.write(np.ascontiguousarray(array, np.float64).tobytes())
-    shapes = [list(array.shape) for array in values.arrays]
-    with open(os.path.join(folder, TRAIL), "w", encoding="utf-8") as text:
-        json.dump({"trails": trails, "shapes": shapes, "dtypes": values.dtypes}, text)
+    """Write trails and their values, so that a reader always finds both."""
+    for name, content in ((VALUES, values.content), (TRAIL, values.told(trails))):
+        with open(os.path.join(folder, f"{name}.part"), "wb") as file:
+            file.write(content)
+        os.replace(os.path.join(folder, f"{name}.part"), os.path.join(folder, name))
 
 
 if __name__ == "__main__":
