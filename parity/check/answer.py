@@ -12,6 +12,7 @@ from typing import Any
 from parity import exit_codes
 from parity.check.limit import NEW, excused
 from parity.check.pair import Pair
+from parity.check.place import place_of
 from parity.check.prepare import Prepared
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Comparison
@@ -142,13 +143,14 @@ def of_finding(finding: Finding, pair: Pair, run_dir: Path, common: Mapping[str,
     verdict = "wrong" if finding.id.startswith(EDIT) else VERDICTS.get(row.verdict.value, "wrong")
     ratio = row.ratios.get(finding.worst.backend)
     sentence = f"{finding.sentence().plain.removeprefix(f'{NEW}: ')}, {finding.scope()}"
+    place = place_of(run_dir, finding, pair)
     formula = finding.formula()
     return Answer(
         verdict,
         exit_codes.MISMATCH,
-        f"{sentence}; {formula}" if formula else sentence,
+        "; ".join(filter(None, (sentence, formula, place.sentence if place else ""))),
         cause=finding.id.partition(" ")[0],
-        place=pair.candidate.place,
+        place=str(place or pair.candidate.place),
         counterexample=counterexample(row, finding, run_dir),
         error_ratio=ratio,
         tolerance_needed=row.required_rtol,

@@ -32,8 +32,11 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     "ties": {"constant": 1.0, "special": {"values": [-1.0, 2.0], "count": 2}},
     "nan": {"special": {"values": [float("nan")]}},
     "tiny": {"scale": 1e-20},
+    "outlier": {"special": {"values": [1.0e4, -1.0e4, 88.0], "count": 3}},
 }
 """Unusual values of an input."""
+MOST_UNUSUAL = 4
+"""Inputs that get unusual values."""
 MOST_SIZED, MOST_OPERATIONS = 1 << 16, 1 << 24
 """Elements and operations of a call at another size."""
 MOST_SIZES, FIRST_SIZES = 8, 3
@@ -171,21 +174,25 @@ class Designer:
                 yield Asked(word, f"inputs {scale:g} times as large", self.case(word, sized, changed))
 
     def unusual(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[Asked]:
-        """The first input that may be any number, with unusual values and in other memory."""
-        name = next((n for n in drawn if {*drawn[n]} == {"shape"}), None)
-        if name is None:
-            return
-        for word, change in VALUES.items():
-            changed = {**drawn, name: {**drawn[name], **change}}
-            case = self.case(word, sized, changed)
-            # Of a NaN or its neighbours there is no gradient that all agree on.
-            yield Asked(word, f"{name}: {word}", {**case, "gradients": False} if word == "nan" else case)
+        """Inputs that may be any number with unusual values, one after the other; then all in other memory."""
+        given = [a.name for a in sized.arguments if a.is_tensor and "integers" not in drawn[a.name]]
+        free = [name for name in given if "shape" in drawn[name]]
+        for number, name in enumerate(free[:MOST_UNUSUAL]):
+            for word, change in VALUES.items():
+                changed = {**drawn, name: {**without_draw(drawn[name], change), **change}}
+                if word != "nan" and not is_finite(self.tried(sized, changed)):
+                    continue
+                case = self.case(f"{name}-{word}" if number else word, sized, changed)
+                # Of a NaN or its neighbours there is no gradient that all agree on.
+                yield Asked(word, f"{name}: {word}", {**case, "gradients": False} if word == "nan" else case)
+        if len(free) > 1:
+            changed = {n: {**item, **VALUES["tiny"]} if n in free else item for n, item in drawn.items()}
+            yield Asked("tiny", "tiny inputs", self.case("all-tiny", sized, changed))
         tensors = {a.name for a in sized.arguments if a.is_tensor}
         for layout, placement in LAYOUTS.items():
-            laid = {
-                n: {**v, "layout": layout} if n in tensors and can_lie(v, placement) else v for n, v in drawn.items()
-            }
-            if laid != drawn:
+            movable = {n for n, item in drawn.items() if n in tensors and can_lie(item, placement)}
+            laid = {n: {**item, "layout": layout} if n in movable else item for n, item in drawn.items()}
+            if movable:
                 yield Asked(layout, f"inputs in the layout {layout}", self.case(layout, sized, laid))
 
     def sizes(self, sized: Sized) -> Iterator[Sized]:
@@ -215,6 +222,11 @@ class Designer:
             changed = {n: {**drawn[n], "shape": [other, *tensors[n][1:]]} if n in along else drawn[n] for n in drawn}
             if other != length and is_finite(self.tried(sized, changed)):
                 yield Asked(f"batch={other}", "another batch", self.case(f"batch={other}", sized, changed))
+
+
+def without_draw(item: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """An input without its distribution, if a change brings another one."""
+    return {"shape": item["shape"]} if "constant" in change else dict(item)
 
 
 def can_lie(item: Mapping[str, Any], placement: Any) -> bool:
@@ -256,13 +268,21 @@ def weight_of(weight: Weight) -> Case:
 
 def sample(rng: np.random.Generator, item: Mapping[str, Any]) -> NDArray[np.float32]:
     """Numbers as a config draws them."""
-    uniform = item.get("uniform")
-    values = (
-        rng.normal(size=item["shape"])
-        if uniform is None
-        else rng.uniform(uniform["low"], uniform["high"], item["shape"])
-    )
-    return np.asarray(item.get("scale", 1.0) * values + item.get("offset", 0.0), np.float32)
+    shape, uniform = item["shape"], item.get("uniform")
+    if "constant" in item:
+        return sprinkled(rng, np.full(shape, item["constant"]), item)
+    values = rng.normal(size=shape) if uniform is None else rng.uniform(uniform["low"], uniform["high"], shape)
+    return sprinkled(rng, item.get("scale", 1.0) * values + item.get("offset", 0.0), item)
+
+
+def sprinkled(rng: np.random.Generator, values: NDArray[Any], item: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Numbers with the special values of an input somewhere."""
+    special = item.get("special", {"values": []})
+    flat = values.ravel().copy()
+    if special["values"]:
+        positions = rng.permutation(flat.size)[: special.get("count", 1)]
+        flat[positions] = np.resize(special["values"], len(positions))
+    return flat.reshape(values.shape).astype(np.float32)
 
 
 def config(problem: Problem, asked: Sequence[Asked], dtypes: Sequence[str], adapter: str = "torch") -> Case:

@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from math import isqrt
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from parity.cases.brought import ReferenceFile, namespace
 from parity.cases.user_code import BroughtError, placed, user_code
 from parity.check import CheckError
 from parity.check.pair import INIT_INPUTS, Pair
-from parity.program.torch_reference import array_of
+from parity.program.torch_reference import array_of, torch_namespace
 from parity.program.worker import user_module
 from parity.program.worker.user_module import (
     ARGUMENTS,
@@ -129,7 +130,7 @@ class Problem:
         path = self.pair.reference.path.absolute()
         self.source = ReferenceFile(path, path.read_bytes())
         with self.telling():
-            self.names = dict_of(namespace(self.source, plain=True))
+            self.names = dict_of(torch_namespace(self.source))
         unknown = [name for name in self.given if name not in self.names]
         if unknown:
             raise CheckError(f"--set {unknown[0]}: {path.name} has no global of this name")
@@ -166,7 +167,10 @@ class Problem:
     def telling(self) -> Iterator[None]:
         """Inside, code of the user's file runs; what it raises is a CheckError with its place."""
         try:
-            with user_code(self.source.path if hasattr(self, "source") else self.pair.reference.path):
+            with (
+                catch_warnings(action="ignore"),
+                user_code(self.source.path if hasattr(self, "source") else self.pair.reference.path),
+            ):
                 yield
         except CheckError:
             raise
@@ -207,7 +211,7 @@ class Problem:
 
         is_class = self.pair.reference.is_class
         try:
-            with user_code(self.source.path), self.having(settings), torch.no_grad():
+            with catch_warnings(action="ignore"), user_code(self.source.path), self.having(settings), torch.no_grad():
                 with without_values():
                     shaped = [*self.inputs(), *(self.built().parameters() if is_class else ())]
                 elements = [value.numel() for value in shaped if isinstance(value, torch.Tensor)]

@@ -154,7 +154,6 @@ def checked(
     from parity.check.answer import answer, lacks_gradients
     from parity.check.limit import REFERENCE, Watch
     from parity.check.prepare import prepared
-    from parity.config import load_plan
     from parity.engine import EngineOptions
     from parity.judge.diagnose.patience import SECONDS, UNSEARCHED
     from parity.reporting.console.progress import reporter_for
@@ -182,15 +181,14 @@ def checked(
             dtypes=dtypes,
             forward_only=forward_only,
         )
-        plan = load_plan([pair.config])
         engine = EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False)
         with (
-            claimed(folder / "run", plan) as run_dir,
-            reporter_for(console, *n_left(plan, Finished()), quiet=quiet or as_json) as reporter,
+            claimed(folder / "run", pair.plan) as run_dir,
+            reporter_for(console, *n_left(pair.plan, Finished()), quiet=quiet or as_json) as reporter,
         ):
             watch = Watch(reporter, started + seconds, fail_on, everything=everything)
             how: dict[str, Any] = {"fail_on": fail_on, "losses": losses, "source": watch.source}
-            results = run(plan, engine, run_dir, watch, ["parity", *sys.argv[1:]], **how)
+            results = run(pair.plan, engine, run_dir, watch, ["parity", *sys.argv[1:]], **how)
             write_run_files(results, run_dir, Outputs({}), losses)
         return pair, results
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from math import prod
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 from autograd.tracer import getval
@@ -50,6 +51,18 @@ def torch_reference(
     return RecordedFunction(source.path, source.text, TorchFunction(source, name, tensors, integers, params))
 
 
+def torch_namespace(source: ReferenceFile) -> Mapping[str, Any]:
+    """The names that a file defines. PyTorch has one thread then: tensors are small, and threads wait for each other.
+
+    Raises BroughtError where the file cannot be run.
+    """
+    names = namespace(source, plain=True)
+    import torch
+
+    torch.set_num_threads(1)
+    return names
+
+
 class RandomCodeError(UntracedError):
     """The code draws random numbers."""
 
@@ -65,7 +78,7 @@ class TorchFunction:
         integers: Sequence[Bounds],
         params: Sequence[str],
     ) -> None:
-        entry = namespace(source, plain=True).get(name)
+        entry = torch_namespace(source).get(name)
         if not callable(entry):
             raise BroughtError(f"{source.path.name} defines no class or function {name}")
         self.source, self.name, self.tensors, self.params = source, name, tensors, params
@@ -111,7 +124,7 @@ class TorchFunction:
         sizes = dict(shapes)
         small = sum(map(prod, sizes.values())) <= MOST_REPLAYED
         draws = [self.scaled(inputs) for inputs in drawn_inputs(sizes, self.integers)]
-        with user_code(self.source.path), self.placing():
+        with catch_warnings(action="ignore"), user_code(self.source.path), self.placing():
             try:
                 return self.of_recording(draws, params, small=small)
             except (BroughtError, UntracedError, LookupError, ValueError, TypeError) as error:

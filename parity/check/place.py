@@ -1,0 +1,287 @@
+"""The line of a candidate's file that computes what its reference does not.
+
+The candidate is called once more in a process of its own, which tells the values of its calls and their lines; the
+values of the reference for the same inputs are computed here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.cases.brought import ReferenceFile, namespace
+from parity.cases.user_code import user_code
+from parity.check.fault import MADE, Row, Search, Side, amplified, cut, not_finite, of_gradients, reached
+from parity.check.match import Array, Known, difference, factors_of
+from parity.check.pair import Pair
+from parity.check.written import line_that_keeps, opening
+from parity.program.torch_reference import TorchCode, recording_of
+from parity.program.worker import trail
+from parity.program.worker.user_module import UserModule
+from parity.reporting.text.findings import MUTATED, STATEFUL, Finding
+
+SECONDS = 10.0
+MOST_INSIDE = 1 << 22
+"""Numbers of all values inside a reference's calls that are looked at."""
+GRADIENT = "grad."
+BOOT = "import sys; sys.argv[:] = sys.argv[1:]; sys.path[:] = [p for p in sys.path if p]; sys.path.insert(0, {!r}); "
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the candidate's file, and the reference's line of what is not computed there; 0 if there is none."""
+
+    file: Path
+    line: int
+    reference: Path
+    reference_line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file.name}:{self.line}"
+
+    @property
+    def sentence(self) -> str:
+        """`ref.py:12 computes what new.py:14 does not`; "" where the reference's line is not known."""
+        if not self.reference_line:
+            return ""
+        return f"{self.reference.name}:{self.reference_line} computes what {self} does not"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is wrong: the case's inputs as files, its params, the tensors that differ, the worst first."""
+
+    given: Mapping[str, Path]
+    arriving: Mapping[str, Path]
+    params: Mapping[str, Any]
+    dtype: str
+    tensors: Sequence[str]
+    cause: str = ""
+
+    @property
+    def outputs(self) -> list[str]:
+        """The outputs that differ."""
+        return [name for name in self.tensors if not name.startswith(GRADIENT)]
+
+
+def place_of(run_dir: Path, finding: Finding, pair: Pair, seconds: float = SECONDS) -> Place | None:
+    """The place of a finding; None where it cannot be told."""
+    with suppress(Exception):
+        return located(asked_of(run_dir, finding), pair, seconds)
+    return None
+
+
+def asked_of(run_dir: Path, finding: Finding) -> Asked:
+    """What is asked for a finding. Raises LookupError if the run has no such case."""
+    row = finding.worst.row
+    case = next(case for case in finding.cases if case.id == row.case)
+    given = {name: run_dir / item.file for name, item in case.inputs.items() if item.file}
+    folder = next(iter(given.values())).parent
+    same = [d.row.tensor for d in finding.differences if (d.row.case, d.row.dtype) == (row.case, row.dtype)]
+    arriving = {path.name[len(GRADIENT) : -len(".npy")]: path for path in folder.glob(f"{GRADIENT}*.npy")}
+    gradients = {} if not any(name.startswith(GRADIENT) for name in same) else arriving
+    inputs = {name: path for name, path in given.items() if not name.startswith(GRADIENT)}
+    tensors = list(dict.fromkeys([row.tensor, *same]))
+    return Asked(inputs, gradients, case.params, row.dtype, tensors, finding.id.partition(" ")[0])
+
+
+def located(asked: Asked, pair: Pair, seconds: float) -> Place | None:
+    """The place of what is asked. Raises what reading files and running code raises."""
+    until = time.monotonic() + seconds
+    path = pair.candidate.path.absolute()
+    if asked.cause == STATEFUL:
+        line = line_that_keeps(path)
+        return Place(path, line, pair.reference.path) if line else None
+    with candidate(asked, pair, until) as sides:
+        theirs = None if asked.cause == MUTATED else reference_side(asked, pair, until)
+        own = sides()
+    if not own:
+        return None
+    line = opening(path, line_of(own, theirs, asked)) or line_that_keeps(path)
+    other = 0 if theirs is None else missing(theirs, own[0], asked)
+    return Place(path, line, pair.reference.path, other) if line else None
+
+
+def line_of(sides: Sequence[Side], theirs: Side | None, asked: Asked) -> int:
+    """The line of the row at fault; else that at which the candidate fails; 0 if there is none."""
+    if theirs is None:
+        row = next((row for side in sides for row in side.rows if row.writes and row.line), None)
+    else:
+        row = faulty(sides, theirs, asked)
+    return row.line if row is not None else next((side.error_line for side in sides if side.error_line), 0)
+
+
+def faulty(sides: Sequence[Side], theirs: Side, asked: Asked) -> Row | None:
+    """The row of the candidate that is at fault: `sides` are its computations in float64 and in the case's dtype."""
+    wide, *others = sides
+    factors = factors_of(theirs.numbers, [a.shape for a in theirs.arrays()])
+    search = Search(wide, Known(theirs.arrays(gradients=bool(asked.arriving)), factors), asked.dtype)
+    wrong = [name for name in theirs.outputs if name in wide.outputs and differs(wide, theirs, name)]
+    if wrong:
+        ends = [wide.outputs[name] for name in wrong]
+        own, exact = (
+            all(np.isfinite(side.values[side.outputs[name]]).all() for name in wrong) for side in (wide, theirs)
+        )
+        first = not_finite(search, sorted(reached(wide, ends)), lost=own) if own != exact else None
+        return first or search.place(ends)
+    if asked.outputs:
+        return next((row for side in others if (row := amplified(side, wide, asked.outputs))), None)
+    return of_wrong_gradients(search, theirs)
+
+
+def differs(side: Side, theirs: Side, name: str) -> bool:
+    """Whether an output is another one than the reference's."""
+    own, exact = side.values[side.outputs[name]], theirs.values[theirs.outputs[name]]
+    return difference(own, exact) > MADE
+
+
+def of_wrong_gradients(search: Search, theirs: Side) -> Row | None:
+    """The row at fault where outputs are right."""
+    side = search.side
+    names = [name for name in theirs.gradients if name not in side.gradients]
+    exact = {name: theirs.values[value] for name, value in theirs.gradients.items()}
+    ends = [i for n, i in side.gradients.items() if n in exact and difference(side.values[i], exact[n]) > MADE]
+    if any(row.backward and row.line for row in side.rows):
+        found = search.place(ends)
+        if found is not None and found.backward:
+            return found
+    if names or ends:
+        return cut(side, theirs) or of_gradients(search)
+    return None
+
+
+def missing(theirs: Side, own: Side, asked: Asked) -> int:
+    """The reference's line of the first value that the candidate never computes; 0 if there is none."""
+    factors = factors_of(theirs.numbers, [a.shape for a in own.arrays()])
+    search = Search(theirs, Known(own.arrays(), factors), asked.dtype)
+    row = search.place([theirs.outputs[name] for name in asked.outputs if name in theirs.outputs])
+    return 0 if row is None else row.line
+
+
+# The two computations
+
+
+def reference_side(asked: Asked, pair: Pair, until: float) -> Side:
+    """The reference's computation in float64, with the values inside its calls."""
+    import torch
+
+    path = pair.reference.path.absolute()
+    source = ReferenceFile(path, path.read_bytes())
+    given, arriving = loaded(asked.given), loaded(asked.arriving)
+    values = trail.Values()
+    with user_code(path):
+        entry = namespace(source, plain=True)[pair.reference.name]
+        module = UserModule(entry)
+        with torch.enable_grad():
+            own = trail.trail_of(module, code_file(entry), values, "float64", given, asked.params, arriving)
+    side = Side.of(own.reply, values.arrays, values.dtypes)
+    with suppress(Exception), user_code(path):
+        if time.monotonic() < until:
+            return replace(side, more=inside(module, given, arriving, asked.params))
+    return side
+
+
+def code_file(entry: Any) -> str:
+    """The file that a class or function was compiled from."""
+    function = getattr(entry, "forward", entry)
+    return str(function.__code__.co_filename)
+
+
+def inside(
+    module: UserModule, given: Mapping[str, Array], arriving: Mapping[str, Array], params: Mapping[str, Any]
+) -> list[Array]:
+    """The values inside the reference's calls, from its recording: a variance in `layer_norm`."""
+    wide = {name: a.astype(np.float64) if a.dtype.kind == "f" else a for name, a in given.items()}
+    code = TorchCode(*recording_of(module, wide, dict(params)))
+    how: dict[str, Any] = {}
+    if arriving:
+        how = {"differentiable": [n for n, a in wide.items() if a.dtype.kind == "f"], "gradients": arriving}
+    program = code.program(wide, **how)
+    every = replace(program, outputs={str(step.index): step.index for step in program.steps})
+    arrived = {f"{GRADIENT}{name}": values for name, values in arriving.items()}
+    found: list[Array] = []
+    for array in every.run({**wide, **arrived}, "float64").values():
+        if array.dtype.kind in "fiub" and sum(map(np.size, found)) < MOST_INSIDE:
+            found.append(np.asarray(array, np.float64))
+    return found
+
+
+def loaded(files: Mapping[str, Path]) -> dict[str, Array]:
+    """Arrays of files by name."""
+    return {name: np.load(path, allow_pickle=False) for name, path in files.items()}
+
+
+@contextmanager
+def candidate(asked: Asked, pair: Pair, until: float) -> Iterator[Callable[[], list[Side]]]:
+    """A process of its own that computes the candidate in float64 and in the case's dtype; what is given waits for it
+    and returns both, nothing if it fails."""
+    with tempfile.TemporaryDirectory(prefix="parity-place-") as name:
+        folder = Path(name)
+        write_request(folder, asked, pair)
+        package = Path(trail.__file__).parents[3]
+        boot = BOOT.format(str(package)) + "from parity.program.worker.trail import main; main()"
+        command = [sys.executable, "-c", boot, "trail", str(folder / "request.json"), str(folder)]
+        with running(command, folder) as process:
+
+            def sides() -> list[Side]:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, until - time.monotonic()))
+                return sides_of(folder)
+
+            yield sides
+
+
+def write_request(folder: Path, asked: Asked, pair: Pair) -> None:
+    """Write what the process reads: copies of the inputs, so that it is not told where the run is."""
+    copies = {"given": dict[str, str](), "arriving": dict[str, str]()}
+    for kind, files in (("given", asked.given), ("arriving", asked.arriving)):
+        for number, (name, path) in enumerate(files.items()):
+            copies[kind][name] = str(folder / f"{kind}{number}.npy")
+            np.save(copies[kind][name], np.load(path, allow_pickle=False))
+    request = {
+        "path": str(pair.candidate.path.absolute()),
+        "name": pair.candidate.name,
+        "params": dict(asked.params),
+        "runs": [{**copies, "dtype": dtype} for dtype in dict.fromkeys(("float64", asked.dtype))],
+    }
+    (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+
+
+@contextmanager
+def running(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in its own group, which has ended with all of that group afterwards."""
+    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=folder, start_new_session=True, **quiet)
+    try:
+        yield process
+    finally:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def sides_of(folder: Path) -> list[Side]:
+    """The computations that a process has written; empty if it has not. Raises ValueError, LookupError or TypeError."""
+    if not (folder / trail.TRAIL).is_file():
+        return []
+    if (folder / trail.VALUES).stat().st_size > 8 * trail.MOST_NUMBERS:
+        return []
+    reply = json.loads((folder / trail.TRAIL).read_text(encoding="utf-8"))
+    flat = np.fromfile(folder / trail.VALUES, np.float64)
+    shapes = [tuple(map(int, shape)) for shape in reply["shapes"]]
+    ends = np.cumsum([0, *(int(np.prod(shape, dtype=np.int64)) for shape in shapes)])
+    values = [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes, strict=False)]
+    dtypes = list(map(str, reply["dtypes"]))
+    return [Side.of(own, values, dtypes) for own in reply["trails"]]

@@ -1,0 +1,362 @@
+"""The trail of a call: what each call of PyTorch's functions reads and returns, with values and the user's line.
+
+`python trail.py REQUEST FOLDER` calls a user's class or function in a process of its own and writes the trails to
+FOLDER: `trail.json`, and `values.bin` with all numbers in float64. The host reads both without trusting them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+from typing import Any, Dict, Iterator, List, Mapping, Optional
+
+import numpy as np
+
+from parity.program.worker.recording import attribute_of, is_inplace, tensors_in
+from parity.program.worker.user_module import UserModule, entry_of
+
+TRAIL, VALUES = "trail.json", "values.bin"
+MOST_ROWS = 4000
+MOST_NUMBERS = 1 << 23
+"""Limits of a trail: 64 MB of values."""
+SEVERAL = 64
+"""The most results of one call that are kept."""
+PLAIN = frozenset(
+    (
+        *("shape", "dtype", "device", "ndim", "layout", "requires_grad", "requires_grad_", "is_cuda", "grad_fn"),
+        *("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_leaf", "register_hook"),
+        "__set__",
+    )
+)
+"""What is asked of a tensor besides its values."""
+
+
+class TrailEndedError(RuntimeError):
+    """A trail has as many rows or numbers as are kept."""
+
+
+class Values:
+    """Arrays by number; equal ones have the same number."""
+
+    def __init__(self) -> None:
+        self.arrays: List[Any] = []
+        self.dtypes: List[str] = []
+        self.n = 0
+        self._numbers: Dict[Any, int] = {}
+
+    def number(self, tensor: Any) -> int:
+        """The number of a tensor's current value. Raises TrailEndedError."""
+        array, dtype = plain(tensor), str(tensor.dtype).rpartition(".")[2]
+        key = (dtype, array.shape, hashlib.sha256(array.tobytes()).digest())
+        if key not in self._numbers:
+            self.n += array.size
+            if self.n > MOST_NUMBERS:
+                raise TrailEndedError
+            self._numbers[key] = len(self.arrays)
+            self.arrays.append(array)
+            self.dtypes.append(dtype)
+        return self._numbers[key]
+
+
+def plain(tensor: Any) -> Any:
+    """A tensor as an array of float64; of complex numbers their real and imaginary parts."""
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = tensor.resolve_conj()
+        return np.stack([plain(tensor.real), plain(tensor.imag)], -1)
+    return np.array(tensor.double().cpu().numpy())
+
+
+class Trail:
+    """Rows of calls in their order; `path` is the file whose lines are told, `depth` how many classes with an own
+    backward pass have been entered."""
+
+    def __init__(self, torch: Any, path: str, values: Values) -> None:
+        self.torch, self.path, self.values = torch, path, values
+        self.rows: List[Dict[str, Any]] = []
+        self.inputs: Dict[str, int] = {}
+        self.outputs: Dict[str, int] = {}
+        self.gradients: Dict[str, int] = {}
+        self.error: Optional[Dict[str, Any]] = None
+        self._given: Dict[str, Any] = {}
+        self._versions: Dict[str, int] = {}
+        self._last: Dict[int, int] = {}
+        self._active = True
+        self._backward = False
+        self.depth = 0
+
+    def run(
+        self, module: Any, given: Mapping[str, Any], params: Mapping[str, Any], arriving: Mapping[str, Any]
+    ) -> None:
+        """Call the code with tensors by name, and its backward pass if gradients arrive."""
+        torch, state = self.torch, module.state()
+        leaves = dict(given)
+        self._given = {n: t.clone() if arriving and t.requires_grad and n not in state else t for n, t in given.items()}
+        self.inputs = {name: self.values.number(tensor) for name, tensor in self._given.items()}
+        self._versions = {name: version_of(tensor) for name, tensor in self._given.items()}
+        try:
+            with torch.set_grad_enabled(bool(arriving)), recording(self):
+                outputs = module(**self._given, **params)
+            tensors = {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+            self.outputs = {name: self.values.number(value) for name, value in tensors.items()}
+            self._backward = True
+            self.differentiate(tensors, leaves, arriving)
+        except TrailEndedError:
+            raise
+        except Exception as error:
+            self.error = {"text": str(error)[:200], "line": self.line_of(error)}
+
+    def differentiate(self, tensors: Mapping[str, Any], leaves: Mapping[str, Any], arriving: Mapping[str, Any]) -> None:
+        """Make the backward pass."""
+        ends = [name for name, value in tensors.items() if name in arriving and value.requires_grad]
+        floats = {name: tensor for name, tensor in leaves.items() if tensor.requires_grad}
+        if not ends or not floats:
+            return
+        arrived = [arriving[name].to(tensors[name].dtype) for name in ends]
+        with recording(self):
+            self.torch.autograd.backward([tensors[n] for n in ends], arrived, inputs=list(floats.values()))
+        self.gradients = {n: self.values.number(t.grad) for n, t in floats.items() if t.grad is not None}
+
+    def line_of(self, error: BaseException) -> int:
+        """The user's innermost line of an error; 0 if it has none."""
+        line, trace = 0, error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == self.path:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        return line
+
+    def here(self) -> int:
+        """The user's innermost line; 0 outside the file."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self.path:
+            frame = frame.f_back
+        return 0 if frame is None else int(frame.f_lineno)
+
+    def call(self, function: Any, args: Any, kwargs: Any, make: Any = None) -> Any:
+        """Make a call, and note it."""
+        named = attribute_of(function) or function.__name__
+        if not self._active or named in PLAIN:
+            return (make or function)(*args, **kwargs)
+        with self.paused():
+            operands = tensors_in((args, kwargs), self.torch.Tensor)
+            before = [self.values.number(tensor) for tensor in operands]
+            needed = any(tensor.requires_grad for tensor in operands)
+        result = (make or function)(*args, **kwargs)
+        with self.paused():
+            self.note(named, (args, kwargs), (operands, before, needed), result)
+        return result
+
+    def note(self, named: str, given: Any, read: Any, result: Any) -> None:
+        """Add a row."""
+        (args, kwargs), (operands, before, needed) = given, read
+        results = tensors_in(result, self.torch.Tensor)[:SEVERAL]
+        if is_inplace(named) and operands and not any(result is operands[0] for result in results):
+            results = [operands[0], *results]
+        if not results:
+            return
+        if len(self.rows) >= MOST_ROWS:
+            raise TrailEndedError
+        row: Dict[str, Any] = {
+            "function": named.strip("_"),
+            "line": self.here(),
+            "reads": before,
+            "after": [self._last[key] for key in map(storage_of, operands) if key in self._last],
+            "results": [self.values.number(tensor) for tensor in results],
+            "numbers": [float(n) for n in numbers_in((args, kwargs))],
+            "backward": self._backward,
+            "gradients": [],
+            "cut": needed and self.is_cut(results),
+            "writes": [],
+        }
+        for name, tensor in self._given.items():
+            if self._versions[name] != version_of(tensor):
+                self._versions[name] = version_of(tensor)
+                row["writes"].append(name)
+        for tensor in results:
+            self._last[storage_of(tensor)] = len(self.rows)
+            if tensor.requires_grad and not self._backward:
+                tensor.register_hook(self.hook(row))
+        self.rows.append(row)
+
+    def is_cut(self, results: List[Any]) -> bool:
+        """Whether no result has a gradient, although it could."""
+        could = not self.depth and not self._backward and results[0].is_floating_point()
+        return could and not any(tensor.requires_grad for tensor in results)
+
+    def hook(self, row: Dict[str, Any]) -> Any:
+        """Notes the gradient of a call's result."""
+
+        def note(gradient: Any) -> None:
+            with self.paused():
+                row["gradients"].append(self.values.number(gradient))
+
+        return note
+
+    def paused(self) -> Any:
+        """Inside, no call is noted."""
+        return Paused(self)
+
+    @property
+    def reply(self) -> Dict[str, Any]:
+        """The trail in JSON."""
+        names = ("rows", "inputs", "outputs", "gradients", "error")
+        return {name: getattr(self, name) for name in names}
+
+
+class Paused:
+    """Inside, a trail notes nothing."""
+
+    def __init__(self, trail: Trail) -> None:
+        self.trail, self.before = trail, trail._active
+
+    def __enter__(self) -> None:
+        self.before, self.trail._active = self.trail._active, False
+
+    def __exit__(self, *_: Any) -> None:
+        self.trail._active = self.before
+
+
+def recording(trail: Trail) -> Any:
+    """A context inside which calls of PyTorch's functions are noted, and those of classes with an own backward pass;
+    such a class is entered."""
+    from torch.overrides import TorchFunctionMode
+
+    own = trail.torch.autograd.Function.__dict__["apply"]
+
+    def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        def whole(*args: Any, **kwargs: Any) -> Any:
+            trail.depth += 1
+            try:
+                return own.__func__(kind, *args, **kwargs)
+            finally:
+                trail.depth -= 1
+
+        whole.__name__ = "apply"
+        enter_backward(kind, trail)
+        return trail.call(whole, args, kwargs)
+
+    class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
+        """Passes every call on."""
+
+        def __enter__(self) -> Any:
+            trail.torch.autograd.Function.apply = classmethod(apply)
+            return super().__enter__()
+
+        def __exit__(self, *given: Any) -> Any:
+            trail.torch.autograd.Function.apply = own
+            return super().__exit__(*given)
+
+        def __torch_function__(self, function: Any, _kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return trail.call(function, args, kwargs or {})
+
+    return Mode()
+
+
+def enter_backward(kind: Any, trail: Trail) -> None:
+    """Let calls in the backward pass of a class be noted: PyTorch runs it outside all modes."""
+    own = kind.backward
+    own = getattr(own, "noted", own)
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        with recording(trail):
+            return own(*args, **kwargs)
+
+    backward.noted = own  # type: ignore[attr-defined]
+    kind.backward = staticmethod(backward)
+
+
+def numbers_in(value: Any) -> Iterator[float]:
+    """The numbers among nested arguments."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
+        yield value
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    for item in items:
+        yield from numbers_in(item)
+
+
+def version_of(tensor: Any) -> int:
+    """How often a tensor was written to; 0 where PyTorch does not count."""
+    try:
+        return int(tensor._version)
+    except (RuntimeError, AttributeError):
+        return 0
+
+
+def storage_of(tensor: Any) -> int:
+    """Where a tensor's memory begins; 0 where that cannot be told."""
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def tensor_of(array: Any, dtype: str, torch: Any, *, gradients: bool) -> Any:
+    """An array as a tensor, of floating-point numbers in `dtype`."""
+    tensor = torch.tensor(np.asarray(array))
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor.to(getattr(torch, dtype)).requires_grad_(gradients)
+
+
+def trail_of(
+    module: UserModule, path: str, values: Values, dtype: str, given: Mapping[str, Any], params: Mapping[str, Any],
+    arriving: Mapping[str, Any],
+) -> Trail:  # fmt: skip
+    """The trail of a call with these arrays by name, and of its backward pass if gradients arrive."""
+    import torch
+
+    def tensors(gradients: bool) -> Dict[str, Any]:
+        return {name: tensor_of(array, dtype, torch, gradients=gradients) for name, array in given.items()}
+
+    with torch.no_grad():
+        module(**tensors(False), **params)  # Builds the module before calls are noted.
+    trail = Trail(torch, path, values)
+    ends = {name: tensor_of(array, dtype, torch, gradients=False) for name, array in arriving.items()}
+    try:
+        trail.run(module, tensors(bool(ends)), params, ends)
+    except TrailEndedError:
+        trail.error = {"text": "too long", "line": 0}
+    return trail
+
+
+def main() -> None:
+    """Answer a request."""
+    import torch
+
+    torch.set_num_threads(1)
+    with open(sys.argv[1], encoding="utf-8") as file:
+        request = json.load(file)
+    sys.path.append(os.path.dirname(request["path"]))
+    sys.dont_write_bytecode = True
+    spec = importlib.util.spec_from_file_location("parity_user_ops", request["path"])
+    if spec is None or spec.loader is None:
+        raise ImportError(request["path"])
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    module, values, trails = UserModule(entry_of(vars(loaded), request["name"])), Values(), []
+    for run in request["runs"]:
+        arrays = {kind: {n: np.load(p) for n, p in run[kind].items()} for kind in ("given", "arriving")}
+        trail = trail_of(
+            module, request["path"], values, run["dtype"], arrays["given"], request["params"], arrays["arriving"]
+        )
+        trails.append(trail.reply)
+    write(sys.argv[2], trails, values)
+
+
+def write(folder: str, trails: List[Any], values: Values) -> None:
+    """Write trails and their values."""
+    with open(os.path.join(folder, VALUES), "wb") as file:
+        for array in values.arrays:
+            file.write(np.ascontiguousarray(array, np.float64).tobytes())
+    shapes = [list(array.shape) for array in values.arrays]
+    with open(os.path.join(folder, TRAIL), "w", encoding="utf-8") as text:
+        json.dump({"trails": trails, "shapes": shapes, "dtypes": values.dtypes}, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Where the place of a finding is: the candidate's line that computes what the reference does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from parity.check.pair import pair_of
+from parity.check.place import Asked, located
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.process
+
+NORM = """
+    import torch
+
+    def f(x, w):
+        mean = x.mean(-1, keepdim=True)
+        var = ((x - mean) ** 2).mean(-1, keepdim=True)
+        y = (x - mean) * torch.rsqrt(var + 1e-5)
+        return y * w
+
+    def get_inputs():
+        return [torch.randn(6, 10), torch.randn(10)]
+"""
+CLAMPED = """
+    import torch
+
+    def f(x, w):
+        scale = torch.exp(w)
+        return x.clamp(-1, 1) * scale
+
+    def get_inputs():
+        return [torch.randn(6, 10), torch.randn(10)]
+"""
+
+
+def place(folder: Path, reference: str, new: str, tensors, *, inputs=None, cause="", seconds=60.0):
+    """The place for a candidate whose `tensors` differ."""
+    for name, text in (("ref.py", reference), ("new.py", new)):
+        (folder / name).write_text(dedent(text).lstrip())
+    rng = np.random.default_rng(0)
+    own = {"x": rng.normal(size=(6, 10)), "w": rng.normal(size=10), "grad.y": rng.normal(size=(6, 10))}
+    own |= inputs or {}
+    files = {}
+    for name, array in own.items():
+        files[name] = folder / f"{name}.npy"
+        np.save(files[name], array.astype(np.float32))
+    arriving = {"y": files.pop("grad.y")}
+    if not any(name.startswith("grad.") for name in tensors):
+        arriving = {}
+    asked = Asked(files, arriving, {"arguments": "x, w"}, "float32", tensors, cause)
+    return located(asked, pair_of(str(folder / "ref.py"), str(folder / "new.py")), seconds)
+
+
+def test_a_wrong_formula(tmp_path):
+    new = """
+        import torch
+
+        def f(x, w):
+            d = x - x.mean(1)[:, None]
+            var = (d * d).sum(1) / 9
+            s = torch.sqrt(var + 1e-5)[:, None]
+            return w * (d / s)
+    """
+    found = place(tmp_path, NORM, new, ["y"])
+    assert str(found) == "new.py:5"
+    assert found.reference_line == 5
+    assert found.sentence == "ref.py:5 computes what new.py:5 does not"
+
+
+def test_a_formula_that_loses_digits(tmp_path):
+    new = """
+        import torch
+
+        def f(x, w):
+            mean = x.mean(-1, keepdim=True)
+            square = (x * x).mean(-1, keepdim=True)
+            var = square - mean * mean
+            return (x - mean) * torch.rsqrt(var + 1e-5) * w
+    """
+    far = {"x": np.random.default_rng(1).normal(size=(6, 10)) + 1000}
+    assert place(tmp_path, NORM, new, ["y"], inputs=far).line == 6
+
+
+def test_an_overflow(tmp_path):
+    new = """
+        import torch
+
+        def f(x, w):
+            e = torch.exp(x * w)
+            return e / e.sum(-1, keepdim=True)
+    """
+    reference = """
+        import torch
+
+        def f(x, w):
+            z = x * w
+            return z.softmax(-1)
+
+        def get_inputs():
+            return [torch.randn(6, 10), torch.randn(10)]
+    """
+    large = {"x": np.full((6, 10), 1000.0) + np.arange(10), "w": np.ones(10)}
+    assert place(tmp_path, reference, new, ["y"], inputs=large).line == 4
+
+
+def test_the_lines_of_an_own_backward_pass(tmp_path):
+    new = """
+        import torch
+
+        class Clamp(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, scale):
+                ctx.save_for_backward(x, scale)
+                return x.clamp(-1, 1) * scale
+
+            @staticmethod
+            def backward(ctx, g):
+                x, scale = ctx.saved_tensors
+                dscale = (g * x.clamp(-1, 1)).sum(0)
+                dx = g * scale * 1.0
+                return dx, dscale
+
+        def f(x, w):
+            return Clamp.apply(x, torch.exp(w))
+    """
+    assert place(tmp_path, CLAMPED, new, ["grad.x"]).line in (13, 14)
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("scale = torch.exp(w).detach()\n    return x.clamp(-1, 1) * scale", 4),
+        (
+            "with torch.no_grad():\n        v = w * 1\n        scale = torch.exp(v)\n    return x.clamp(-1, 1) * scale",
+            4,
+        ),
+        ("scale = torch.exp(w)\n    return x.data.clamp(-1, 1) * scale", 5),
+    ],
+)
+def test_where_gradients_end(tmp_path, body, line):
+    new = f"import torch\n\ndef f(x, w):\n    {body}\n"
+    assert place(tmp_path, CLAMPED, new, ["grad.w", "grad.x"]).line == line
+
+
+def test_state_that_is_kept(tmp_path):
+    new = """
+        import torch
+
+        SEEN = {}
+
+        def f(x, w):
+            if x.shape not in SEEN:
+                SEEN[x.shape] = torch.exp(w)
+            return x.clamp(-1, 1) * SEEN[x.shape]
+    """
+    assert place(tmp_path, CLAMPED, new, ["y"], cause="stateful").line == 7
+
+
+def test_an_input_that_is_written(tmp_path):
+    new = """
+        import torch
+
+        def f(x, w):
+            scale = torch.exp(w)
+            x.clamp_(-1, 1)
+            return x * scale
+    """
+    assert place(tmp_path, CLAMPED, new, ["x"], cause="input-mutated").line == 5
+
+
+def test_no_place_where_the_candidate_ends_its_process(tmp_path):
+    new = """
+        import os
+
+        def f(x, w):
+            os._exit(0)
+    """
+    assert place(tmp_path, CLAMPED, new, ["y"]) is None
+
+
+def test_no_place_after_the_time(tmp_path):
+    new = """
+        import time
+
+        def f(x, w):
+            time.sleep(100)
+    """
+    assert place(tmp_path, CLAMPED, new, ["y"], seconds=1.0) is None
