@@ -100,10 +100,10 @@ def asked_of(run_dir: Path, finding: Finding) -> Asked:
 def located(asked: Asked, pair: Pair, seconds: float) -> Place | None:
     """The place of what is asked. Raises what reading files and running code raises."""
     until = time.monotonic() + seconds
-    path = pair.candidate.path.absolute()
+    path, reference = pair.candidate.own_path.absolute(), pair.reference.own_path
     if asked.cause == STATEFUL:
         line = line_that_keeps(path)
-        return Place(path, line, pair.reference.path) if line else None
+        return Place(path, line, reference) if line else None
     with candidate(asked, pair, until) as sides:
         theirs = None if asked.cause == MUTATED else reference_side(asked, pair, until)
         own = sides()
@@ -111,7 +111,7 @@ def located(asked: Asked, pair: Pair, seconds: float) -> Place | None:
         return None
     line = opening(path, line_of(own, theirs, asked)) or line_that_keeps(path)
     other = 0 if theirs is None else missing(theirs, own[0], asked)
-    return Place(path, line, pair.reference.path, other) if line else None
+    return Place(path, line, reference, other) if line else None
 
 
 def line_of(sides: Sequence[Side], theirs: Side | None, asked: Asked) -> int:
@@ -185,7 +185,8 @@ def reference_side(asked: Asked, pair: Pair, until: float) -> Side:
         entry = namespace(source, plain=True)[pair.reference.name]
         module = UserModule(entry)
         with torch.enable_grad():
-            own = trail.trail_of(module, code_file(entry), values, "float64", given, asked.params, arriving)
+            file = str(pair.reference.own_path.absolute()) if pair.reference.origin else code_file(entry)
+            own = trail.trail_of(module, file, values, "float64", given, asked.params, arriving)
     side = Side.of(own.reply, values.arrays, values.dtypes)
     with suppress(Exception), user_code(path):
         if time.monotonic() < until:
@@ -252,7 +253,8 @@ def write_request(folder: Path, asked: Asked, pair: Pair) -> None:
             np.save(copies[kind][name], np.load(path, allow_pickle=False))
     request = {
         "path": str(pair.candidate.path.absolute()),
-        "name": pair.candidate.name,
+        "file": str(pair.candidate.own_path.absolute()),
+        "name": pair.reference.name if pair.candidate.origin else pair.candidate.name,
         "params": dict(asked.params),
         "runs": [{**copies, "dtype": dtype} for dtype in dict.fromkeys(("float64", asked.dtype))],
     }

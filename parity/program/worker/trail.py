@@ -342,7 +342,7 @@ def main() -> None:
     for run in request["runs"]:
         arrays = {kind: {n: np.load(p) for n, p in run[kind].items()} for kind in ("given", "arriving")}
         trail = trail_of(
-            module, request["path"], values, run["dtype"], arrays["given"], request["params"], arrays["arriving"]
+            module, request["file"], values, run["dtype"], arrays["given"], request["params"], arrays["arriving"]
         )
         trails.append(trail.reply)
     write(sys.argv[2], trails, values)
