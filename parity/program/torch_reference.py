@@ -27,7 +27,7 @@ from parity.program.recorded_code import CHANGE, Array, CodeFunction, CodeOption
 from parity.program.whole import DYNAMIC, WholeCode
 from parity.program.worker.recording import UntracedError
 from parity.program.worker.tracer import FORMATS, Tracer
-from parity.program.worker.user_module import UserModule
+from parity.program.worker.user_module import AFTER, UserModule
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Bounds = tuple[str, int, int]
@@ -140,6 +140,8 @@ class TorchFunction:
     def of_recording(self, draws: Sequence[Mapping[str, Array]], params: Params, *, small: bool) -> TorchCode:
         """The recording for these inputs, compared with the code itself."""
         code = TorchCode(*recording_of(self.module, draws[0], dict(params)))
+        left = tuple(name for name in called(self.module, draws[0], dict(params)) if name.startswith(AFTER))
+        code.states = WholeCode(self.module, self.tensors, dict(params), left, "") if left else None
         other = TorchCode(*recording_of(self.module, draws[-1], dict(params)))
         if [call.function for call in other.recording.calls] != [call.function for call in code.recording.calls]:
             raise UntracedError("other functions are called for other values of the inputs")
@@ -209,12 +211,14 @@ class TorchCode:
     def __init__(self, recording: Recording, constants: Mapping[str, Array]) -> None:
         self.recording, self.constants, self.gradients_differ = recording, constants, ""
         self.built: CodeFunction | None = None
+        self.states: WholeCode | None = None
         self.n_made = 0
 
     def __call__(self, inputs: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The outputs by name; `changes` are those of a variant."""
         function = self.function(inputs)
-        return function(**inputs, **self.constants, **{**function.options.values, **(changes or {})})
+        outputs = function(**inputs, **self.constants, **{**function.options.values, **(changes or {})})
+        return outputs if self.states is None else {**outputs, **self.states(inputs)}
 
     def function(self, inputs: Mapping[str, Any]) -> CodeFunction:
         """The recording as a function, made anew when another call has become opaque."""
@@ -350,7 +354,8 @@ def recorded_call(
     marks = {tracer.know(tensor, name): f"in:{name}" for name, tensor in tensors.items()}
     with torch.set_grad_enabled(gradients), intercepted(tracer.called, tracer.drew):
         outputs = module(**tensors, **params)
-    returned = {name: tracer.mark_of(value) for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+    own = {name: value for name, value in outputs.items() if not name.startswith(AFTER)}
+    returned = {name: tracer.mark_of(value) for name, value in own.items() if isinstance(value, torch.Tensor)}
     if tracer.random:
         raise RandomCodeError(tracer.random[0])
     reading = [*tracer.reads, *(row["source_line"] for row in tracer.rows if is_dynamic(row, tracer))]
@@ -360,9 +365,11 @@ def recorded_call(
     constants = {name: array_of(tensor) for name, tensor in tracer.constants.items()}
     marks |= {mark: f"constant:{name}" for mark, name in tracer.names.items() if name in constants}
     calls = tuple(map(RecordedCall.of, rows))
-    own = {call.mark: opaque_step(call, tracer.originals[call.mark]) for call in calls if call.mark in tracer.originals}
+    originals = {
+        call.mark: opaque_step(call, tracer.originals[call.mark]) for call in calls if call.mark in tracer.originals
+    }
     outputs = {name: name for name in returned}
-    return Recording(calls, tracer.names, marks, outputs, returned, tracer.reads, own), constants
+    return Recording(calls, tracer.names, marks, outputs, returned, tracer.reads, originals), constants
 
 
 def is_dynamic(row: Mapping[str, Any], tracer: Tracer) -> bool:

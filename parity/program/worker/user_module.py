@@ -16,6 +16,8 @@ INIT = "init_"
 TRAINING = "training"
 ARGUMENTS = "arguments"
 """The param with the arguments of `forward` in their order, as in `x, mask: bool, alpha`."""
+AFTER = "after_"
+"""The prefix of outputs that are what a call has left in a buffer."""
 NEW = "New"
 """KernelBench's suffix of a candidate's class."""
 DRAWS = ("rand", "randn", "rand_like", "randn_like")
@@ -65,7 +67,8 @@ class UserModule:
                     function.train(bool(training))
                 put(function, {name: given.pop(name) for name in state_of(function) if name in given})
             seed(torch)
-            return outputs_of(function(*arguments_of(spec, given)))
+            outputs = outputs_of(function(*arguments_of(spec, given)))
+            return {**outputs, **statistics_after(function)}
 
     def state(self) -> Dict[str, str]:
         """The names of the state by the names of inputs, as `state_of`, once the class is built; none of a function."""
@@ -179,6 +182,17 @@ def state_of(module: Any) -> Dict[str, str]:
     layers = {name for name, layer in module.named_modules() if isinstance(layer, _NormBase)}
     statistics = [n for n, b in module.named_buffers() if n.rpartition(".")[0] in layers and b.is_floating_point()]
     return {word_of(name): name for name in [*(name for name, _ in module.named_parameters()), *statistics]}
+
+
+def statistics_after(function: Any) -> Dict[str, Any]:
+    """What a call has left in norms' running statistics, as outputs `after_<name>`; nothing in evaluation mode."""
+    if not getattr(function, "training", False) or not is_module_class(type(function)):
+        return {}
+    import torch
+
+    buffers = dict(function.named_buffers())
+    with torch._C.DisableTorchFunction():  # A recording has no step for what a layer writes to its buffers.
+        return {AFTER + word: buffers[name].clone() for word, name in state_of(function).items() if name in buffers}
 
 
 def put(module: Any, values: Mapping[str, Any]) -> None:
