@@ -9,7 +9,7 @@ from typing import Any
 
 from parity.check import CheckError
 from parity.check.generated import CANDIDATE, REFERENCE, Source, written
-from parity.check.pair import INPUTS, Named, Pair, Resolved, definitions, named_file
+from parity.check.pair import INPUTS, Named, Pair, Resolved, candidate_of, named_file
 
 FILE = re.compile(r"(?P<folder>.+)_implementation\w*\.py")
 KERNEL = "_kernel_impl"
@@ -121,9 +121,7 @@ def operator_pair(reference: str, candidate: str, folder: Path, inputs: str | No
         )
     operator = said or operator_of(match["folder"] if match else "")
     kernel = own_name or (match["folder"] if match else operator.replace(".", "__")) + KERNEL
-    ours = definitions(own_path)
-    if kernel not in ours:
-        raise CheckError(f"{own_path} defines no function {kernel}, only {', '.join(ours) or 'nothing'}")
+    own = candidate_of(Named(own_path, kernel, False, 1), own_path, "")
     found = overload(operator, own_path)
     given = arguments_of(found, operator.partition(".")[0])
     name = operator.partition(".")[0].strip("_") + "_op"
@@ -147,7 +145,7 @@ def operator_pair(reference: str, candidate: str, folder: Path, inputs: str | No
     new = written(folder, CANDIDATE, head + sizes + called)
     at, function = named_file(inputs) if inputs else (file, INPUTS)
     known = Named(file, name, False, 1, Path(f"aten.{operator}"))
-    pair = Pair(known, Named(new, kernel, False, ours[kernel].line, own_path), (at, function or INPUTS))
+    pair = Pair(known, Named(new, kernel, False, own.line, own_path), (at, function or INPUTS))
     return Resolved(pair, forward_only=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from parity.check import CheckError
 from parity.check.generated import CANDIDATE, FOLDER, REFERENCE, Source, written
-from parity.check.pair import INPUTS, Named, Pair, Resolved, definitions, named_file
+from parity.check.pair import INPUTS, Named, Pair, Resolved, candidate_of, definitions, named_file
 
 RUN = "run"
 NEEDED = ("name", "axes", "inputs", "outputs", "reference")
@@ -199,9 +199,7 @@ def solution_of(definition: Definition, candidate: str, folder: Path) -> Named:
         path, name = named_file(candidate)
         name = name or RUN
         receives = takes(path, name) == len(definition.inputs) + len(definition.outputs)
-    ours = definitions(path)
-    if name not in ours:
-        raise CheckError(f"{candidate} defines no function {name}, only {', '.join(ours) or 'nothing'}")
+    own = candidate_of(Named(path, name, False, 1), path, "")
     inputs = ", ".join(definition.inputs)
     text = CALLED.format(function=name, outputs=tuple(definition.outputs))
     if receives:
@@ -209,7 +207,7 @@ def solution_of(definition: Definition, candidate: str, folder: Path) -> Named:
     else:
         text += RETURNING.format(inputs=inputs)
     new = written(folder, CANDIDATE, Source(path).text("FlashInfer-Bench") + text)
-    return Named(new, name, False, ours[name].line, path)
+    return Named(new, name, False, own.line, path)
 
 
 def takes(path: Path, name: str) -> int:

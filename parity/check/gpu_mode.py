@@ -14,7 +14,7 @@ import yaml
 
 from parity.check import CheckError
 from parity.check.generated import CANDIDATE, FOLDER, REFERENCE, Source, loaded, told, unpacked, written
-from parity.check.pair import INPUTS, Named, Pair, Resolved, definitions, named_file
+from parity.check.pair import INPUTS, Named, Pair, Resolved, candidate_of, definitions, named_file
 
 KERNEL, OWN, GENERATE = "ref_kernel", "custom_kernel", "generate_input"
 TASK, SUBMISSION = "task.yml", "submission.py"
@@ -138,12 +138,7 @@ def task_pair(reference: str, candidate: str, folder: Path, inputs: str | None) 
 def submission(candidate: str) -> tuple[Path, Named]:
     """The submission's function. Raises CheckError."""
     path, name = named_file(str(Path(candidate) / SUBMISSION) if Path(candidate).is_dir() else candidate)
-    ours = definitions(path)
-    if (name or OWN) not in ours:
-        raise CheckError(
-            f"{path} defines no function {name or OWN}, only {', '.join(ours) or 'nothing'}; name one: {path}:NAME"
-        )
-    return path, ours[name or OWN]
+    return path, candidate_of(Named(path, OWN, False, 1), path, name)
 
 
 def arguments_of_tests(path: Path) -> list[dict[str, Any]]:
@@ -183,7 +178,7 @@ def destinations(call: Callable[[], Any], leaves: Sequence[Any]) -> tuple[list[i
     pointers, first = {value.data_ptr() for value in returned}, [value.clone() for value in returned]
     unread, in_place = [], []
     for place, leaf in enumerate(leaves):
-        if not any(hasattr(leaf, "shape") and (leaf.shape, leaf.dtype) == (v.shape, v.dtype) for v in first):
+        if not any(hasattr(leaf, "shape") and leaf.shape == value.shape for value in first):
             continue
         for other, values in zip(leaves, before, strict=True):
             if other is not values:
