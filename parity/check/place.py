@@ -102,32 +102,19 @@ def asked_of(run_dir: Path, finding: Finding) -> Asked:
 def located(asked: Asked, pair: Pair, seconds: float) -> Place | None:
     """The place of what is asked. Raises what reading files and running code raises."""
     until = time.monotonic() + seconds
-<<<<<<< HEAD
-    path = pair.candidate.path.absolute()
-    if asked.cause in KEPT and (line := line_that_keeps(path)):
-        return Place(path, line, pair.reference.path)
-=======
     path, reference = pair.candidate.own_path.absolute(), pair.reference.own_path
-    if asked.cause == STATEFUL:
-        line = line_that_keeps(path)
-        return Place(path, line, reference) if line else None
->>>>>>> wt-formats
+    if asked.cause in KEPT and (line := line_that_keeps(path)):
+        return Place(path, line, reference)
     with candidate(asked, pair, until) as sides:
         theirs = None if asked.cause == MUTATED else reference_side(asked, pair, until)
         own = sides()
     if not own:
         return None
-<<<<<<< HEAD
     line, other = opening(path, line_of(own, theirs, asked, until)) or line_that_keeps(path), 0
     if theirs is not None:
         with suppress(TimeoutError):
             other = missing(theirs, own[0], asked, until)
-    return Place(path, line, pair.reference.path, other) if line else None
-=======
-    line = opening(path, line_of(own, theirs, asked)) or line_that_keeps(path)
-    other = 0 if theirs is None else missing(theirs, own[0], asked)
     return Place(path, line, reference, other) if line else None
->>>>>>> wt-formats
 
 
 def line_of(sides: Sequence[Side], theirs: Side | None, asked: Asked, until: float) -> int:
@@ -207,15 +194,11 @@ def reference_side(asked: Asked, pair: Pair, until: float) -> Side:
         entry = namespace(source, plain=True)[pair.reference.name]
         module = UserModule(entry)
         with torch.enable_grad():
-<<<<<<< HEAD
-            rest = given, asked.params, arriving
-            own = trail.trail_of(module, code_file(entry), values, "float64", *rest)
-            if not own.outputs:
-                own = trail.trail_of(module, code_file(entry), values, asked.dtype, *rest)
-=======
             file = str(pair.reference.own_path.absolute()) if pair.reference.origin else code_file(entry)
-            own = trail.trail_of(module, file, values, "float64", given, asked.params, arriving)
->>>>>>> wt-formats
+            rest = given, asked.params, arriving
+            own = trail.trail_of(module, file, values, "float64", *rest)
+            if not own.outputs:
+                own = trail.trail_of(module, file, values, asked.dtype, *rest)
     side = Side.of(own.reply, values.arrays, values.dtypes)
     with suppress(Exception), user_code(path):
         if time.monotonic() < until:

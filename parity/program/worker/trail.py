@@ -354,17 +354,9 @@ def main() -> None:
     module, values, trails = UserModule(entry_of(vars(loaded), request["name"])), Values(), []
     for run in request["runs"]:
         arrays = {kind: {n: np.load(p) for n, p in run[kind].items()} for kind in ("given", "arriving")}
-<<<<<<< HEAD
         given = run["dtype"], arrays["given"], request["params"], arrays["arriving"]
-        trails.append(trail_of(module, request["path"], values, *given).reply)
+        trails.append(trail_of(module, request["file"], values, *given).reply)
         write(sys.argv[2], trails, values)
-=======
-        trail = trail_of(
-            module, request["file"], values, run["dtype"], arrays["given"], request["params"], arrays["arriving"]
-        )
-        trails.append(trail.reply)
-    write(sys.argv[2], trails, values)
->>>>>>> wt-formats
 
 
 def write(folder: str, trails: List[Any], values: Values) -> None:
