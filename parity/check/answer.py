@@ -13,10 +13,12 @@ from parity import exit_codes
 from parity.check.limit import NEW, excused
 from parity.check.pair import Pair
 from parity.check.place import place_of
+from parity.check.prepare import Prepared
+from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Comparison
 from parity.reporting.results.cells import CellResult, Status, cells
 from parity.reporting.results.rows import Results
-from parity.reporting.text.findings import Finding, findings
+from parity.reporting.text.findings import EDIT, Finding, findings
 
 SCHEMA = "parity-check/1"
 VERDICTS: Mapping[str, str] = {"unstable": "unstable", "degraded": "degraded", "rounding": "degraded"}
@@ -92,13 +94,14 @@ def not_judged(sentence: str, place: str = "", seconds: float = 0.0, exit_code: 
     return Answer("not-judged", exit_code, sentence, place=place or (match[0] if match else ""), seconds=seconds)
 
 
-def answer(results: Results, pair: Pair, notes: Sequence[str], run_dir: Path, seconds: float) -> Answer:
+def answer(results: Results, prepared: Prepared, run_dir: Path, seconds: float) -> Answer:
     """What a run says about a pair."""
+    pair, notes = prepared.pair, prepared.notes
     own = [cell for cell in cells(results) if cell.backend == NEW]
-    checks = list(checks_of(own, results))
+    same = excused(results.comparisons)
+    checks = list(checks_of(own, results, same))
     common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": list(notes)}
     every = findings(results)
-    same = excused(results.comparisons)
     all_findings = [finding for finding in every if not finding.tensor_keys <= same]
     failed = [cell for cell in own if cell.status is Status.ERROR and cell.ended is not None]
     if all_findings:
@@ -112,42 +115,61 @@ def answer(results: Results, pair: Pair, notes: Sequence[str], run_dir: Path, se
     if not compared:
         why = next((cell.message for cell in unsure if cell.message), "nothing could be compared")
         return Answer("not-judged", exit_codes.INCOMPLETE, why, **common)
+    if prepared.degenerate:
+        text = f"{pair.reference.place}: a constant would pass, so nothing is shown: the reference returns one"
+        return Answer("degenerate-problem", exit_codes.INCOMPLETE, text, **common)
     n = sum(len(cell.compared_rows) for cell in compared)
     text = f"{pair.candidate.name} computes what {pair.reference.name} does: {n} tensors in {len(compared)} cases agree"
     return Answer("right", exit_codes.PASSED, text, **common)
 
 
+def lacks_gradients(results: Results) -> bool:
+    """Whether the candidate gives all outputs of the first case and no gradient: it is not made for training."""
+    first = results.cases[0].id
+    rows = [r for r in results.comparisons if (r.case, r.actual, r.expected) == (first, NEW, ORACLE)]
+    gradients = [row for row in rows if row.tensor.startswith("grad.")]
+    absent = [row for row in gradients if row.verdict.value == "structure" and row.actual_value is None]
+    return (
+        bool(gradients)
+        and len(absent) == len(gradients)
+        and all(r.verdict.value != "structure" for r in rows if r not in gradients)
+    )
+
+
 def of_finding(finding: Finding, pair: Pair, run_dir: Path, common: Mapping[str, Any]) -> Answer:
     """The answer where the candidate differs."""
     row = finding.worst.row
-    verdict = VERDICTS.get(row.verdict.value, "wrong")
+    # In one dtype alone, the size of an error does not tell a wrong formula from one that loses digits; an edit does.
+    verdict = "wrong" if finding.id.startswith(EDIT) else VERDICTS.get(row.verdict.value, "wrong")
     ratio = row.ratios.get(finding.worst.backend)
     sentence = f"{finding.sentence().plain.removeprefix(f'{NEW}: ')}, {finding.scope()}"
     place = place_of(run_dir, finding, pair)
-    formula = next(iter(finding.formulas()), "") if hasattr(finding, "formulas") else ""
+    formula = finding.formula()
     return Answer(
         verdict,
         exit_codes.MISMATCH,
         "; ".join(filter(None, (sentence, formula, place.sentence if place else ""))),
         cause=finding.id.partition(" ")[0],
         place=str(place or pair.candidate.place),
-        counterexample=counterexample(row, run_dir, common),
+        counterexample=counterexample(row, finding, run_dir),
         error_ratio=ratio,
         tolerance_needed=row.required_rtol,
         **common,
     )
 
 
-def counterexample(row: Comparison, run_dir: Path, _common: Mapping[str, Any]) -> dict[str, Any]:
+def counterexample(row: Comparison, finding: Finding, run_dir: Path) -> dict[str, Any]:
     """Where the results differ most."""
+    case = next(case for case in finding.cases if case.id == row.case)
+    files = [item.file for item in case.inputs.values() if item.file]
     return {
-        "inputs": str(run_dir / "tensors" / row.case),
+        "inputs": str(run_dir / Path(files[0]).parent) if files else "",
         "case": row.case,
         "tensor": row.tensor,
         "index": row.worst_index,
         "got": finite(row.actual_value),
         "exact": finite(row.oracle_value),
-        "bound": finite(None if row.envelope is None else getattr(row.envelope, "max_abs", None)),
+        "bound": finite(None if row.envelope is None else row.envelope.max),
     }
 
 
@@ -162,13 +184,15 @@ def of_error(failed: CellResult, own: Sequence[CellResult], common: Mapping[str,
     return Answer("wrong", exit_codes.MISMATCH, text, cause="no-result", place=place, **common)
 
 
-def checks_of(own: Sequence[CellResult], results: Results) -> Iterator[tuple[str, str, str]]:
+def checks_of(
+    own: Sequence[CellResult], results: Results, same: frozenset[tuple[str, str, str]]
+) -> Iterator[tuple[str, str, str]]:
     """What was asked, and how it ended: cases by the word after the op's name."""
     words: dict[str, list[CellResult]] = {}
     for cell in own:
         words.setdefault(kind_of(cell), []).append(cell)
     for word, group in list(words.items())[:MOST_CHECKS]:
-        bad = [cell for cell in group if cell.status in (Status.FAILED, Status.ERROR)]
+        bad = [cell for cell in group if is_bad(cell, same)]
         ran = [cell for cell in group if cell.compared]
         state = "failed" if bad else "passed" if ran else "not run"
         why = bad[0].id if bad else f"{len(ran)} of {len(group)}"
@@ -176,6 +200,13 @@ def checks_of(own: Sequence[CellResult], results: Results) -> Iterator[tuple[str
     missing = len(results.cases) - len({cell.id for cell in own if cell.ended is not None})
     if missing > 0:
         yield "rest", "not run", f"{missing} cases were not run"
+
+
+def is_bad(cell: CellResult, same: frozenset[tuple[str, str, str]]) -> bool:
+    """Whether a cell has no result, or differs in a tensor that is not `same` as the reference's own."""
+    if cell.status is Status.FAILED:
+        return any(row.tensor_key not in same for row in cell.failing)
+    return cell.status is Status.ERROR
 
 
 def kind_of(cell: CellResult) -> str:

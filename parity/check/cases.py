@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
 from parity.check.limit import NEW, REFERENCE
 from parity.check.problem import GIVEN, INTEGERS, NORMAL, Argument, Problem, Size, Sized, Weight, is_finite, varies
+from parity.check.sizes import largest
 from parity.program.worker.user_module import TRAINING
 
 OFFSET = 100.0
@@ -21,7 +23,7 @@ OFFSET = 100.0
 FAR = 10000.0
 LARGE, SMALL = 30.0, 1e-3
 """Scores beyond 88, where exp overflows in float32; variances near eps."""
-ODD = (1, 31, 33, 127, 129)
+ODD = (33, 31, 129, 127)
 """Sizes beside those of warps and blocks of kernels."""
 JITTER = 0.3
 """The deviation of weights that are constants at first, such as a norm's ones and zeros."""
@@ -30,10 +32,15 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     "ties": {"constant": 1.0, "special": {"values": [-1.0, 2.0], "count": 2}},
     "nan": {"special": {"values": [float("nan")]}},
     "tiny": {"scale": 1e-20},
+    "outlier": {"special": {"values": [1.0e4, -1.0e4, 88.0], "count": 3}},
 }
 """Unusual values of an input."""
-MOST_COST = 1 << 17
-MOST_SIZES = 8
+MOST_UNUSUAL = 4
+"""Inputs that get unusual values."""
+MOST_SIZED, MOST_OPERATIONS = 1 << 16, 1 << 24
+"""Elements and operations of a call at another size."""
+MOST_SIZES, FIRST_SIZES = 8, 3
+"""Cases at other sizes, and how many of them come first: a batch of one shows what nothing else does."""
 Case = dict[str, Any]
 
 
@@ -57,6 +64,7 @@ class Designer:
     def __post_init__(self) -> None:
         self.notes: list[str] = []
         self.options: dict[str, Any] = {}
+        self.degenerate = False
 
     def all(self, sized: Sized) -> Iterator[Asked]:
         """The cases, those first that show most: as given, drawn with other weights, then what is unusual."""
@@ -67,14 +75,22 @@ class Designer:
             self.options = {TRAINING: False}
             self.notes.append(f"{who} is random in training mode, so it is asked in evaluation mode")
         if not varies(sized.outputs):
-            self.notes.append("the reference returns a constant for its own inputs")
+            self.notes.append("the reference returns a constant for its own inputs, so its own test shows nothing")
         yield Asked("given", "the inputs of the file", self.case("given", sized, self.files(sized, "given")))
         drawn = self.drawn(sized)
+        self.degenerate = not varies(sized.outputs) and not varies(self.tried(sized, drawn))
         yield Asked("drawn", "other inputs and weights", self.case("drawn", sized, drawn))
         if sized.modal and not self.options:
             yield Asked("eval", "evaluation mode", self.case("eval", sized, drawn, training=False))
+        sizes = self.of_sizes(sized)
+        yield from self.batches(sized, drawn)
+        yield from islice(sizes, FIRST_SIZES)
         yield from self.moved(sized, drawn)
         yield from self.unusual(sized, drawn)
+        yield from sizes
+
+    def of_sizes(self, sized: Sized) -> Iterator[Asked]:
+        """Cases at other sizes."""
         for other in self.sizes(sized):
             name = ", ".join(f"{n}={v}" for n, v in other.settings.items() if sized.settings.get(n) != v)
             yield Asked(name, "another size", self.case(name, other, self.drawn(other)))
@@ -143,9 +159,10 @@ class Designer:
         """Inputs and weights far from zero, large and small, each only where the reference stays finite."""
         free = [name for name, item in drawn.items() if "shape" in item and "integers" not in item]
         given = {a.name for a in sized.arguments}
-        shifts = [n for n in free if n in given or len(drawn[n]["shape"]) == 1]
-        for offset in (OFFSET, FAR):
-            for name in shifts:
+        biases = [name for name in free if name not in given and len(drawn[name]["shape"]) == 1]
+        own = [name for name in free if name in given]
+        for offset, names in ((OFFSET, [*own, *biases]), (FAR, own)):
+            for name in names:
                 changed = {**drawn, name: {**drawn[name], "offset": offset}}
                 if is_finite(self.tried(sized, changed)):
                     word = f"{name}-offset={offset:g}"
@@ -157,38 +174,59 @@ class Designer:
                 yield Asked(word, f"inputs {scale:g} times as large", self.case(word, sized, changed))
 
     def unusual(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[Asked]:
-        """The first input that may be any number, with unusual values and in other memory."""
-        name = next((n for n in drawn if {*drawn[n]} == {"shape"}), None)
-        if name is None:
-            return
-        for word, change in VALUES.items():
-            changed = {**drawn, name: {**drawn[name], **change}}
-            case = self.case(word, sized, changed)
-            # Of a NaN or its neighbours there is no gradient that all agree on.
-            yield Asked(word, f"{name}: {word}", {**case, "gradients": False} if word == "nan" else case)
+        """Inputs that may be any number with unusual values, one after the other; then all in other memory."""
+        given = [a.name for a in sized.arguments if a.is_tensor and "integers" not in drawn[a.name]]
+        free = [name for name in given if "shape" in drawn[name]]
+        for number, name in enumerate(free[:MOST_UNUSUAL]):
+            for word, change in VALUES.items():
+                changed = {**drawn, name: {**without_draw(drawn[name], change), **change}}
+                if word != "nan" and not is_finite(self.tried(sized, changed)):
+                    continue
+                case = self.case(f"{name}-{word}" if number else word, sized, changed)
+                # Of a NaN or its neighbours there is no gradient that all agree on.
+                yield Asked(word, f"{name}: {word}", {**case, "gradients": False} if word == "nan" else case)
+        if len(free) > 1:
+            changed = {n: {**item, **VALUES["tiny"]} if n in free else item for n, item in drawn.items()}
+            yield Asked("tiny", "tiny inputs", self.case("all-tiny", sized, changed))
         tensors = {a.name for a in sized.arguments if a.is_tensor}
         for layout, placement in LAYOUTS.items():
-            laid = {
-                n: {**v, "layout": layout} if n in tensors and can_lie(v, placement) else v for n, v in drawn.items()
-            }
-            if laid != drawn:
+            movable = {n for n, item in drawn.items() if n in tensors and can_lie(item, placement)}
+            laid = {n: {**item, "layout": layout} if n in movable else item for n, item in drawn.items()}
+            if movable:
                 yield Asked(layout, f"inputs in the layout {layout}", self.case(layout, sized, laid))
 
     def sizes(self, sized: Sized) -> Iterator[Sized]:
-        """The problem at odd sizes, one global changed at a time."""
+        """The problem at odd sizes, one global changed at a time: first each is 1, then one more, then others."""
         numbers = {**self.problem.numbers, **sized.settings}
-        found = 0
-        for name in sized.settings:
-            for value in odd(numbers[name]):
-                settings = {**sized.settings, name: value}
-                cost = self.problem.cost(settings)
-                if cost is not None and sum(cost) <= MOST_COST and found < MOST_SIZES:
-                    try:
-                        other = self.problem.at(settings)
-                    except CheckError:
-                        continue
-                    found += 1
-                    yield other
+        tried = ({**sized.settings, name: value} for value, name in sorted_sizes(numbers))
+        yield from islice((other for settings in tried if (other := self.fitting(settings)) is not None), MOST_SIZES)
+
+    def fitting(self, settings: Mapping[str, Any]) -> Sized | None:
+        """The problem with these globals; None where a call is not cheap, or fails."""
+        cost = self.problem.cost(settings)
+        if cost is None or cost[0] > MOST_SIZED or cost[1] > MOST_OPERATIONS:
+            return None
+        try:
+            return self.problem.at(settings)
+        except CheckError:
+            return None
+
+    def batches(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[Asked]:
+        """Another length of the first axis, where no global says it."""
+        tensors = {a.name: list(a.value.shape) for a in sized.arguments if a.is_tensor and a.value.shape}
+        length = next(iter(tensors.values()), [0])[0]
+        along = [name for name, shape in tensors.items() if shape[0] == length]
+        if length in map(largest, self.problem.numbers.values()) or not all("shape" in drawn[name] for name in along):
+            return
+        for other in (1, length + 1):
+            changed = {n: {**drawn[n], "shape": [other, *tensors[n][1:]]} if n in along else drawn[n] for n in drawn}
+            if other != length and is_finite(self.tried(sized, changed)):
+                yield Asked(f"batch={other}", "another batch", self.case(f"batch={other}", sized, changed))
+
+
+def without_draw(item: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """An input without its distribution, if a change brings another one."""
+    return {"shape": item["shape"]} if "constant" in change else dict(item)
 
 
 def can_lie(item: Mapping[str, Any], placement: Any) -> bool:
@@ -196,11 +234,23 @@ def can_lie(item: Mapping[str, Any], placement: Any) -> bool:
     return "shape" in item and placement(tuple(item["shape"])) is not None
 
 
-def odd(size: Size) -> list[Size]:
-    """Other sizes that are tried: of a shape, another last axis."""
-    if isinstance(size, int):
-        return [*sorted({1, size + 1, *ODD} - {size})]
-    return [type(size)((*size[:-1], n)) for n in sorted({1, size[-1] + 1, *ODD} - {size[-1]})]
+def sorted_sizes(numbers: Mapping[str, Size]) -> list[tuple[Size, str]]:
+    """Other values of globals that are tried, those first that are the same for all."""
+    wanted = [1, None, *ODD]
+    tried = (
+        (last(size) + 1 if value is None else value, size, name) for value in wanted for name, size in numbers.items()
+    )
+    return [(with_last(size, value), name) for value, size, name in tried if value != last(size)]
+
+
+def last(size: Size) -> int:
+    """A size, or the last of a shape."""
+    return size if isinstance(size, int) else size[-1]
+
+
+def with_last(size: Size, value: int) -> Size:
+    """A size, or a shape with this last axis."""
+    return value if isinstance(size, int) else type(size)((*size[:-1], value))
 
 
 def weight_of(weight: Weight) -> Case:
@@ -218,13 +268,21 @@ def weight_of(weight: Weight) -> Case:
 
 def sample(rng: np.random.Generator, item: Mapping[str, Any]) -> NDArray[np.float32]:
     """Numbers as a config draws them."""
-    uniform = item.get("uniform")
-    values = (
-        rng.normal(size=item["shape"])
-        if uniform is None
-        else rng.uniform(uniform["low"], uniform["high"], item["shape"])
-    )
-    return np.asarray(item.get("scale", 1.0) * values + item.get("offset", 0.0), np.float32)
+    shape, uniform = item["shape"], item.get("uniform")
+    if "constant" in item:
+        return sprinkled(rng, np.full(shape, item["constant"]), item)
+    values = rng.normal(size=shape) if uniform is None else rng.uniform(uniform["low"], uniform["high"], shape)
+    return sprinkled(rng, item.get("scale", 1.0) * values + item.get("offset", 0.0), item)
+
+
+def sprinkled(rng: np.random.Generator, values: NDArray[Any], item: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Numbers with the special values of an input somewhere."""
+    special = item.get("special", {"values": []})
+    flat = values.ravel().copy()
+    if special["values"]:
+        positions = rng.permutation(flat.size)[: special.get("count", 1)]
+        flat[positions] = np.resize(special["values"], len(positions))
+    return flat.reshape(values.shape).astype(np.float32)
 
 
 def config(problem: Problem, asked: Sequence[Asked], dtypes: Sequence[str], adapter: str = "torch") -> Case:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parity.check import CheckError
@@ -17,17 +17,23 @@ INIT_INPUTS = "get_init_inputs"
 
 @dataclass(frozen=True)
 class Named:
-    """A class or function of a file; `lines` are those where the file defines its public names."""
+    """A class or function of a file; `origin` is the user's file if `path` was generated to run that."""
 
     path: Path
     name: str
     is_class: bool
     line: int
+    origin: Path | None = None
+
+    @property
+    def own_path(self) -> Path:
+        """The user's file."""
+        return self.origin or self.path
 
     @property
     def place(self) -> str:
         """`ref.py:3`."""
-        return f"{self.path.name}:{self.line}"
+        return f"{self.own_path.name}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -42,18 +48,9 @@ class Pair:
 def pair_of(reference: str, candidate: str, inputs: str | None = None) -> Pair:
     """The pair that `FILE.py` or `FILE.py:NAME` name. Raises CheckError."""
     (path, name), (own_path, own) = named_file(reference), named_file(candidate)
-    theirs, ours = definitions(path), definitions(own_path)
-    known = one_of(path, theirs, name, reference_names(theirs, ours), "reference")
-    if known.is_class:
-        candidates = [n for n in (own or known.name + NEW, known.name) if n in ours and ours[n].is_class]
-    else:
-        candidates = [own or known.name]
-    wanted = own or (f"{known.name}{NEW} or {known.name}" if known.is_class else known.name)
-    new = next((ours[n] for n in candidates if n in ours), None)
-    if new is None:
-        kind = "class" if known.is_class else "function"
-        has = ", ".join(ours) or "nothing"
-        raise CheckError(f"{own_path} defines no {kind} {wanted}, only {has}; name one: {own_path}:NAME")
+    theirs = definitions(path)
+    known = one_of(path, theirs, name, reference_names(theirs, definitions(own_path)), "reference")
+    new = candidate_of(known, own_path, own)
     source, function = named_file(inputs) if inputs else (path, INPUTS)
     if inputs is None and INPUTS not in theirs:
         raise CheckError(
@@ -61,6 +58,33 @@ def pair_of(reference: str, candidate: str, inputs: str | None = None) -> Pair:
             "--inputs FILE.py:NAME"
         )
     return Pair(known, new, (source, function or INPUTS))
+
+
+def candidate_of(known: Named, path: Path, own: str) -> Named:
+    """What a candidate's file gives for a reference, under its `own` name if that is given. Raises CheckError."""
+    ours, others = definitions(path), assigned(path)
+    if own.partition(".")[0] in {**ours, **others} and own not in ours:  # such as `solution.Model`
+        line = (ours.get(own.partition(".")[0]) or others[own.partition(".")[0]]).line
+        return Named(path, own, known.is_class, line)
+    usual = [known.name + NEW, known.name] if known.is_class else [known.name]
+    for names in (ours, others):
+        for name in [own] if own else usual:
+            if name in names and (names is others or names[name].is_class == known.is_class):
+                return replace(names[name], is_class=known.is_class)
+    kind = "class" if known.is_class else "function"
+    has = ", ".join(ours) or "nothing"
+    raise CheckError(f"{path} defines no {kind} {own or ' or '.join(usual)}, only {has}; name one: {path}:NAME")
+
+
+def assigned(path: Path) -> dict[str, Named]:
+    """The names that a file's top level assigns or imports."""
+    found: dict[str, Named] = {}
+    for node in ast.parse(path.read_bytes(), str(path)).body:
+        targets = node.targets if isinstance(node, ast.Assign) else ()
+        aliases = node.names if isinstance(node, ast.ImportFrom) else ()
+        names = [t.id for t in targets if isinstance(t, ast.Name)] + [a.asname or a.name for a in aliases]
+        found |= {name: Named(path, name, False, node.lineno) for name in names}
+    return found
 
 
 def reference_names(theirs: Mapping[str, Named], ours: Mapping[str, Named]) -> list[str]:
@@ -103,3 +127,12 @@ def definitions(path: Path) -> dict[str, Named]:
     return {
         n.name: Named(path, n.name, isinstance(n, ast.ClassDef), n.lineno) for n in tree.body if isinstance(n, kinds)
     }
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A pair, what is to be said of it, and whether its format has outputs only, no gradients."""
+
+    pair: Pair
+    notes: tuple[str, ...] = ()
+    forward_only: bool = False

@@ -102,9 +102,9 @@ def asked_of(run_dir: Path, finding: Finding) -> Asked:
 def located(asked: Asked, pair: Pair, seconds: float) -> Place | None:
     """The place of what is asked. Raises what reading files and running code raises."""
     until = time.monotonic() + seconds
-    path = pair.candidate.path.absolute()
+    path, reference = pair.candidate.own_path.absolute(), pair.reference.own_path
     if asked.cause in KEPT and (line := line_that_keeps(path)):
-        return Place(path, line, pair.reference.path)
+        return Place(path, line, reference)
     with candidate(asked, pair, until) as sides:
         theirs = None if asked.cause == MUTATED else reference_side(asked, pair, until)
         own = sides()
@@ -114,7 +114,7 @@ def located(asked: Asked, pair: Pair, seconds: float) -> Place | None:
     if theirs is not None:
         with suppress(TimeoutError):
             other = missing(theirs, own[0], asked, until)
-    return Place(path, line, pair.reference.path, other) if line else None
+    return Place(path, line, reference, other) if line else None
 
 
 def line_of(sides: Sequence[Side], theirs: Side | None, asked: Asked, until: float) -> int:
@@ -194,10 +194,11 @@ def reference_side(asked: Asked, pair: Pair, until: float) -> Side:
         entry = namespace(source, plain=True)[pair.reference.name]
         module = UserModule(entry)
         with torch.enable_grad():
+            file = str(pair.reference.own_path.absolute()) if pair.reference.origin else code_file(entry)
             rest = given, asked.params, arriving
-            own = trail.trail_of(module, code_file(entry), values, "float64", *rest)
+            own = trail.trail_of(module, file, values, "float64", *rest)
             if not own.outputs:
-                own = trail.trail_of(module, code_file(entry), values, asked.dtype, *rest)
+                own = trail.trail_of(module, file, values, asked.dtype, *rest)
     side = Side.of(own.reply, values.arrays, values.dtypes)
     with suppress(Exception), user_code(path):
         if time.monotonic() < until:
@@ -264,7 +265,8 @@ def write_request(folder: Path, asked: Asked, pair: Pair) -> None:
             np.save(copies[kind][name], np.load(path, allow_pickle=False))
     request = {
         "path": str(pair.candidate.path.absolute()),
-        "name": pair.candidate.name,
+        "file": str(pair.candidate.own_path.absolute()),
+        "name": pair.reference.name if pair.candidate.origin else pair.candidate.name,
         "params": dict(asked.params),
         "runs": [{**copies, "dtype": dtype} for dtype in dict.fromkeys(("float64", asked.dtype))],
     }

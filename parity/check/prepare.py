@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,17 @@ from typing import Any
 import yaml
 
 from parity.check import CheckError
-from parity.check.cases import Designer, config
-from parity.check.pair import Pair, pair_of
+from parity.check.cases import Asked, Designer, config
+from parity.check.formats import resolved
+from parity.check.pair import Pair
 from parity.check.problem import Problem
 from parity.check.sizes import small
+from parity.config import ConfigError, load_plan
+from parity.config.plan import Plan
 
 CONFIG = "check.yaml"
+CASE = re.compile(r"^cases\[(\d+)\]")
+"""The number of a case, in the key of a problem of its config."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +29,10 @@ class Prepared:
     """A pair and its config."""
 
     pair: Pair
-    config: Path
-    notes: Sequence[str]
+    plan: Plan
+    notes: list[str]
+    degenerate: bool = False
+    """Whether a constant would pass: the reference returns one, whatever its inputs are."""
 
 
 def prepared(
@@ -34,12 +42,14 @@ def prepared(
     *,
     inputs: str | None = None,
     given: Mapping[str, Any] | None = None,
-    dtypes: Sequence[str] = ("float32",),
+    dtypes: Sequence[str] = (),
     forward_only: bool = False,
+    format_name: str | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Prepared:
     """Write the config of a pair to a folder. Raises CheckError."""
-    pair = pair_of(reference, candidate, inputs)
+    found = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name)
+    pair = found.pair
     problem = Problem(pair, given or {})
     announce("looking for small sizes")
     settings = small(problem)
@@ -51,12 +61,27 @@ def prepared(
             f"{pair.reference.place}: {pair.reference.name} returns another {differing[0]} when called again"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    designer = Designer(problem, folder / "inputs", forward_only)
+    designer = Designer(problem, folder / "inputs", forward_only or found.forward_only)
+    designer.notes += found.notes
     announce("choosing inputs")
     asked = list(designer.all(sized))
     if settings:
         shown = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
         designer.notes.append(f"not run at its size: {shown}")
-    path = folder / CONFIG
-    path.write_text(yaml.safe_dump(config(problem, asked, dtypes), sort_keys=False, allow_unicode=True))
-    return Prepared(pair, path, designer.notes)
+    plan = planned(folder / CONFIG, problem, asked, dtypes or (sized.dtype,), designer.notes)
+    return Prepared(pair, plan, designer.notes, designer.degenerate)
+
+
+def planned(path: Path, problem: Problem, asked: list[Asked], dtypes: Sequence[str], notes: list[str]) -> Plan:
+    """The plan of the config, which is written; without cases that the reference cannot compute outside its file, since
+    it reads globals when it is called. Raises ConfigError if the first is such a case."""
+    while True:
+        path.write_text(yaml.safe_dump(config(problem, asked, dtypes), sort_keys=False, allow_unicode=True))
+        try:
+            return load_plan([path])
+        except ConfigError as error:
+            wrong = {int(n) for problem in error.problems for n in CASE.findall(problem.key or "")}
+            if not wrong or 0 in wrong:
+                raise
+            notes.append(f"{len(wrong)} of {len(asked)} cases could not be made: {error.problems[0].message}")
+            asked = [item for number, item in enumerate(asked) if number not in wrong]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isqrt
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from parity.cases.brought import ReferenceFile, namespace
 from parity.cases.user_code import BroughtError, placed, user_code
 from parity.check import CheckError
 from parity.check.pair import INIT_INPUTS, Pair
-from parity.program.torch_reference import array_of
+from parity.program.torch_reference import array_of, torch_namespace
 from parity.program.worker import user_module
 from parity.program.worker.user_module import (
     ARGUMENTS,
@@ -50,6 +51,7 @@ SCALING = (
     "__rsub__",
     "div",
     "__truediv__",
+    *("contiguous", "clone", "detach", "to", "float", "half", "bfloat16", "cpu", "reshape", "view"),
 )
 """Functions that, with a number, keep how a tensor is distributed, but for its mean and deviation."""
 PRODUCTS = frozenset(
@@ -58,6 +60,7 @@ PRODUCTS = frozenset(
         *(f"conv{word}{n}d" for word in ("", "_transpose") for n in (1, 2, 3)),
     )
 )
+CASE_DTYPES = {"float16", "bfloat16", "float32", "float64"}
 RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 MOST_CALLED = 1 << 21
 """Elements of inputs and weights with which a call that only shows its cost has values: without values, PyTorch first
@@ -101,6 +104,8 @@ class Sized:
     outputs: Mapping[str, NDArray[Any]]
     modal: bool = False
     """Whether the reference computes something else in evaluation mode."""
+    dtype: str = "float32"
+    """The dtype of a case: that of all floating-point arguments of a function, if they have one."""
 
     @property
     def spec(self) -> str:
@@ -125,7 +130,7 @@ class Problem:
         path = self.pair.reference.path.absolute()
         self.source = ReferenceFile(path, path.read_bytes())
         with self.telling():
-            self.names = dict_of(namespace(self.source, plain=True))
+            self.names = dict_of(torch_namespace(self.source))
         unknown = [name for name in self.given if name not in self.names]
         if unknown:
             raise CheckError(f"--set {unknown[0]}: {path.name} has no global of this name")
@@ -162,14 +167,17 @@ class Problem:
     def telling(self) -> Iterator[None]:
         """Inside, code of the user's file runs; what it raises is a CheckError with its place."""
         try:
-            with user_code(self.source.path if hasattr(self, "source") else self.pair.reference.path):
+            with (
+                catch_warnings(action="ignore"),
+                user_code(self.source.path if hasattr(self, "source") else self.pair.reference.path),
+            ):
                 yield
         except CheckError:
             raise
         except BroughtError as error:
             raise CheckError(str(error)) from error
         except Exception as error:
-            raise CheckError(placed(error, self.source.path)) from error
+            raise CheckError(placed(error, self.pair.reference.own_path.absolute())) from error
 
     @contextmanager
     def having(self, settings: Settings) -> Iterator[None]:
@@ -203,7 +211,7 @@ class Problem:
 
         is_class = self.pair.reference.is_class
         try:
-            with user_code(self.source.path), self.having(settings), torch.no_grad():
+            with catch_warnings(action="ignore"), user_code(self.source.path), self.having(settings), torch.no_grad():
                 with without_values():
                     shaped = [*self.inputs(), *(self.built().parameters() if is_class else ())]
                 elements = [value.numel() for value in shaped if isinstance(value, torch.Tensor)]
@@ -227,6 +235,8 @@ class Problem:
         with self.telling(), self.having(settings):
             init = self.arguments_of_init()
             arguments = drawn(self.inputs, argument_names(self.entry), torch)
+            dtype = "float32" if self.pair.reference.is_class else common_dtype(arguments)
+            arguments = [replace(a, dtype="") if a.dtype == dtype else a for a in arguments]
             module = UserModule(self.entry)
             weights = list(weights_of(module.module(init))) if self.pair.reference.is_class else []
         numbers = named_arguments(self.entry, init) if self.pair.reference.is_class else {}
@@ -234,7 +244,7 @@ class Problem:
         outputs = self.call(sized)
         modes = {TRAINING: False}
         modal = self.pair.reference.is_class and not same(outputs, self.call(sized, modes))
-        return Sized(dict(settings), numbers, arguments, weights, outputs, modal)
+        return Sized(dict(settings), numbers, arguments, weights, outputs, modal, dtype)
 
     def is_random(self, sized: Sized, options: Mapping[str, Any]) -> bool:
         """Whether the reference returns something else after another seed."""
@@ -279,11 +289,12 @@ def argument_names(entry: Any) -> list[str]:
 def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list[Argument]:
     """The arguments that a function of the user draws after the seed. Raises CheckError for anything but a list."""
     drawers: dict[int, tuple[Any, str, tuple[int, int]]] = {}
+    plain = (torch.Tensor, torch.dtype, torch.device)
 
     def record(called: Any, args: Any, _kwargs: Any, result: Any) -> Any:
         name = getattr(called, "__name__", "")
         kind = DRAWS.get(name)
-        if name in SCALING and all(isinstance(a, torch.Tensor) or type(a) in (int, float) for a in args):
+        if name in SCALING and all(isinstance(a, plain) or type(a) in (int, float) for a in args):
             known = [drawers[id(a)][1] for a in args if id(a) in drawers]
             kind = known[0] if len(known) == sum(isinstance(a, torch.Tensor) for a in args) == 1 else None
             kind = None if kind == INTEGERS else kind
@@ -320,6 +331,12 @@ def argument(name: str, value: Any, drawer: tuple[Any, str, tuple[int, int]] | N
     array = array_of(value.to(torch.int64))
     bounds = int(array.min(initial=0)), int(array.max(initial=0)) + 1
     return Argument(name, drawn_as, "" if dtype == "int64" else dtype, array, bounds)
+
+
+def common_dtype(arguments: Sequence[Argument]) -> str:
+    """The dtype of all floating-point arguments, or float32."""
+    dtypes = {a.dtype or "float32" for a in arguments if a.is_tensor and a.value.dtype.kind == "f"}
+    return next(iter(dtypes)) if len(dtypes) == 1 and dtypes <= CASE_DTYPES else "float32"
 
 
 def weights_of(module: Any) -> Iterator[Weight]:
@@ -386,7 +403,9 @@ def without_values() -> Iterator[None]:
     constructors = set(_device_constructors())
 
     def on_meta(function: Any, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**given, "device": "meta"} if function in constructors else given
+        if function not in constructors:
+            return given
+        return {**{name: value for name, value in given.items() if name != "generator"}, "device": "meta"}
 
     with passing(lambda _function, _args, _kwargs, result: result, on_meta):
         yield

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from parity.cli.group import end_once_on_signals, example, main
+from parity.cli.check_batch import Asked, check_all, passed_on
+from parity.cli.group import MAX_THREADS, end_once_on_signals, example, main
 from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED
 
 if TYPE_CHECKING:
     from parity.check.answer import Answer
+    from parity.check.prepare import Prepared
+    from parity.reporting.results.rows import Results
 
-MOST_DIAGNOSED_S = 15.0
-"""Seconds for the search for one cause."""
+FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinfer-bench")
+"""Those of `parity.check.formats`."""
 
 
 @main.command(
@@ -28,16 +31,26 @@ MOST_DIAGNOSED_S = 15.0
         "parity check reference.py new.py",
         "parity check ref.py:softmax kernels.py:fast_softmax --inputs ref.py:get_inputs",
         "parity check level1/19_ReLU.py mine/19.py --set batch_size=64 --json",
+        "parity check level1/ mine/ -j 2 --out answers --junit-xml answers.xml",
     ),
 )
 @click.argument("reference")
-@click.argument("new")
+@click.argument("new", required=False)
 @click.option("--inputs", metavar="FILE.py:NAME", help="The function that returns the arguments of a call.")
+@click.option("--format", "format_name", type=click.Choice(FORMATS), help="Of the files (default: found out).")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set a global of REFERENCE. Repeatable.")
-@click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Repeatable (default: float32).")
+@click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Repeatable (default: that of the inputs).")
 @click.option("--forward-only", is_flag=True, help="Compare outputs only, no gradients.")
 @click.option("--all", "everything", is_flag=True, help="Ask every case, also after the first finding.")
 @click.option("--seconds", type=click.FloatRange(min=1), default=60.0, show_default=True, metavar="S")
+@click.option(
+    "--diagnose-seconds",
+    type=click.FloatRange(min=0),
+    default=15.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds for the search for one cause; 0 only says whether NEW is wrong.",
+)
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, metavar="S")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where to write (default: reports/check-...)."
@@ -46,21 +59,50 @@ MOST_DIAGNOSED_S = 15.0
 @click.option("--hide-inputs", is_flag=True, help="Leave the inputs out of the JSON.")
 @click.option("--fail-on", type=click.Choice(FAIL_ON), default=DEFAULT_FAIL_ON, show_default=True)
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict line only.")
-def check(reference: str, new: str, as_json: bool, hide_inputs: bool, **given: Any) -> None:
+@click.option("-j", "--jobs", type=click.IntRange(1, MAX_THREADS), default=1, metavar="N", help="Pairs at a time.")
+@click.option("--resume", is_flag=True, help="Of folders: keep the answers in --out DIR, and ask for the others.")
+@click.option("--shard", metavar="I/N", help="Of folders: only part I of N of the pairs.")
+@click.option("--junit-xml", type=click.Path(path_type=Path), metavar="PATH", help="Of folders: a test case per pair.")
+def check(
+    reference: str,
+    new: str | None,
+    as_json: bool,
+    hide_inputs: bool,
+    jobs: int,
+    resume: bool,
+    shard: str | None,
+    junit_xml: Path | None,
+    **given: Any,
+) -> None:
     """Check whether NEW computes what REFERENCE does: outputs and gradients, for inputs beyond the given ones.
 
     Each is FILE.py or FILE.py:NAME: a class of torch.nn.Module (Model, and ModelNew in NEW) or a function. REFERENCE
     defines get_inputs(), and get_init_inputs() for a class. Both files are code that you choose to run: REFERENCE runs
     in this process, NEW in one of its own.
 
-    Exit code: 0 right; 1 wrong; 2 the command is wrong; 3 nothing could be concluded; 130 interrupted.
+    Two folders are many pairs: files of the same name, or of the same number before `_`. So is one folder of folders
+    with reference.py and new.py, submission.py or solution.py. Each pair is checked by a process of its own.
+
+    Exit code: 0 right; 1 wrong; 2 the command is wrong; 3 nothing could be concluded; 130 interrupted. Of many pairs: 1
+    if any is wrong, else 3 if any was not judged.
     """
     from parity.check.answer import not_judged
+    from parity.check.batch import batch_of, one_of
     from parity.errors import UserError
 
     started = time.monotonic()
     end_once_on_signals()
     try:
+        batch = batch_of(reference, new)
+        if batch is not None:
+            options = Asked(given["out"], given.pop("quiet"), as_json, jobs, resume, shard, junit_xml)
+            passed = [*passed_on(given), *(["--hide-inputs"] if hide_inputs else [])]
+            sys.exit(check_all(batch, options, passed, given["seconds"]))
+        if resume or shard or junit_xml:
+            raise click.UsageError("--resume, --shard and --junit-xml are for folders of pairs")
+        if new is None:
+            member = one_of(Path(reference))
+            reference, new = member.reference, member.new
         found = checked(reference, new, as_json=as_json, **given)
     except UserError as error:
         found = not_judged(str(error), seconds=time.monotonic() - started)
@@ -94,11 +136,13 @@ def checked(
     *,
     as_json: bool,
     inputs: str | None,
+    format_name: str | None,
     settings: tuple[str, ...],
     dtypes: tuple[str, ...],
     forward_only: bool,
     everything: bool,
     seconds: float,
+    diagnose_seconds: float,
     timeout: float,
     out: Path | None,
     fail_on: str,
@@ -107,12 +151,11 @@ def checked(
     """Prepare a pair, run it, and answer. Raises UserError."""
     from rich.console import Console
 
-    from parity.check.answer import answer
-    from parity.check.limit import Watch
+    from parity.check.answer import answer, lacks_gradients
+    from parity.check.limit import REFERENCE, Watch
     from parity.check.prepare import prepared
-    from parity.config import load_plan
     from parity.engine import EngineOptions
-    from parity.judge.diagnose.patience import SECONDS
+    from parity.judge.diagnose.patience import SECONDS, UNSEARCHED
     from parity.reporting.console.progress import reporter_for
     from parity.reporting.console.run import show as show_run
     from parity.reporting.results.claims import claimed
@@ -123,35 +166,39 @@ def checked(
 
     started = time.monotonic()
     folder = (out or Path("reports") / f"check-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}").absolute()
-    pair = prepared(
-        reference,
-        new,
-        folder,
-        inputs=inputs,
-        given=dict(map(setting, settings)),
-        dtypes=dtypes or ("float32",),
-        forward_only=forward_only,
-    )
-    plan = load_plan([pair.config])
-    run_dir = click.get_current_context().with_resource(claimed(folder / "run", plan))
     console, losses = Console(stderr=True), Losses()
-    with reporter_for(console, *n_left(plan, Finished()), quiet=quiet or as_json) as reporter:
-        SECONDS.set(MOST_DIAGNOSED_S)
-        watch = Watch(reporter, started + seconds, fail_on, everything=everything)
-        results = run(
-            plan,
-            EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False),
-            run_dir,
-            watch,
-            ["parity", *sys.argv[1:]],
-            fail_on=fail_on,
-            losses=losses,
-            source=watch.source,
+    SECONDS.set(diagnose_seconds)
+    UNSEARCHED.set(frozenset((REFERENCE,)))
+
+    def run_of(*, forward_only: bool) -> tuple[Prepared, Results]:
+        pair = prepared(
+            reference,
+            new,
+            folder,
+            inputs=inputs,
+            format_name=format_name,
+            given=dict(map(setting, settings)),
+            dtypes=dtypes,
+            forward_only=forward_only,
         )
+        engine = EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False)
+        with (
+            claimed(folder / "run", pair.plan) as run_dir,
+            reporter_for(console, *n_left(pair.plan, Finished()), quiet=quiet or as_json) as reporter,
+        ):
+            watch = Watch(reporter, started + seconds, fail_on, everything=everything)
+            how: dict[str, Any] = {"fail_on": fail_on, "losses": losses, "source": watch.source}
+            results = run(pair.plan, engine, run_dir, watch, ["parity", *sys.argv[1:]], **how)
+            write_run_files(results, run_dir, Outputs({}), losses)
+        return pair, results
+
+    pair, results = run_of(forward_only=forward_only)
+    if not forward_only and lacks_gradients(results):
+        pair, results = run_of(forward_only=True)
+        pair.notes.append(f"{new} has no gradients: only outputs are judged")
     if not (quiet or as_json):
         show_run(results)
-    write_run_files(results, run_dir, Outputs({}), losses)
-    return answer(results, pair.pair, pair.notes, run_dir, time.monotonic() - started)
+    return answer(results, pair, folder / "run", time.monotonic() - started)
 
 
 def setting(text: str) -> tuple[str, Any]:

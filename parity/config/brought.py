@@ -22,6 +22,7 @@ from parity.config.grammar import model_of
 from parity.config.inputs import WrittenInputs, add_at
 from parity.config.nodes import Node, Problems
 from parity.program.torch_reference import is_torch, torch_reference
+from parity.program.worker.user_module import AFTER
 
 REFERENCE = "reference"
 NAMED = re.compile(r"\.py:\w+$")
@@ -143,7 +144,8 @@ def with_outputs(brought: Brought, params: Any, inputs: WrittenInputs, report: P
     except CaseError as error:
         add_at(inputs.case, error.key, error.message, report)
         return None
-    grad_outputs = tuple(name for name, (_, dtype) in outputs.items() if dtype.kind == "f")
+    floats = [name for name, (_, dtype) in outputs.items() if dtype.kind == "f"]
+    grad_outputs = tuple(name for name in floats if not name.startswith(AFTER))
     for name in brought.grad_outputs:
         if name not in grad_outputs:
             message = f"{brought.name} has no floating-point output {name}, only {', '.join(grad_outputs) or 'none'}"

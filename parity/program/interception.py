@@ -25,7 +25,7 @@ def intercepted(record: Function, drew: Function) -> Iterator[None]:
     """
     from torch.overrides import TorchFunctionMode
 
-    class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
+    class CallMode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
         """Passes every call to `record`."""
 
         def __torch_function__(self, function: Any, _kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -38,7 +38,7 @@ def intercepted(record: Function, drew: Function) -> Iterator[None]:
                 drew(function)
             return record(function, args, kwargs or {}, result)
 
-    with own_gradients(record), Mode():
+    with own_gradients(record), CallMode():
         yield
 
 

@@ -149,6 +149,7 @@ class CodeFunction:
         if call.mark in self.recording.made:
             for name in list(self.options.values)[known:]:
                 del self.options.values[name], self.options.origins[name]
+            self.options.calls.pop(call.name, None)
             return lambda values, _: own(values)
 
         def either(values: Values, given: Values) -> Any:

@@ -220,6 +220,15 @@ def moved(x: Any, source: Any, destination: Any) -> Any:
     return np.transpose(x, tuple(left))
 
 
+def rolled(x: Any, shifts: Any, dims: Any = None) -> Any:
+    """x.roll, axis by axis."""
+    if dims is None:
+        return np.roll(x, shifts)
+    for shift, axis in zip(sizes(shifts, ()), sizes(dims, ()), strict=True):
+        x = np.roll(x, shift, axis=axis)
+    return x
+
+
 def reversed_along(x: Any, *dims: Any) -> Any:
     """x.flip"""
     gone = {d % x.ndim for d in sizes(dims[0], dims[1:])}
@@ -255,6 +264,13 @@ def chunked(x: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
 def unbound(x: Any, dim: int = 0) -> tuple[Any, ...]:
     """x.unbind"""
     return tuple(x[along(dim, x, i)] for i in range(x.shape[dim]))
+
+
+def unfolded(x: Any, dimension: int, size: int, step: int) -> Any:
+    """x.unfold"""
+    n = (x.shape[dimension] - size) // step + 1
+    windows = np.arange(n)[:, None] * step + np.arange(size)
+    return moved(x[along(dimension, x, windows)], dimension % x.ndim + 1, -1)
 
 
 # Writes
@@ -450,7 +466,7 @@ TORCH: Mapping[str, Function] = {
     "expand": expanded,
     "broadcast_to": expanded,
     "expand_as": lambda x, other: expanded(x, other.shape),
-    "roll": lambda x, shifts, dims=None: np.roll(x, axes(shifts), axis=axes(dims)),
+    "roll": rolled,
     "flip": reversed_along,
     **dict.fromkeys(("repeat", "tile"), lambda x, *times: np.tile(x, sizes(times[0], times[1:]))),
     "repeat_interleave": repeated,
@@ -458,6 +474,7 @@ TORCH: Mapping[str, Function] = {
     "select": lambda x, dim, index: x[along(dim, x, index)],
     "narrow": lambda x, dim, start, length: x[along(dim, x, slice(start, start + length))],
     "unbind": unbound,
+    "unfold": unfolded,
     **dict.fromkeys(("split", "split_with_sizes"), parts),
     "chunk": chunked,
     **dict.fromkeys(("cat", "concat", "concatenate"), lambda tensors, dim=0: np.concatenate(list(tensors), axis=dim)),

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from math import prod
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 from autograd.tracer import getval
@@ -26,7 +27,7 @@ from parity.program.recorded_code import CHANGE, Array, CodeFunction, CodeOption
 from parity.program.whole import DYNAMIC, WholeCode
 from parity.program.worker.recording import UntracedError
 from parity.program.worker.tracer import FORMATS, Tracer
-from parity.program.worker.user_module import UserModule
+from parity.program.worker.user_module import AFTER, UserModule
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Bounds = tuple[str, int, int]
@@ -50,6 +51,18 @@ def torch_reference(
     return RecordedFunction(source.path, source.text, TorchFunction(source, name, tensors, integers, params))
 
 
+def torch_namespace(source: ReferenceFile) -> Mapping[str, Any]:
+    """The names that a file defines. PyTorch has one thread then: tensors are small, and threads wait for each other.
+
+    Raises BroughtError where the file cannot be run.
+    """
+    names = namespace(source, plain=True)
+    import torch
+
+    torch.set_num_threads(1)
+    return names
+
+
 class RandomCodeError(UntracedError):
     """The code draws random numbers."""
 
@@ -65,7 +78,7 @@ class TorchFunction:
         integers: Sequence[Bounds],
         params: Sequence[str],
     ) -> None:
-        entry = namespace(source, plain=True).get(name)
+        entry = torch_namespace(source).get(name)
         if not callable(entry):
             raise BroughtError(f"{source.path.name} defines no class or function {name}")
         self.source, self.name, self.tensors, self.params = source, name, tensors, params
@@ -111,7 +124,7 @@ class TorchFunction:
         sizes = dict(shapes)
         small = sum(map(prod, sizes.values())) <= MOST_REPLAYED
         draws = [self.scaled(inputs) for inputs in drawn_inputs(sizes, self.integers)]
-        with user_code(self.source.path), self.placing():
+        with catch_warnings(action="ignore"), user_code(self.source.path), self.placing():
             try:
                 return self.of_recording(draws, params, small=small)
             except (BroughtError, UntracedError, LookupError, ValueError, TypeError) as error:
@@ -127,6 +140,8 @@ class TorchFunction:
     def of_recording(self, draws: Sequence[Mapping[str, Array]], params: Params, *, small: bool) -> TorchCode:
         """The recording for these inputs, compared with the code itself."""
         code = TorchCode(*recording_of(self.module, draws[0], dict(params)))
+        left = tuple(name for name in called(self.module, draws[0], dict(params)) if name.startswith(AFTER))
+        code.states = WholeCode(self.module, self.tensors, dict(params), left, "") if left else None
         other = TorchCode(*recording_of(self.module, draws[-1], dict(params)))
         if [call.function for call in other.recording.calls] != [call.function for call in code.recording.calls]:
             raise UntracedError("other functions are called for other values of the inputs")
@@ -184,7 +199,7 @@ def gain(shape: tuple[int, ...]) -> float:
 def plain(value: Any) -> Any:
     """A param's value."""
     value = getval(unwrapped(value))
-    return value.value.item() if isinstance(value, Traced) else value
+    return np.asarray(value.value).item() if isinstance(value, Traced) else value
 
 
 class TorchCode:
@@ -196,12 +211,14 @@ class TorchCode:
     def __init__(self, recording: Recording, constants: Mapping[str, Array]) -> None:
         self.recording, self.constants, self.gradients_differ = recording, constants, ""
         self.built: CodeFunction | None = None
+        self.states: WholeCode | None = None
         self.n_made = 0
 
     def __call__(self, inputs: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The outputs by name; `changes` are those of a variant."""
         function = self.function(inputs)
-        return function(**inputs, **self.constants, **{**function.options.values, **(changes or {})})
+        outputs = function(**inputs, **self.constants, **{**function.options.values, **(changes or {})})
+        return outputs if self.states is None else {**outputs, **self.states(inputs)}
 
     def function(self, inputs: Mapping[str, Any]) -> CodeFunction:
         """The recording as a function, made anew when another call has become opaque."""
@@ -294,25 +311,19 @@ def own_gradients(
     import torch
 
     state, rng = module.state(), np.random.default_rng(1)
-    tensors = {name: operand(array, gradients=True, is_leaf=True) for name, array in inputs.items()}
-    given = {
-        name: tensor if name in state or not tensor.requires_grad else tensor.clone()
-        for name, tensor in tensors.items()
-    }
+    leaves = {name: operand(array, gradients=True, is_leaf=True) for name, array in inputs.items()}
+    given = {name: leaf if name in state or not leaf.requires_grad else leaf.clone() for name, leaf in leaves.items()}
     with torch.enable_grad():
-        outputs = {
-            n: t for n, t in module(**given, **params).items() if isinstance(t, torch.Tensor) and t.requires_grad
-        }
+        returned = module(**given, **params)
+    outputs = {n: t for n, t in returned.items() if isinstance(t, torch.Tensor) and t.requires_grad}
     arriving = {name: rng.uniform(0.5, 1.5, tuple(tensor.shape)) for name, tensor in outputs.items()}
-    floats = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
+    if not outputs:
+        return {}, {}
+    floats = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
     weights = [torch.tensor(values) for values in arriving.values()]
-    found = (
-        torch.autograd.grad(list(outputs.values()), list(floats.values()), weights, allow_unused=True)
-        if outputs
-        else ()
-    )
-    own = zip(floats, found, strict=False)
-    return arriving, {n: np.zeros(inputs[n].shape) if g is None else array_of(g) for n, g in own}
+    own = torch.autograd.grad(list(outputs.values()), list(floats.values()), weights, allow_unused=True)
+    pairs = zip(floats, own, strict=True)
+    return arriving, {n: np.zeros(inputs[n].shape) if g is None else array_of(g) for n, g in pairs}
 
 
 def recording_of(
@@ -343,7 +354,8 @@ def recorded_call(
     marks = {tracer.know(tensor, name): f"in:{name}" for name, tensor in tensors.items()}
     with torch.set_grad_enabled(gradients), intercepted(tracer.called, tracer.drew):
         outputs = module(**tensors, **params)
-    returned = {name: tracer.mark_of(value) for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+    own = {name: value for name, value in outputs.items() if not name.startswith(AFTER)}
+    returned = {name: tracer.mark_of(value) for name, value in own.items() if isinstance(value, torch.Tensor)}
     if tracer.random:
         raise RandomCodeError(tracer.random[0])
     reading = [*tracer.reads, *(row["source_line"] for row in tracer.rows if is_dynamic(row, tracer))]
@@ -353,9 +365,11 @@ def recorded_call(
     constants = {name: array_of(tensor) for name, tensor in tracer.constants.items()}
     marks |= {mark: f"constant:{name}" for mark, name in tracer.names.items() if name in constants}
     calls = tuple(map(RecordedCall.of, rows))
-    own = {call.mark: opaque_step(call, tracer.originals[call.mark]) for call in calls if call.mark in tracer.originals}
+    originals = {
+        call.mark: opaque_step(call, tracer.originals[call.mark]) for call in calls if call.mark in tracer.originals
+    }
     outputs = {name: name for name in returned}
-    return Recording(calls, tracer.names, marks, outputs, returned, tracer.reads, own), constants
+    return Recording(calls, tracer.names, marks, outputs, returned, tracer.reads, originals), constants
 
 
 def is_dynamic(row: Mapping[str, Any], tracer: Tracer) -> bool:

@@ -24,6 +24,7 @@ class Output:
     def __init__(self, module: UserModule, names: Sequence[str], params: Mapping[str, Any], output: str) -> None:
         self.module, self.names, self.params, self.output = module, names, params, output
         self.__name__ = getattr(module.entry, "__name__", "code")
+        self.last: tuple[tuple[Array, ...], list[Any]] | None = None
 
     def __call__(self, *arrays: Array) -> Array:
         """The output, in the dtype of the arrays."""
@@ -45,6 +46,21 @@ class Output:
         given = {n: t if n in state else t.clone() for n, t in zip(self.names, tensors, strict=True)}
         return self.module(**given, **self.params)[self.output]
 
+    def gradients(self, arriving: Array, arrays: Sequence[Array]) -> Sequence[Any]:
+        """The gradients of all inputs; None for those that have none. Each is asked for, so the last ones are kept."""
+        import torch
+
+        if self.last is None or [*map(id, self.last[0])] != [*map(id, (arriving, *arrays))]:
+            tensors = self.tensors(arrays)
+            floats = [tensor.requires_grad_() for tensor in tensors if tensor.is_floating_point()]
+            with torch.enable_grad():
+                result = self.result(tensors)
+            weights = tensor_of(arriving, result.dtype, dtype_of(arrays))
+            own = torch.autograd.grad(result, floats, weights, allow_unused=True) if result.requires_grad else ()
+            given = dict(zip(map(id, floats), own, strict=False))
+            self.last = (arriving, *arrays), [given.get(id(tensor)) for tensor in tensors]
+        return self.last[1]
+
     def text_of(self, texts: Sequence[str]) -> str:
         """The call in words, with these texts for its inputs."""
         return f"{self.__name__}({', '.join(texts)})"
@@ -59,16 +75,7 @@ class Gradient:
 
     def __call__(self, arriving: Array, *arrays: Array) -> Array:
         """The gradient, in the dtype of the arrays."""
-        import torch
-
-        tensors = self.function.tensors(arrays)
-        operand = tensors[self.position].requires_grad_()
-        with torch.enable_grad():
-            result = self.function.result(tensors)
-        if not result.requires_grad:
-            return np.zeros_like(arrays[self.position])
-        gradient = tensor_of(arriving, result.dtype, dtype_of(arrays))
-        own = torch.autograd.grad(result, operand, gradient, allow_unused=True)[0]
+        own = self.function.gradients(arriving, arrays)[self.position]
         return np.zeros_like(arrays[self.position]) if own is None else array_of(own, dtype_of(arrays))
 
     def text_of(self, texts: Sequence[str]) -> str:

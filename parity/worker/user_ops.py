@@ -60,7 +60,9 @@ class UserOps:
         sys.modules[spec.name] = module
         try:
             spec.loader.exec_module(module)
+            self.path = vars(module).get("__file__", path)  # The file may run another one in its names.
         except BaseException as error:
+            self.path = vars(module).get("__file__", path)
             print_stack()
             text = f"{type(error).__name__}: {text_of(error) or 'no message'}{self.shadow(error)}"
             raise UserOpsError(f"{self.location(error)}{text}") from error

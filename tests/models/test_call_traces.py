@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from parity.models.call_traces import Trail, TrailComparison, same, same_in_order
-from parity.program.recorded import RecordedCall, Value
 from parity.models.worker.calls import CallRecorder
 from parity.models.worker.intercept import Interception
+from parity.program.recorded import RecordedCall, Value
 from tests.conftest import call
 from tests.models.ports import TWO, config_of
 from tests.models.test_run import CASE, found, run_case

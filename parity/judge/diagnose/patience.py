@@ -10,6 +10,8 @@ from contextvars import ContextVar
 
 SECONDS: ContextVar[float] = ContextVar("SECONDS", default=math.inf)
 """The seconds for each finding."""
+UNSEARCHED: ContextVar[frozenset[str]] = ContextVar("UNSEARCHED", default=frozenset())
+"""Backends for whose errors no cause is searched: nobody asks about them."""
 _UNTIL: ContextVar[float] = ContextVar("_UNTIL", default=math.inf)
 
 

@@ -355,7 +355,7 @@ def main() -> None:
     for run in request["runs"]:
         arrays = {kind: {n: np.load(p) for n, p in run[kind].items()} for kind in ("given", "arriving")}
         given = run["dtype"], arrays["given"], request["params"], arrays["arriving"]
-        trails.append(trail_of(module, request["path"], values, *given).reply)
+        trails.append(trail_of(module, request["file"], values, *given).reply)
         write(sys.argv[2], trails, values)
 
 

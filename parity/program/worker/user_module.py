@@ -16,6 +16,8 @@ INIT = "init_"
 TRAINING = "training"
 ARGUMENTS = "arguments"
 """The param with the arguments of `forward` in their order, as in `x, mask: bool, alpha`."""
+AFTER = "after_"
+"""The prefix of outputs that are what a call has left in a buffer."""
 NEW = "New"
 """KernelBench's suffix of a candidate's class."""
 DRAWS = ("rand", "randn", "rand_like", "randn_like")
@@ -65,7 +67,8 @@ class UserModule:
                     function.train(bool(training))
                 put(function, {name: given.pop(name) for name in state_of(function) if name in given})
             seed(torch)
-            return outputs_of(function(*arguments_of(spec, given)))
+            outputs = outputs_of(function(*arguments_of(spec, given)))
+            return {**outputs, **statistics_after(function)}
 
     def state(self) -> Dict[str, str]:
         """The names of the state by the names of inputs, as `state_of`, once the class is built; none of a function."""
@@ -181,6 +184,17 @@ def state_of(module: Any) -> Dict[str, str]:
     return {word_of(name): name for name in [*(name for name, _ in module.named_parameters()), *statistics]}
 
 
+def statistics_after(function: Any) -> Dict[str, Any]:
+    """What a call has left in norms' running statistics, as outputs `after_<name>`; nothing in evaluation mode."""
+    if not getattr(function, "training", False) or not is_module_class(type(function)):
+        return {}
+    import torch
+
+    buffers = dict(function.named_buffers())
+    with torch._C.DisableTorchFunction():  # A recording has no step for what a layer writes to its buffers.
+        return {AFTER + word: buffers[name].clone() for word, name in state_of(function).items() if name in buffers}
+
+
 def put(module: Any, values: Mapping[str, Any]) -> None:
     """Make tensors a module's state, by the names of inputs; a buffer becomes a copy, since a call may change it."""
     names = state_of(module)
@@ -192,11 +206,11 @@ def put(module: Any, values: Mapping[str, Any]) -> None:
         name = names[word]
         if name in parameters:
             value._is_param = True  # PyTorch's own mark of a tensor that is a parameter, too
-            places = shared[id(parameters[name])]
+            paths = shared[id(parameters[name])]
         else:
-            value, places = value.detach().clone(), [name]
-        for place in places:
-            owner, _, own = place.rpartition(".")
+            value, paths = value.detach().clone(), [name]
+        for path in paths:
+            owner, _, own = path.rpartition(".")
             setattr(module.get_submodule(owner), own, value)
 
 

@@ -1,0 +1,98 @@
+"""`parity check` from the command line: what it says of right, wrong and hostile candidates, in words and as JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from parity import check
+from tests.check.pairs import CACHED, FORGED, FUNCTION, NAIVE, REFERENCE, RIGHT
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.process]
+SCHEMA = json.loads((Path(check.__file__).parent / "schema.json").read_text())
+
+
+def asked(folder: Path, reference: str, new: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "reference.py").write_text(reference)
+    (folder / "new.py").write_text(new)
+    command = [sys.executable, "-m", "parity", "check", "reference.py", "new.py", "--out", "out", *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def answered(folder: Path, reference: str, new: str, *options: str) -> dict[str, Any]:
+    """The JSON, which is one valid line and all of stdout, and whose exit code is the command's."""
+    done = asked(folder, reference, new, "--json", *options)
+    assert done.stdout.count("\n") == 1, done.stdout + done.stderr
+    row: dict[str, Any] = json.loads(done.stdout)
+    assert not [error.message for error in Draft202012Validator(SCHEMA).iter_errors(row)]
+    assert done.returncode == row["exit_code"]
+    return row
+
+
+def test_a_right_candidate_in_another_form_is_right_for_all_inputs(tmp_path):
+    row = answered(tmp_path, REFERENCE, RIGHT, "--seconds", "300")
+    assert (row["verdict"], row["exit_code"]) == ("right", 0), row
+    states = {name: state for name, state, _ in row["checks"]}
+    assert set(states.values()) == {"passed"}
+    assert {"given", "drawn", "offset", "scale", "size", "zeros", "nan", "transposed"} <= set(states)
+    assert row["not_judged"] == ["not run at its size: batch_size 128 -> 8, dim 1024 -> 16"]
+
+
+def test_a_variance_that_loses_digits_is_named_inside_a_model(tmp_path):
+    row = answered(tmp_path, REFERENCE, NAIVE)
+    assert (row["verdict"], row["exit_code"], row["cause"]) == ("unstable", 1, "variance-naive"), row
+    assert "computes var" in row["sentence"]
+    assert row["place"].startswith("new.py:")
+    assert "offset" in row["counterexample"]["case"]
+    assert abs(row["counterexample"]["got"] - row["counterexample"]["exact"]) > row["counterexample"]["bound"]
+    assert list(Path(row["counterexample"]["inputs"]).glob("x.npy"))
+
+
+def test_a_result_that_is_kept_by_shape_is_found_by_later_calls(tmp_path):
+    row = answered(tmp_path, REFERENCE, CACHED, "--forward-only")
+    assert (row["verdict"], row["exit_code"], row["cause"]) == ("wrong", 1, "stateful"), row
+
+
+def test_a_candidate_that_ends_its_process_gives_no_answer(tmp_path):
+    row = answered(tmp_path, REFERENCE, FORGED)
+    assert (row["verdict"], row["exit_code"], row["cause"]) == ("wrong", 1, "no-result"), row
+
+
+def test_words(tmp_path):
+    done = asked(tmp_path, FUNCTION, FUNCTION.replace("x * scale", "x / scale"))
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("FAIL  1 finding") for line in lines)
+    assert lines[-1].startswith("WRONG  ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("reference", "new", "told"),
+    [
+        (REFERENCE, "x = 1", "new.py defines no class ModelNew or Model"),
+        (REFERENCE, "def (", "new.py:1 cannot be read"),
+        ("import torch", RIGHT, "reference.py has no class Model"),
+        (REFERENCE.replace("def get_inputs", "def inputs"), RIGHT, "reference.py has no function get_inputs()"),
+        (REFERENCE.replace("[torch.rand(batch_size, dim)]", "1 / 0"), RIGHT, "reference.py:21: ZeroDivisionError"),
+        (REFERENCE.replace("[torch.rand(batch_size, dim)]", "[3]"), RIGHT, "get_inputs() returns no tensor"),
+        (REFERENCE.replace("return [dim]", "return [dim, 1, 2, 3]"), RIGHT, "reference.py"),
+        (REFERENCE.replace("import torch\n", "import torch\nimport no_such_module\n", 1), RIGHT, "no_such_module"),
+    ],
+)
+def test_what_cannot_be_checked_is_told_in_a_sentence(tmp_path, reference, new, told):
+    row = answered(tmp_path, reference, new)
+    assert (row["verdict"], row["exit_code"]) == ("not-judged", 3)
+    assert told in row["sentence"]
+    assert "Traceback" not in row["sentence"]
+
+
+def test_a_setting_that_the_file_does_not_have(tmp_path):
+    row = answered(tmp_path, REFERENCE, RIGHT, "--set", "sizes=3")
+    assert row["sentence"] == "--set sizes: reference.py has no global of this name"

@@ -1,0 +1,105 @@
+"""What a reference's file says: arguments, weights, sizes, and what cannot be told from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch  # noqa: F401 - the references need it
+
+from parity.check import CheckError
+from parity.check.cases import Designer, weight_of
+from parity.check.pair import pair_of
+from parity.check.problem import Problem, Weight, same
+from parity.check.sizes import MOST_ELEMENTS, small
+from tests.check.pairs import FUNCTION, REFERENCE
+
+DRAWN = """
+import torch
+
+
+def f(a, b, c, d, e, n):
+    return a + b + c + d + e.float().mean() * n
+
+
+def get_inputs():
+    mask = torch.tril(torch.ones(4, 4))
+    return [torch.rand(4, 4), torch.randn(4, 4) * 3, mask, torch.rand(4, 4).softmax(-1), torch.randint(0, 9, (4,)), 2.5]
+"""
+RANDOM = REFERENCE.replace("torch.relu(self.fc(x))", "torch.dropout(self.fc(x), 0.5, self.training)")
+
+
+def problem(folder: Path, text: str = REFERENCE, **given: object) -> Problem:
+    path = folder / "reference.py"
+    path.write_text(text)
+    return Problem(pair_of(str(path), str(path)), given)
+
+
+def test_how_inputs_are_drawn(tmp_path):
+    arguments = problem(tmp_path, DRAWN).at({}).arguments
+    assert [a.kind for a in arguments] == ["uniform", "normal", "given", "given", "integers", "number"]
+    assert arguments[-1].value == 2.5
+
+
+def test_sizes_become_small_together_and_weights_with_them(tmp_path):
+    it = problem(tmp_path)
+    settings = small(it)
+    assert settings == {"batch_size": 8, "dim": 16}
+    sized = it.at(settings)
+    assert it.cost(settings)[0] <= MOST_ELEMENTS
+    assert {w.name: w.values.shape for w in sized.weights}["fc_weight"] == (16, 16)
+    assert sized.params == {"init_dim": 16, "arguments": "x"}
+    assert it.names["dim"] == 1024
+
+
+def test_a_global_that_the_user_sets_stays(tmp_path):
+    it = problem(tmp_path, dim=24)
+    assert "dim" not in small(it)
+    assert it.at(small(it)).arguments[0].value.shape[1] == 24
+
+
+def test_initial_weights_that_hide_faults_are_drawn_anew():
+    ones, zeros = (Weight("w", np.full(3, value, np.float32)) for value in (1, 0))
+    assert weight_of(ones) == {"shape": [3], "offset": 1.0, "scale": 0.3}
+    assert weight_of(zeros) == {"shape": [3], "offset": 0.0, "scale": 0.3}
+    assert weight_of(Weight("bn_running_var", np.ones(2, np.float32), True))["uniform"] == {"low": 0.5, "high": 1.5}
+
+
+def test_a_reference_that_is_random_in_training_mode_is_asked_in_evaluation_mode(tmp_path):
+    it = problem(tmp_path, RANDOM)
+    designer = Designer(it, tmp_path / "inputs")
+    cases = list(designer.all(it.at({"batch_size": 4, "dim": 8})))
+    assert all(asked.case["params"]["training"] is False for asked in cases)
+    assert "random in training mode" in designer.notes[0]
+
+
+def test_a_reference_that_is_always_random_is_not_judged(tmp_path):
+    it = problem(tmp_path, RANDOM.replace("self.training", "True"))
+    with pytest.raises(CheckError, match="draws random numbers"):
+        list(Designer(it, tmp_path / "inputs").all(it.at({"batch_size": 4, "dim": 8})))
+
+
+def test_a_reference_is_called_with_its_own_weights_and_with_others(tmp_path):
+    it = problem(tmp_path)
+    sized = it.at({"batch_size": 2, "dim": 4})
+    assert same(sized.outputs, it.call(sized))
+    other = it.call(sized, values={"ln_bias": np.ones(4, np.float32)})
+    np.testing.assert_allclose(other["y"] - sized.outputs["y"], 1, rtol=1e-5)
+
+
+def test_a_function_with_a_number(tmp_path):
+    sized = problem(tmp_path, FUNCTION).at({})
+    assert sized.params == {"scale": 0.5, "arguments": "x, scale"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (DRAWN.replace("return [", "return torch.ones(3); return ["), "returns Tensor; return the list"),
+        (DRAWN.replace("torch.rand(4, 4),", "torch.ones(2, dtype=torch.complex64),", 1), "complex64"),
+    ],
+)
+def test_inputs_that_cannot_be_used(tmp_path, text, told):
+    with pytest.raises(CheckError, match=told):
+        problem(tmp_path, text).at({})
