@@ -56,7 +56,7 @@ PADDING = frozenset(("pad", "setitem", "copy", "cat", "concat", "stack", "zeros_
 
 
 @dataclass(frozen=True)
-class Row:
+class TrailRow:
     """A call: the numbers of the values that it reads and returns."""
 
     function: str
@@ -71,7 +71,7 @@ class Row:
     cut: bool = False
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Row:
+    def of(cls, row: Mapping[str, Any]) -> TrailRow:
         """The row of a trail. Raises ValueError or TypeError for one that is not well formed."""
         given: dict[str, Any] = {n: tuple(map(int, row[n])) for n in ("reads", "results", "after", "gradients")}
         given |= {"writes": tuple(map(str, row["writes"])), "numbers": tuple(map(float, row["numbers"]))}
@@ -80,10 +80,10 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class Computation:
     """One computation: its rows, and values by number with their dtypes; `more` are values inside its calls."""
 
-    rows: Sequence[Row]
+    rows: Sequence[TrailRow]
     values: Sequence[Array]
     dtypes: Sequence[str]
     inputs: Mapping[str, int]
@@ -93,13 +93,13 @@ class Side:
     more: Sequence[Array] = field(default=())
 
     @classmethod
-    def of(cls, trail: Mapping[str, Any], values: Sequence[Array], dtypes: Sequence[str]) -> Side:
+    def of(cls, trail: Mapping[str, Any], values: Sequence[Array], dtypes: Sequence[str]) -> Computation:
         """The side of a trail. Raises LookupError, ValueError or TypeError for one that is not well formed."""
         named: dict[str, Any] = {
             key: {str(n): int(i) for n, i in trail[key].items()} for key in ("inputs", "outputs", "gradients")
         }
         line = int(trail["error"]["line"]) if trail["error"] else 0
-        side = cls(tuple(map(Row.of, trail["rows"])), values, dtypes, **named, error_line=line)
+        side = cls(tuple(map(TrailRow.of, trail["rows"])), values, dtypes, **named, error_line=line)
         used = [*side.inputs.values(), *side.outputs.values(), *side.gradients.values()]
         used += [i for row in side.rows for i in (*row.reads, *row.results, *row.gradients)]
         if any(not 0 <= i < len(values) for i in used):
@@ -148,10 +148,10 @@ class Side:
         return {abs(number) for row in self.rows for number in row.numbers}
 
 
-class Search:
+class FaultSearch:
     """The values of a side, each with how well the other side knows it; `widest` is the dtype of the case."""
 
-    def __init__(self, side: Side, known: Known, widest: str = "float32") -> None:
+    def __init__(self, side: Computation, known: Known, widest: str = "float32") -> None:
         self.side, self.known = side, known
         self.least = max(
             (ORDER.index(side.dtypes[i]) for i in side.inputs.values() if side.dtypes[i] in ORDER), default=0
@@ -174,7 +174,7 @@ class Search:
         maker = self.side.makers.get(value)
         return maker is None or not self.side.rows[maker].reads or self.level(value) != NONE
 
-    def sources(self, row: Row) -> list[int]:
+    def sources(self, row: TrailRow) -> list[int]:
         """The rows that made what a row reads."""
         makers = self.side.makers
         found = [makers[value] for value in row.reads if value in makers]
@@ -207,7 +207,7 @@ class Search:
                 begun.append(number)
         return sorted(begun)
 
-    def place(self, ends: Iterable[int]) -> Row | None:
+    def place(self, ends: Iterable[int]) -> TrailRow | None:
         """The last of the rows through which what is unknown begins, or what has moved an operand of it."""
         begun = [number for number in self.entries(ends) if self.side.rows[number].line]
         if not begun:
@@ -226,13 +226,13 @@ class Search:
         return number
 
 
-def amplified(narrow: Side, wide: Side, ends: Iterable[str]) -> Row | None:
+def amplified(narrow: Computation, wide: Computation, ends: Iterable[str]) -> TrailRow | None:
     """The row that loses most digits, from the same computation in a wider dtype; None if the two are not alike."""
     if [row.function for row in narrow.rows] != [row.function for row in wide.rows]:
         return None
     errors: dict[int, float] = {}
     needed = reached(narrow, [narrow.outputs[name] for name in ends if name in narrow.outputs])
-    worst: tuple[float, Row | None] = (0.0, None)
+    worst: tuple[float, TrailRow | None] = (0.0, None)
     for number, (row, other) in enumerate(zip(narrow.rows, wide.rows, strict=True)):
         before = max((errors.get(value, 0.0) for value in row.reads), default=0.0)
         own = 0.0
@@ -247,7 +247,7 @@ def amplified(narrow: Side, wide: Side, ends: Iterable[str]) -> Row | None:
     return worst[1]
 
 
-def reached(side: Side, ends: Iterable[int]) -> set[int]:
+def reached(side: Computation, ends: Iterable[int]) -> set[int]:
     """The rows that some values depend on."""
     waiting = [side.makers[value] for value in ends if value in side.makers]
     seen: set[int] = set()
@@ -260,7 +260,7 @@ def reached(side: Side, ends: Iterable[int]) -> set[int]:
     return seen
 
 
-def not_finite(search: Search, numbers: Sequence[int], asked: Collection[bool]) -> Row | None:
+def not_finite(search: FaultSearch, numbers: Sequence[int], asked: Collection[bool]) -> TrailRow | None:
     """The first row, of some in their order, that makes what is finite of what is not, if True is asked, or the
     reverse, if False is; what it makes is unknown to the other side."""
     side = search.side
@@ -283,7 +283,7 @@ def not_finite(search: Search, numbers: Sequence[int], asked: Collection[bool]) 
     return None
 
 
-def cut(side: Side, other: Side) -> Row | None:
+def cut(side: Computation, other: Computation) -> TrailRow | None:
     """The first row at which gradients end, where the other side has none that ends there."""
     theirs = Known([other.values[i] for row in other.rows if row.cut for i in row.results])
     for row in side.rows:
@@ -292,7 +292,7 @@ def cut(side: Side, other: Side) -> Row | None:
     return None
 
 
-def of_gradients(search: Search, wrong: Iterable[int]) -> Row | None:
+def of_gradients(search: FaultSearch, wrong: Iterable[int]) -> TrailRow | None:
     """The last row whose results have known gradients, and what it reads an unknown one, or one that is `wrong`."""
     side = search.side
     ends = set(wrong)

@@ -23,7 +23,17 @@ import numpy as np
 
 from parity.cases.brought import ReferenceFile, namespace
 from parity.cases.user_code import user_code
-from parity.check.fault import MADE, Row, Search, Side, amplified, cut, not_finite, of_gradients, reached
+from parity.check.fault import (
+    MADE,
+    Computation,
+    FaultSearch,
+    TrailRow,
+    amplified,
+    cut,
+    not_finite,
+    of_gradients,
+    reached,
+)
 from parity.check.match import Array, Known, difference, factors_of
 from parity.check.pair import Pair
 from parity.check.written import line_that_keeps, opening
@@ -62,7 +72,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Asked:
+class FaultCase:
     """What is wrong: the case's inputs as files, its params, the tensors that differ, the worst first."""
 
     given: Mapping[str, Path]
@@ -85,7 +95,7 @@ def place_of(run_dir: Path, finding: Finding, pair: Pair, seconds: float = SECON
     return None
 
 
-def asked_of(run_dir: Path, finding: Finding) -> Asked:
+def asked_of(run_dir: Path, finding: Finding) -> FaultCase:
     """What is asked for a finding. Raises LookupError if the run has no such case."""
     row = finding.worst.row
     case = next(case for case in finding.cases if case.id == row.case)
@@ -96,10 +106,10 @@ def asked_of(run_dir: Path, finding: Finding) -> Asked:
     gradients = arriving if all(name.startswith(GRADIENT) for name in same) else {}
     inputs = {name: path for name, path in given.items() if not name.startswith(GRADIENT)}
     tensors = list(dict.fromkeys([row.tensor, *same]))
-    return Asked(inputs, gradients, case.params, row.dtype, tensors, finding.id.partition(" ")[0])
+    return FaultCase(inputs, gradients, case.params, row.dtype, tensors, finding.id.partition(" ")[0])
 
 
-def located(asked: Asked, pair: Pair, seconds: float) -> Place | None:
+def located(asked: FaultCase, pair: Pair, seconds: float) -> Place | None:
     """The place of what is asked. Raises what reading files and running code raises."""
     until = time.monotonic() + seconds
     path, reference = pair.candidate.own_path.absolute(), pair.reference.own_path
@@ -117,7 +127,7 @@ def located(asked: Asked, pair: Pair, seconds: float) -> Place | None:
     return Place(path, line, reference, other) if line else None
 
 
-def line_of(sides: Sequence[Side], theirs: Side | None, asked: Asked, until: float) -> int:
+def line_of(sides: Sequence[Computation], theirs: Computation | None, asked: FaultCase, until: float) -> int:
     """The line of the row at fault; else that at which the candidate fails; 0 if there is none."""
     if theirs is None:
         row = next((row for side in sides for row in side.rows if row.writes and row.line), None)
@@ -126,11 +136,11 @@ def line_of(sides: Sequence[Side], theirs: Side | None, asked: Asked, until: flo
     return row.line if row is not None else next((side.error_line for side in sides if side.error_line), 0)
 
 
-def faulty(sides: Sequence[Side], theirs: Side, asked: Asked, until: float) -> Row | None:
+def faulty(sides: Sequence[Computation], theirs: Computation, asked: FaultCase, until: float) -> TrailRow | None:
     """The row of the candidate that is at fault: `sides` are its computations in float64 and in the case's dtype."""
     wide, *others = sides
     factors = factors_of(theirs.numbers, [a.shape for a in theirs.arrays()])
-    search = Search(wide, Known(theirs.arrays(gradients=bool(asked.arriving)), factors, until), asked.dtype)
+    search = FaultSearch(wide, Known(theirs.arrays(gradients=bool(asked.arriving)), factors, until), asked.dtype)
     wrong = [name for name in theirs.outputs if name in wide.outputs and differs(wide, theirs, name)]
     if wrong:
         ends = [wide.outputs[name] for name in wrong]
@@ -140,7 +150,7 @@ def faulty(sides: Sequence[Side], theirs: Side, asked: Asked, until: float) -> R
     return found or next((row for side in others if (row := amplified(side, wide, wide.outputs))), None)
 
 
-def finite_in_one(side: Side, theirs: Side, names: Sequence[str]) -> set[bool]:
+def finite_in_one(side: Computation, theirs: Computation, names: Sequence[str]) -> set[bool]:
     """Whether elements are finite only in the candidate (True), or only in the reference (False)."""
     found = set[bool]()
     for name in names:
@@ -150,13 +160,13 @@ def finite_in_one(side: Side, theirs: Side, names: Sequence[str]) -> set[bool]:
     return found
 
 
-def differs(side: Side, theirs: Side, name: str) -> bool:
+def differs(side: Computation, theirs: Computation, name: str) -> bool:
     """Whether an output is another one than the reference's."""
     own, exact = side.values[side.outputs[name]], theirs.values[theirs.outputs[name]]
     return difference(own, exact) > MADE
 
 
-def of_wrong_gradients(search: Search, theirs: Side) -> Row | None:
+def of_wrong_gradients(search: FaultSearch, theirs: Computation) -> TrailRow | None:
     """The row at fault where outputs are right."""
     side = search.side
     names = [name for name in theirs.gradients if name not in side.gradients]
@@ -171,10 +181,10 @@ def of_wrong_gradients(search: Search, theirs: Side) -> Row | None:
     return None
 
 
-def missing(theirs: Side, own: Side, asked: Asked, until: float) -> int:
+def missing(theirs: Computation, own: Computation, asked: FaultCase, until: float) -> int:
     """The reference's line of the first value that the candidate never computes; 0 if there is none."""
     factors = factors_of(theirs.numbers, [a.shape for a in own.arrays()])
-    search = Search(theirs, Known(own.arrays(), factors, until), asked.dtype)
+    search = FaultSearch(theirs, Known(own.arrays(), factors, until), asked.dtype)
     row = search.place([theirs.outputs[name] for name in asked.outputs if name in theirs.outputs])
     return 0 if row is None else row.line
 
@@ -182,14 +192,14 @@ def missing(theirs: Side, own: Side, asked: Asked, until: float) -> int:
 # The two computations
 
 
-def reference_side(asked: Asked, pair: Pair, until: float) -> Side:
+def reference_side(asked: FaultCase, pair: Pair, until: float) -> Computation:
     """The reference's computation in float64, with the values inside its calls."""
     import torch
 
     path = pair.reference.path.absolute()
     source = ReferenceFile(path, path.read_bytes())
     given, arriving = loaded(asked.given), loaded(asked.arriving)
-    values = trail.Values()
+    values = trail.TrailValues()
     with user_code(path):
         entry = namespace(source, plain=True)[pair.reference.name]
         module = UserModule(entry)
@@ -199,7 +209,7 @@ def reference_side(asked: Asked, pair: Pair, until: float) -> Side:
             own = trail.trail_of(module, file, values, "float64", *rest)
             if not own.outputs:
                 own = trail.trail_of(module, file, values, asked.dtype, *rest)
-    side = Side.of(own.reply, values.arrays, values.dtypes)
+    side = Computation.of(own.reply, values.arrays, values.dtypes)
     with suppress(Exception), user_code(path):
         if time.monotonic() < until:
             return replace(side, more=inside(module, given, arriving, asked.params))
@@ -237,7 +247,7 @@ def loaded(files: Mapping[str, Path]) -> dict[str, Array]:
 
 
 @contextmanager
-def candidate(asked: Asked, pair: Pair, until: float) -> Iterator[Callable[[], list[Side]]]:
+def candidate(asked: FaultCase, pair: Pair, until: float) -> Iterator[Callable[[], list[Computation]]]:
     """A process of its own that computes the candidate in float64 and in the case's dtype; what is given waits for it
     and returns both, nothing if it fails."""
     with tempfile.TemporaryDirectory(prefix="parity-place-") as name:
@@ -248,7 +258,7 @@ def candidate(asked: Asked, pair: Pair, until: float) -> Iterator[Callable[[], l
         command = [sys.executable, "-c", boot, "trail", str(folder / "request.json"), str(folder)]
         with running(command, folder) as process:
 
-            def sides() -> list[Side]:
+            def sides() -> list[Computation]:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, until - time.monotonic()))
                 return sides_of(folder)
@@ -256,7 +266,7 @@ def candidate(asked: Asked, pair: Pair, until: float) -> Iterator[Callable[[], l
             yield sides
 
 
-def write_request(folder: Path, asked: Asked, pair: Pair) -> None:
+def write_request(folder: Path, asked: FaultCase, pair: Pair) -> None:
     """Write what the process reads: copies of the inputs, so that it is not told where the run is."""
     copies = {"given": dict[str, str](), "arriving": dict[str, str]()}
     for kind, files in (("given", asked.given), ("arriving", asked.arriving)):
@@ -286,7 +296,7 @@ def running(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[b
         process.wait()
 
 
-def sides_of(folder: Path) -> list[Side]:
+def sides_of(folder: Path) -> list[Computation]:
     """The computations that a process has written; empty if it has not. Raises ValueError, LookupError or TypeError."""
     files = [folder / trail.TRAIL, folder / trail.VALUES]
     if not all(path.is_file() and path.stat().st_size <= 8 * trail.MOST_NUMBERS for path in files):
@@ -297,5 +307,5 @@ def sides_of(folder: Path) -> list[Side]:
     ends = np.cumsum([0, *(int(np.prod(shape, dtype=np.int64)) for shape in shapes)])
     values = [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes, strict=False)]
     dtypes = list(map(str, reply["dtypes"]))
-    sides = [Side.of(own, values, dtypes) for own in reply["trails"]]
+    sides = [Computation.of(own, values, dtypes) for own in reply["trails"]]
     return [side for side in sides if side.outputs] or sides

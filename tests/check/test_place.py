@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parity.check.pair import pair_of
-from parity.check.place import Asked, located, place_of
+from parity.check.place import FaultCase, located, place_of
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.process
@@ -52,7 +52,7 @@ def place(folder: Path, reference: str, new: str, tensors, *, inputs=None, cause
     arriving = {"y": files.pop("grad.y")}
     if not any(name.startswith("grad.") for name in tensors):
         arriving = {}
-    asked = Asked(files, arriving, {"arguments": "x, w"}, "float32", tensors, cause)
+    asked = FaultCase(files, arriving, {"arguments": "x, w"}, "float32", tensors, cause)
     return located(asked, pair_of(str(folder / "ref.py"), str(folder / "new.py")), seconds)
 
 

@@ -38,7 +38,7 @@ class TrailEndedError(RuntimeError):
     """A trail has as many rows or numbers as are kept."""
 
 
-class Values:
+class TrailValues:
     """Arrays by number; equal ones have the same number."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Values:
         """All numbers."""
         return b"".join(np.ascontiguousarray(array, np.float64).tobytes() for array in self.arrays)
 
-    def told(self, trails: List[Any]) -> bytes:
+    def listing(self, trails: List[Any]) -> bytes:
         """Trails, and the shapes and dtypes of the values, in JSON."""
         shapes = [list(array.shape) for array in self.arrays]
         return json.dumps({"trails": trails, "shapes": shapes, "dtypes": self.dtypes}).encode()
@@ -80,11 +80,11 @@ def plain(tensor: Any) -> Any:
     return np.array(tensor.double().cpu().numpy())
 
 
-class Trail:
+class CallTrail:
     """Rows of calls in their order; `path` is the file whose lines are told, `depth` how many classes with an own
     backward pass have been entered."""
 
-    def __init__(self, torch: Any, path: str, values: Values) -> None:
+    def __init__(self, torch: Any, path: str, values: TrailValues) -> None:
         self.torch, self.path, self.values = torch, path, values
         self.rows: List[Dict[str, Any]] = []
         self.inputs: Dict[str, int] = {}
@@ -221,7 +221,7 @@ class Trail:
 class Paused:
     """Inside, a trail notes nothing."""
 
-    def __init__(self, trail: Trail) -> None:
+    def __init__(self, trail: CallTrail) -> None:
         self.trail, self.before = trail, trail._active
 
     def __enter__(self) -> None:
@@ -231,7 +231,7 @@ class Paused:
         self.trail._active = self.before
 
 
-def recording(trail: Trail) -> Any:
+def recording(trail: CallTrail) -> Any:
     """A context inside which calls of PyTorch's functions are noted, and those of classes with an own backward pass;
     such a class is entered."""
     from torch.overrides import TorchFunctionMode
@@ -250,7 +250,7 @@ def recording(trail: Trail) -> Any:
         enter_backward(kind, trail)
         return trail.call(whole, args, kwargs)
 
-    class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
+    class TrailMode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
         """Passes every call on."""
 
         def __enter__(self) -> Any:
@@ -264,10 +264,10 @@ def recording(trail: Trail) -> Any:
         def __torch_function__(self, function: Any, _kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
             return trail.call(function, args, kwargs or {})
 
-    return Mode()
+    return TrailMode()
 
 
-def enter_backward(kind: Any, trail: Trail) -> None:
+def enter_backward(kind: Any, trail: CallTrail) -> None:
     """Let calls in the backward pass of a class be noted: PyTorch runs it outside all modes."""
     own = kind.backward
     own = getattr(own, "noted", own)
@@ -314,16 +314,16 @@ def tensor_of(array: Any, dtype: str, torch: Any, *, gradients: bool) -> Any:
 
 
 def trail_of(
-    module: UserModule, path: str, values: Values, dtype: str, given: Mapping[str, Any], params: Mapping[str, Any],
+    module: UserModule, path: str, values: TrailValues, dtype: str, given: Mapping[str, Any], params: Mapping[str, Any],
     arriving: Mapping[str, Any],
-) -> Trail:  # fmt: skip
+) -> CallTrail:  # fmt: skip
     """The trail of a call with these arrays by name, and of its backward pass if gradients arrive."""
     import torch
 
     def tensors(gradients: bool) -> Dict[str, Any]:
         return {name: tensor_of(array, dtype, torch, gradients=gradients) for name, array in given.items()}
 
-    trail = Trail(torch, path, values)
+    trail = CallTrail(torch, path, values)
     ends = {name: tensor_of(array, dtype, torch, gradients=False) for name, array in arriving.items()}
     try:
         with torch.no_grad():
@@ -351,7 +351,7 @@ def main() -> None:
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = loaded
     spec.loader.exec_module(loaded)
-    module, values, trails = UserModule(entry_of(vars(loaded), request["name"])), Values(), []
+    module, values, trails = UserModule(entry_of(vars(loaded), request["name"])), TrailValues(), []
     for run in request["runs"]:
         arrays = {kind: {n: np.load(p) for n, p in run[kind].items()} for kind in ("given", "arriving")}
         given = run["dtype"], arrays["given"], request["params"], arrays["arriving"]
@@ -359,9 +359,9 @@ def main() -> None:
         write(sys.argv[2], trails, values)
 
 
-def write(folder: str, trails: List[Any], values: Values) -> None:
+def write(folder: str, trails: List[Any], values: TrailValues) -> None:
     """Write trails and their values, so that a reader always finds both."""
-    for name, content in ((VALUES, values.content), (TRAIL, values.told(trails))):
+    for name, content in ((VALUES, values.content), (TRAIL, values.listing(trails))):
         with open(os.path.join(folder, f"{name}.part"), "wb") as file:
             file.write(content)
         os.replace(os.path.join(folder, f"{name}.part"), os.path.join(folder, name))
