@@ -11,9 +11,9 @@ from typing import Any
 
 from parity import exit_codes
 from parity.check.limit import NEW, excused
-from parity.check.pair import Pair
-from parity.check.place import place_of
-from parity.check.prepare import Prepared
+from parity.check.pair import FilePair
+from parity.check.place import fault_line_of
+from parity.check.prepare import PreparedCheck
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Comparison
 from parity.reporting.results.cells import CellResult, Status, cells
@@ -31,14 +31,14 @@ MOST_CHECKS = 12
 
 
 @dataclass(frozen=True)
-class Answer:
+class CheckAnswer:
     """What a check says; `as_json` is one line."""
 
     verdict: str
     exit_code: int
     sentence: str
     cause: str = ""
-    place: str = ""
+    location: str = ""
     counterexample: Mapping[str, Any] | None = None
     error_ratio: float | None = None
     tolerance_needed: float | None = None
@@ -60,7 +60,7 @@ class Answer:
             "exit_code": self.exit_code,
             "cause": self.cause,
             "sentence": short(self.sentence),
-            "place": self.place,
+            "place": self.location,
             "counterexample": shown,
             "error_ratio": finite(self.error_ratio),
             "tolerance_needed": finite(self.tolerance_needed),
@@ -88,13 +88,17 @@ def finite(number: float | None) -> float | None:
     )
 
 
-def not_judged(sentence: str, place: str = "", seconds: float = 0.0, exit_code: int = exit_codes.INCOMPLETE) -> Answer:
+def not_judged(
+    sentence: str, location: str = "", seconds: float = 0.0, exit_code: int = exit_codes.INCOMPLETE
+) -> CheckAnswer:
     """The answer where nothing was compared."""
     match = LINE.search(sentence)
-    return Answer("not-judged", exit_code, sentence, place=place or (match[0] if match else ""), seconds=seconds)
+    return CheckAnswer(
+        "not-judged", exit_code, sentence, location=location or (match[0] if match else ""), seconds=seconds
+    )
 
 
-def answer(results: Results, prepared: Prepared, run_dir: Path, seconds: float) -> Answer:
+def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: float) -> CheckAnswer:
     """What a run says about a pair."""
     pair, notes = prepared.pair, prepared.notes
     own = [cell for cell in cells(results) if cell.backend == NEW]
@@ -109,18 +113,18 @@ def answer(results: Results, prepared: Prepared, run_dir: Path, seconds: float) 
     if failed:
         return of_error(failed[0], own, common)
     if results.summary.exit_code == exit_codes.INTERRUPTED:
-        return Answer("not-judged", exit_codes.INTERRUPTED, "interrupted", **common)
+        return CheckAnswer("not-judged", exit_codes.INTERRUPTED, "interrupted", **common)
     unsure = [cell for cell in own if cell.status in (Status.UNSUPPORTED, Status.NOT_RUN)]
     compared = [cell for cell in own if cell.compared]
     if not compared:
         why = next((cell.message for cell in unsure if cell.message), "nothing could be compared")
-        return Answer("not-judged", exit_codes.INCOMPLETE, why, **common)
+        return CheckAnswer("not-judged", exit_codes.INCOMPLETE, why, **common)
     if prepared.degenerate:
-        text = f"{pair.reference.place}: a constant would pass, so nothing is shown: the reference returns one"
-        return Answer("degenerate-problem", exit_codes.INCOMPLETE, text, **common)
+        text = f"{pair.reference.location}: a constant would pass, so nothing is shown: the reference returns one"
+        return CheckAnswer("degenerate-problem", exit_codes.INCOMPLETE, text, **common)
     n = sum(len(cell.compared_rows) for cell in compared)
     text = f"{pair.candidate.name} computes what {pair.reference.name} does: {n} tensors in {len(compared)} cases agree"
-    return Answer("right", exit_codes.PASSED, text, **common)
+    return CheckAnswer("right", exit_codes.PASSED, text, **common)
 
 
 def lacks_gradients(results: Results) -> bool:
@@ -136,21 +140,21 @@ def lacks_gradients(results: Results) -> bool:
     )
 
 
-def of_finding(finding: Finding, pair: Pair, run_dir: Path, common: Mapping[str, Any]) -> Answer:
+def of_finding(finding: Finding, pair: FilePair, run_dir: Path, common: Mapping[str, Any]) -> CheckAnswer:
     """The answer where the candidate differs."""
     row = finding.worst.row
     # In one dtype alone, the size of an error does not tell a wrong formula from one that loses digits; an edit does.
     verdict = "wrong" if finding.id.startswith(EDIT) else VERDICTS.get(row.verdict.value, "wrong")
     ratio = row.ratios.get(finding.worst.backend)
     sentence = f"{finding.sentence().plain.removeprefix(f'{NEW}: ')}, {finding.scope()}"
-    place = place_of(run_dir, finding, pair)
+    location = fault_line_of(run_dir, finding, pair)
     formula = finding.formula()
-    return Answer(
+    return CheckAnswer(
         verdict,
         exit_codes.MISMATCH,
-        "; ".join(filter(None, (sentence, formula, place.sentence if place else ""))),
+        "; ".join(filter(None, (sentence, formula, location.sentence if location else ""))),
         cause=finding.id.partition(" ")[0],
-        place=str(place or pair.candidate.place),
+        location=str(location or pair.candidate.location),
         counterexample=counterexample(row, finding, run_dir),
         error_ratio=ratio,
         tolerance_needed=row.required_rtol,
@@ -173,15 +177,15 @@ def counterexample(row: Comparison, finding: Finding, run_dir: Path) -> dict[str
     }
 
 
-def of_error(failed: CellResult, own: Sequence[CellResult], common: Mapping[str, Any]) -> Answer:
+def of_error(failed: CellResult, own: Sequence[CellResult], common: Mapping[str, Any]) -> CheckAnswer:
     """The answer where the candidate gives no result: it needs a device that is not there, or it is wrong."""
     match = LINE.search(failed.message)
-    place = match[0] if match else ""
+    location = match[0] if match else ""
     if DEVICE.search(failed.message) and not any(cell.compared for cell in own):
         text = f"{NEW} needs a device that is not here: {failed.message}"
-        return Answer("not-judged", exit_codes.INCOMPLETE, text, place=place, **common)
+        return CheckAnswer("not-judged", exit_codes.INCOMPLETE, text, location=location, **common)
     text = f"{NEW} gives no result for {failed.id}: {failed.outcome}: {failed.message}"
-    return Answer("wrong", exit_codes.MISMATCH, text, cause="no-result", place=place, **common)
+    return CheckAnswer("wrong", exit_codes.MISMATCH, text, cause="no-result", location=location, **common)
 
 
 def checks_of(

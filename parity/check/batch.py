@@ -33,7 +33,7 @@ OPERATORS = "aten"
 """The reference of a folder as BackendBench writes it."""
 MOST_NAMED = 12
 ENDING_S = 5.0
-Row = Mapping[str, Any]
+FaultRow = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Member:
 
     @property
     def digest(self) -> str:
-        """The digest of both files, of all files directly in a side that is a folder."""
+        """The digest of both files, of all files directly in a code that is a folder."""
         known = hashlib.sha256()
         for text in (self.reference, self.new):
             path = Path(text.rpartition(":")[0] if ".py:" in text else text)
@@ -132,19 +132,19 @@ def matched(references: Path, candidates: Path) -> Batch:
             f"no file of {references} has its pair in {candidates}: give them the same names, such as 19_ReLU.py, or "
             "the same numbers before `_`"
         )
-    found = {member.name for member in members}
-    unmatched = [str(path) for name, path in theirs.items() if name not in found]
+    reply = {member.name for member in members}
+    unmatched = [str(path) for name, path in theirs.items() if name not in reply]
     return Batch(members, [*unmatched, *(str(ours[name]) for name in sorted(left))])
 
 
 def files_of(folder: Path) -> dict[str, Path]:
     """The Python files of a folder by name, in the order of their numbers; folders with a candidate, too."""
-    found = {p.stem: p for p in folder.glob("*.py") if p.is_file() and p.name[:1] not in "._"}
+    reply = {p.stem: p for p in folder.glob("*.py") if p.is_file() and p.name[:1] not in "._"}
     for path in folder.iterdir():
-        if path.is_dir() and path.name not in found:
+        if path.is_dir() and path.name not in reply:
             own = candidate_in(path)
-            found |= {path.name: own} if own is not None else {}
-    return {name: found[name] for name in sorted(found, key=order)}
+            reply |= {path.name: own} if own is not None else {}
+    return {name: reply[name] for name in sorted(reply, key=order)}
 
 
 def order(name: str) -> tuple[int, str]:
@@ -190,13 +190,13 @@ class Runner:
     running: set[subprocess.Popen[str]] = field(default_factory=set)
     ended: bool = False
 
-    def answers(self, members: Sequence[Member]) -> Iterator[Row]:
+    def answers(self, members: Sequence[Member]) -> Iterator[FaultRow]:
         """The answers as they come. If the iterator is closed or interrupted, the checks that still run are ended, and
         what was answered is in `batch.jsonl`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         pool = ThreadPoolExecutor(self.jobs)
         try:
-            left: set[Future[Row | None]] = {pool.submit(self.one, member) for member in members}
+            left: set[Future[FaultRow | None]] = {pool.submit(self.one, member) for member in members}
             while left:
                 done, left = wait(left, return_when=FIRST_COMPLETED)
                 for row in filter(None, (future.result() for future in done)):
@@ -207,7 +207,7 @@ class Runner:
             self.end()
             pool.shutdown(cancel_futures=True)
 
-    def one(self, member: Member) -> Row | None:
+    def one(self, member: Member) -> FaultRow | None:
         """The answer to one pair; None if it was interrupted."""
         if self.ended:
             return None
@@ -256,7 +256,7 @@ def ended(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def answer_in(stdout: str, stderr: str, code: int | None, seconds: float) -> Row:
+def answer_in(stdout: str, stderr: str, code: int | None, seconds: float) -> FaultRow:
     """The answer that a check has printed; one that says how it ended if there is none."""
     for line in reversed(stdout.splitlines()):
         try:
@@ -271,7 +271,7 @@ def answer_in(stdout: str, stderr: str, code: int | None, seconds: float) -> Row
     return dict(row)
 
 
-def answered(folder: Path, members: Iterable[Member]) -> dict[str, Row]:
+def answered(folder: Path, members: Iterable[Member]) -> dict[str, FaultRow]:
     """The answers of an earlier run to pairs that are as they were then, by name."""
     digests = {member.name: member.digest for member in members}
     path = folder / ANSWERS
@@ -288,7 +288,7 @@ def parsed(line: str) -> dict[str, Any]:
     return row if isinstance(row, dict) else {}
 
 
-def worst(rows: Iterable[Row]) -> int:
+def worst(rows: Iterable[FaultRow]) -> int:
     """The exit code of a batch: 1 if any pair is wrong, else 3 if any was not judged, else 0."""
     codes = {row["exit_code"] for row in rows}
     if exit_codes.MISMATCH in codes:
@@ -296,12 +296,12 @@ def worst(rows: Iterable[Row]) -> int:
     return exit_codes.PASSED if codes <= {exit_codes.PASSED} else exit_codes.INCOMPLETE
 
 
-def cells(row: Row) -> tuple[str, str, str, str, str]:
+def cells(row: FaultRow) -> tuple[str, str, str, str, str]:
     """A row of the table: name, verdict, cause, seconds, sentence."""
     return row["name"], row["verdict"], row["cause"] or "-", f"{row['seconds']:.1f} s", row["sentence"]
 
 
-def summary(rows: Sequence[Row], n: int, unmatched: Sequence[str]) -> list[str]:
+def summary(rows: Sequence[FaultRow], n: int, unmatched: Sequence[str]) -> list[str]:
     """How many pairs ended how, and what had no pair."""
     counts: dict[str, int] = {}
     for row in rows:
@@ -313,7 +313,7 @@ def summary(rows: Sequence[Row], n: int, unmatched: Sequence[str]) -> list[str]:
     return lines
 
 
-def junit(rows: Sequence[Row]) -> str:
+def junit(rows: Sequence[FaultRow]) -> str:
     """JUnit XML with a test case per pair: a failure where it is wrong, an error where it was not judged."""
     failures = [row for row in rows if row["exit_code"] == exit_codes.MISMATCH]
     errors = [row for row in rows if row["exit_code"] not in (exit_codes.MISMATCH, exit_codes.PASSED)]

@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
 from parity.check.limit import NEW, REFERENCE
-from parity.check.problem import GIVEN, INTEGERS, NORMAL, Argument, Problem, Size, Sized, Weight, is_finite, varies
+from parity.check.problem import (
+    GIVEN,
+    INTEGERS,
+    NORMAL,
+    Argument,
+    ReferenceProblem,
+    Size,
+    Sized,
+    Weight,
+    is_finite,
+    varies,
+)
 from parity.check.sizes import largest
 from parity.program.worker.user_module import TRAINING
 
@@ -45,7 +56,7 @@ Case = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckCase:
     """A case of the config, and what it is about."""
 
     name: str
@@ -57,7 +68,7 @@ class Asked:
 class Designer:
     """Makes the cases of a pair; arrays go to `folder`, as files that the config names relative to its own."""
 
-    problem: Problem
+    problem: ReferenceProblem
     folder: Path
     forward_only: bool = False
 
@@ -66,22 +77,22 @@ class Designer:
         self.options: dict[str, Any] = {}
         self.degenerate = False
 
-    def all(self, sized: Sized) -> Iterator[Asked]:
+    def all(self, sized: Sized) -> Iterator[CheckCase]:
         """The cases, those first that show most: as given, drawn with other weights, then what is unusual."""
         if self.problem.is_random(sized, {}):
-            who = self.problem.pair.reference.place
+            who = self.problem.pair.reference.location
             if self.problem.is_random(sized, {TRAINING: False}):
                 raise CheckError(f"{who} draws random numbers: what it returns depends on the seed")
             self.options = {TRAINING: False}
             self.notes.append(f"{who} is random in training mode, so it is asked in evaluation mode")
         if not varies(sized.outputs):
             self.notes.append("the reference returns a constant for its own inputs, so its own test shows nothing")
-        yield Asked("given", "the inputs of the file", self.case("given", sized, self.files(sized, "given")))
+        yield CheckCase("given", "the inputs of the file", self.case("given", sized, self.files(sized, "given")))
         drawn = self.drawn(sized)
         self.degenerate = not varies(sized.outputs) and not varies(self.tried(sized, drawn))
-        yield Asked("drawn", "other inputs and weights", self.case("drawn", sized, drawn))
+        yield CheckCase("drawn", "other inputs and weights", self.case("drawn", sized, drawn))
         if sized.modal and not self.options:
-            yield Asked("eval", "evaluation mode", self.case("eval", sized, drawn, training=False))
+            yield CheckCase("eval", "evaluation mode", self.case("eval", sized, drawn, training=False))
         sizes = self.of_sizes(sized)
         yield from self.batches(sized, drawn)
         yield from islice(sizes, FIRST_SIZES)
@@ -89,11 +100,11 @@ class Designer:
         yield from self.unusual(sized, drawn)
         yield from sizes
 
-    def of_sizes(self, sized: Sized) -> Iterator[Asked]:
+    def of_sizes(self, sized: Sized) -> Iterator[CheckCase]:
         """Cases at other sizes."""
         for other in self.sizes(sized):
             name = ", ".join(f"{n}={v}" for n, v in other.settings.items() if sized.settings.get(n) != v)
-            yield Asked(name, "another size", self.case(name, other, self.drawn(other)))
+            yield CheckCase(name, "another size", self.case(name, other, self.drawn(other)))
 
     def case(self, name: str, sized: Sized, inputs: Mapping[str, Any], **options: Any) -> Case:
         """A case of the config."""
@@ -155,7 +166,7 @@ class Designer:
         except CheckError:
             return {"y": np.full(1, np.nan)}
 
-    def moved(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[Asked]:
+    def moved(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
         """Inputs and weights far from zero, large and small, each only where the reference stays finite."""
         free = [name for name, item in drawn.items() if "shape" in item and "integers" not in item]
         given = {a.name for a in sized.arguments}
@@ -166,14 +177,14 @@ class Designer:
                 changed = {**drawn, name: {**drawn[name], "offset": offset}}
                 if is_finite(self.tried(sized, changed)):
                     word = f"{name}-offset={offset:g}"
-                    yield Asked(word, f"{name} has a mean of {offset:g}", self.case(word, sized, changed))
+                    yield CheckCase(word, f"{name} has a mean of {offset:g}", self.case(word, sized, changed))
         for scale in (LARGE, SMALL):
             changed = {n: {**item, "scale": scale} if n in given and n in free else item for n, item in drawn.items()}
             if any(name in given for name in free) and is_finite(self.tried(sized, changed)):
                 word = f"scale={scale:g}"
-                yield Asked(word, f"inputs {scale:g} times as large", self.case(word, sized, changed))
+                yield CheckCase(word, f"inputs {scale:g} times as large", self.case(word, sized, changed))
 
-    def unusual(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[Asked]:
+    def unusual(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
         """Inputs that may be any number with unusual values, one after the other; then all in other memory."""
         given = [a.name for a in sized.arguments if a.is_tensor and "integers" not in drawn[a.name]]
         free = [name for name in given if "shape" in drawn[name]]
@@ -184,16 +195,16 @@ class Designer:
                     continue
                 case = self.case(f"{name}-{word}" if number else word, sized, changed)
                 # Of a NaN or its neighbours there is no gradient that all agree on.
-                yield Asked(word, f"{name}: {word}", {**case, "gradients": False} if word == "nan" else case)
+                yield CheckCase(word, f"{name}: {word}", {**case, "gradients": False} if word == "nan" else case)
         if len(free) > 1:
             changed = {n: {**item, **VALUES["tiny"]} if n in free else item for n, item in drawn.items()}
-            yield Asked("tiny", "tiny inputs", self.case("all-tiny", sized, changed))
+            yield CheckCase("tiny", "tiny inputs", self.case("all-tiny", sized, changed))
         tensors = {a.name for a in sized.arguments if a.is_tensor}
         for layout, placement in LAYOUTS.items():
             movable = {n for n, item in drawn.items() if n in tensors and can_lie(item, placement)}
             laid = {n: {**item, "layout": layout} if n in movable else item for n, item in drawn.items()}
             if movable:
-                yield Asked(layout, f"inputs in the layout {layout}", self.case(layout, sized, laid))
+                yield CheckCase(layout, f"inputs in the layout {layout}", self.case(layout, sized, laid))
 
     def sizes(self, sized: Sized) -> Iterator[Sized]:
         """The problem at odd sizes, one global changed at a time: first each is 1, then one more, then others."""
@@ -211,7 +222,7 @@ class Designer:
         except CheckError:
             return None
 
-    def batches(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[Asked]:
+    def batches(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
         """Another length of the first axis, where no global says it."""
         tensors = {a.name: list(a.value.shape) for a in sized.arguments if a.is_tensor and a.value.shape}
         length = next(iter(tensors.values()), [0])[0]
@@ -221,7 +232,7 @@ class Designer:
         for other in (1, length + 1):
             changed = {n: {**drawn[n], "shape": [other, *tensors[n][1:]]} if n in along else drawn[n] for n in drawn}
             if other != length and is_finite(self.tried(sized, changed)):
-                yield Asked(f"batch={other}", "another batch", self.case(f"batch={other}", sized, changed))
+                yield CheckCase(f"batch={other}", "another batch", self.case(f"batch={other}", sized, changed))
 
 
 def without_draw(item: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,7 +296,9 @@ def sprinkled(rng: np.random.Generator, values: NDArray[Any], item: Mapping[str,
     return flat.reshape(values.shape).astype(np.float32)
 
 
-def config(problem: Problem, asked: Sequence[Asked], dtypes: Sequence[str], adapter: str = "torch") -> Case:
+def config(
+    problem: ReferenceProblem, asked: Sequence[CheckCase], dtypes: Sequence[str], adapter: str = "torch"
+) -> Case:
     """The config of a pair's cases."""
     reference, candidate = problem.pair.reference, problem.pair.candidate
     names = {REFERENCE: reference.path, NEW: candidate.path}

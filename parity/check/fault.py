@@ -94,17 +94,17 @@ class Computation:
 
     @classmethod
     def of(cls, trail: Mapping[str, Any], values: Sequence[Array], dtypes: Sequence[str]) -> Computation:
-        """The side of a trail. Raises LookupError, ValueError or TypeError for one that is not well formed."""
+        """The code of a trail. Raises LookupError, ValueError or TypeError for one that is not well formed."""
         named: dict[str, Any] = {
             key: {str(n): int(i) for n, i in trail[key].items()} for key in ("inputs", "outputs", "gradients")
         }
         line = int(trail["error"]["line"]) if trail["error"] else 0
-        side = cls(tuple(map(TrailRow.of, trail["rows"])), values, dtypes, **named, error_line=line)
-        used = [*side.inputs.values(), *side.outputs.values(), *side.gradients.values()]
-        used += [i for row in side.rows for i in (*row.reads, *row.results, *row.gradients)]
+        code = cls(tuple(map(TrailRow.of, trail["rows"])), values, dtypes, **named, error_line=line)
+        used = [*code.inputs.values(), *code.outputs.values(), *code.gradients.values()]
+        used += [i for row in code.rows for i in (*row.reads, *row.results, *row.gradients)]
         if any(not 0 <= i < len(values) for i in used):
             raise ValueError("no such value")
-        return side
+        return code
 
     @cached_property
     def makers(self) -> dict[int, int]:
@@ -119,15 +119,15 @@ class Computation:
 
     @cached_property
     def narrow(self) -> dict[int, int]:
-        """The narrowest floating-point dtype through which each value went, as a place in ORDER."""
-        found: dict[int, int] = {}
+        """The narrowest floating-point dtype through which each value went, as a location in ORDER."""
+        hit: dict[int, int] = {}
         for row in self.rows:
-            before = max((found.get(value, 0) for value in row.reads), default=0)
+            before = max((hit.get(value, 0) for value in row.reads), default=0)
             for value in row.results:
                 dtype = self.dtypes[value]
                 own = ORDER.index(dtype) if dtype in ORDER else 0
-                found.setdefault(value, max(before, own))
-        return found
+                hit.setdefault(value, max(before, own))
+        return hit
 
     def own(self, *, gradients: bool = False) -> list[int]:
         """The values in the order of calls, inputs first."""
@@ -149,12 +149,13 @@ class Computation:
 
 
 class FaultSearch:
-    """The values of a side, each with how well the other side knows it; `widest` is the dtype of the case."""
+    """The values of a code, each with how well the other code knows it; `widest` is the dtype of the case."""
 
-    def __init__(self, side: Computation, known: Known, widest: str = "float32") -> None:
-        self.side, self.known = side, known
+    def __init__(self, code: Computation, known: Known, widest: str = "float32") -> None:
+        self.code, self.known = code, known
         self.least = max(
-            (ORDER.index(side.dtypes[i]) for i in side.inputs.values() if side.dtypes[i] in ORDER), default=0
+            (ORDER.index(code.dtypes[i]) for i in code.inputs.values() if code.dtypes[i] in ORDER),
+            default=0,
         )
         self.most = ORDER.index(widest) if widest in ORDER else 1
         self.levels: dict[int, int] = {}
@@ -162,33 +163,33 @@ class FaultSearch:
     def level(self, value: int) -> int:
         """How well a value is known."""
         if value not in self.levels:
-            maker = self.side.makers.get(value)
-            named = "" if maker is None else self.side.rows[maker].function
-            narrow = min(self.side.narrow.get(value, 0), self.most)
-            found = self.known.level(self.side.values[value], WIDE[ORDER[narrow]], padded=named in PADDING)
-            self.levels[value] = NONE if found == MOVED and named in SELECTING else found
+            maker = self.code.makers.get(value)
+            named = "" if maker is None else self.code.rows[maker].function
+            narrow = min(self.code.narrow.get(value, 0), self.most)
+            hit = self.known.level(self.code.values[value], WIDE[ORDER[narrow]], padded=named in PADDING)
+            self.levels[value] = NONE if hit == MOVED and named in SELECTING else hit
         return self.levels[value]
 
     def is_known(self, value: int) -> bool:
         """Whether a value is known, or made of no other."""
-        maker = self.side.makers.get(value)
-        return maker is None or not self.side.rows[maker].reads or self.level(value) != NONE
+        maker = self.code.makers.get(value)
+        return maker is None or not self.code.rows[maker].reads or self.level(value) != NONE
 
     def sources(self, row: TrailRow) -> list[int]:
         """The rows that made what a row reads."""
-        makers = self.side.makers
-        found = [makers[value] for value in row.reads if value in makers]
+        makers = self.code.makers
+        hit = [makers[value] for value in row.reads if value in makers]
         lost = [value for value in row.reads if value not in makers and value not in self.given]
-        return sorted({*found, *(row.after if lost else ())})
+        return sorted({*hit, *(row.after if lost else ())})
 
     @cached_property
     def given(self) -> set[int]:
         """The inputs."""
-        return set(self.side.inputs.values())
+        return set(self.code.inputs.values())
 
     def entries(self, ends: Iterable[int]) -> list[int]:
         """The rows through which what is unknown begins, of all that the wrong `ends` depend on, in their order."""
-        makers, rows = self.side.makers, self.side.rows
+        makers, rows = self.code.makers, self.code.rows
         waiting = [makers[value] for value in ends if value in makers]
         seen: set[int] = set()
         begun: list[int] = []
@@ -207,20 +208,20 @@ class FaultSearch:
                 begun.append(number)
         return sorted(begun)
 
-    def place(self, ends: Iterable[int]) -> TrailRow | None:
+    def location(self, ends: Iterable[int]) -> TrailRow | None:
         """The last of the rows through which what is unknown begins, or what has moved an operand of it."""
-        begun = [number for number in self.entries(ends) if self.side.rows[number].line]
+        begun = [number for number in self.entries(ends) if self.code.rows[number].line]
         if not begun:
             return None
-        return self.side.rows[self.moved(begun[-1])]
+        return self.code.rows[self.moved(begun[-1])]
 
     def moved(self, number: int) -> int:
         """The row that moved the elements of an operand, where such one is before; else the row itself."""
-        row, makers = self.side.rows[number], self.side.makers
+        row, makers = self.code.rows[number], self.code.makers
         for value in row.reads:
-            if value in makers and self.level(value) == MOVED and self.side.rows[makers[value]].line:
-                source = self.side.rows[makers[value]]
-                read = [i for i in source.reads if self.side.values[i].size > self.side.values[value].size]
+            if value in makers and self.level(value) == MOVED and self.code.rows[makers[value]].line:
+                source = self.code.rows[makers[value]]
+                read = [i for i in source.reads if self.code.values[i].size > self.code.values[value].size]
                 if not read:
                     return makers[value]
         return number
@@ -247,30 +248,30 @@ def amplified(narrow: Computation, wide: Computation, ends: Iterable[str]) -> Tr
     return worst[1]
 
 
-def reached(side: Computation, ends: Iterable[int]) -> set[int]:
+def reached(code: Computation, ends: Iterable[int]) -> set[int]:
     """The rows that some values depend on."""
-    waiting = [side.makers[value] for value in ends if value in side.makers]
+    waiting = [code.makers[value] for value in ends if value in code.makers]
     seen: set[int] = set()
     while waiting:
         number = waiting.pop()
         if number not in seen:
             seen.add(number)
-            row = side.rows[number]
-            waiting += [i for i in {*(side.makers[v] for v in row.reads if v in side.makers), *row.after} if i < number]
+            row = code.rows[number]
+            waiting += [i for i in {*(code.makers[v] for v in row.reads if v in code.makers), *row.after} if i < number]
     return seen
 
 
 def not_finite(search: FaultSearch, numbers: Sequence[int], asked: Collection[bool]) -> TrailRow | None:
     """The first row, of some in their order, that makes what is finite of what is not, if True is asked, or the
-    reverse, if False is; what it makes is unknown to the other side."""
-    side = search.side
+    reverse, if False is; what it makes is unknown to the other code."""
+    code = search.code
 
     def is_finite(values: Iterable[int]) -> bool:
-        return all(np.isfinite(side.values[i]).all() for i in values)
+        return all(np.isfinite(code.values[i]).all() for i in values)
 
     for number in numbers:
-        row = side.rows[number]
-        results = [i for i in row.results if side.dtypes[i] in ORDER]
+        row = code.rows[number]
+        results = [i for i in row.results if code.dtypes[i] in ORDER]
         own = is_finite(results)
         if (
             row.line
@@ -283,27 +284,27 @@ def not_finite(search: FaultSearch, numbers: Sequence[int], asked: Collection[bo
     return None
 
 
-def cut(side: Computation, other: Computation) -> TrailRow | None:
-    """The first row at which gradients end, where the other side has none that ends there."""
+def cut(code: Computation, other: Computation) -> TrailRow | None:
+    """The first row at which gradients end, where the other code has none that ends there."""
     theirs = Known([other.values[i] for row in other.rows if row.cut for i in row.results])
-    for row in side.rows:
-        if row.cut and row.line and not any(theirs.level(side.values[i], WIDE["float32"]) for i in row.results):
+    for row in code.rows:
+        if row.cut and row.line and not any(theirs.level(code.values[i], WIDE["float32"]) for i in row.results):
             return row
     return None
 
 
 def of_gradients(search: FaultSearch, wrong: Iterable[int]) -> TrailRow | None:
     """The last row whose results have known gradients, and what it reads an unknown one, or one that is `wrong`."""
-    side = search.side
+    code = search.code
     ends = set(wrong)
-    gradients = {value: row.gradients for row in side.rows for value in row.results if row.gradients}
-    gradients |= {side.inputs[name]: (value,) for name, value in side.gradients.items()}
+    gradients = {value: row.gradients for row in code.rows for value in row.results if row.gradients}
+    gradients |= {code.inputs[name]: (value,) for name, value in code.gradients.items()}
 
     def is_wrong(value: int) -> bool:
         own = gradients.get(value, ())
         return not ends.isdisjoint(own) or any(search.level(gradient) == NONE for gradient in own)
 
-    for row in reversed(side.rows):
+    for row in reversed(code.rows):
         if not row.line or row.backward or not row.gradients or any(map(is_wrong, row.results)):
             continue
         if any(map(is_wrong, row.reads)):

@@ -11,7 +11,7 @@ from typing import Any
 
 from parity.check import CheckError
 from parity.check.generated import CANDIDATE, FOLDER, REFERENCE, Source, written
-from parity.check.pair import INPUTS, Named, Pair, Resolved, candidate_of, definitions, named_file
+from parity.check.pair import INPUTS, FilePair, Named, ResolvedFiles, candidate_of, definitions, named_file
 
 RUN = "run"
 NEEDED = ("name", "axes", "inputs", "outputs", "reference")
@@ -91,7 +91,7 @@ class Definition:
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-def definition_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> Resolved:
+def definition_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> ResolvedFiles:
     """The pair of a definition and a solution. Raises CheckError."""
     definition = definition_in(Path(reference))
     source = written(folder, "reference/definition.py", definition.reference)
@@ -111,8 +111,8 @@ def definition_pair(reference: str, candidate: str, folder: Path, inputs: str | 
     if unset:
         notes.append(f"no workload sets {', '.join(unset)}: {USUAL_SIZE}; name one: --inputs WORKLOADS.jsonl")
     line = definitions(source)[RUN].line
-    pair = Pair(Named(file, RUN, False, line, source), new, (file, INPUTS))
-    return Resolved(pair, tuple(notes), forward_only=True)
+    pair = FilePair(Named(file, RUN, False, line, source), new, (file, INPUTS))
+    return ResolvedFiles(pair, tuple(notes), forward_only=True)
 
 
 def read(path: Path) -> Any:
@@ -167,8 +167,8 @@ def beside(path: Path) -> Path | None:
     if "definitions" not in parts:
         return None
     at = len(parts) - 1 - parts[::-1].index("definitions")
-    found = Path(*parts[:at], "workloads", *parts[at + 1 :]).with_suffix(".jsonl")
-    return found if found.is_file() else None
+    hit = Path(*parts[:at], "workloads", *parts[at + 1 :]).with_suffix(".jsonl")
+    return hit if hit.is_file() else None
 
 
 def value_of(definition: Definition, name: str, given: Mapping[str, Any]) -> str:
@@ -213,8 +213,8 @@ def solution_of(definition: Definition, candidate: str, folder: Path) -> Named:
 def takes(path: Path, name: str) -> int:
     """The number of arguments that a function of a file takes by position."""
     tree = ast.parse(path.read_bytes())
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    return len(found[-1].args.args) if found else 0
+    hit = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return len(hit[-1].args.args) if hit else 0
 
 
 def unpacked_solution(definition: Definition, path: Path, folder: Path) -> tuple[Path, str, bool]:
@@ -247,8 +247,8 @@ def destinations(definition: Definition) -> Sequence[str]:
     """The code of the outputs that a function fills. Raises CheckError for an axis that no input has."""
     axes: dict[str, str] = {}
     for name, tensor in definition.inputs.items():
-        for place, axis in enumerate(tensor.get("shape") or ()):
-            axes.setdefault(axis, f"{name}.shape[{place}]")
+        for location, axis in enumerate(tensor.get("shape") or ()):
+            axes.setdefault(axis, f"{name}.shape[{location}]")
     lacking = {a for t in definition.outputs.values() for a in t["shape"] or ()} & set(definition.variable) - set(axes)
     if lacking:
         raise CheckError(f"{definition.path}: no input has the axis {min(lacking)} of an output")

@@ -87,7 +87,7 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 
 def loaded(path: Path, origin: Path) -> Mapping[str, Any]:
-    """The names of a generated file, run in this process. Raises CheckError with the place in the user's file."""
+    """The names of a generated file, run in this process. Raises CheckError with the location in the user's file."""
     before, folders = set(sys.modules), list(sys.path)
     try:
         with user_code(origin):
@@ -107,8 +107,8 @@ def forget(names: set[str], folders: tuple[Path, ...]) -> None:
             del sys.modules[name]
 
 
-def told(function: Any, origin: Path, *args: Any, **kwargs: Any) -> Any:
-    """What a user's function returns. Raises CheckError with the place in the user's file."""
+def message(function: Any, origin: Path, *args: Any, **kwargs: Any) -> Any:
+    """What a user's function returns. Raises CheckError with the location in the user's file."""
     try:
         with user_code(origin):
             return function(*args, **kwargs)
@@ -119,11 +119,11 @@ def told(function: Any, origin: Path, *args: Any, **kwargs: Any) -> Any:
 def unpacked(path: Path, function: str) -> list[str]:
     """The names that a function of one argument unpacks it into, as in `A, B = data`; [] if it does not."""
     tree = ast.parse(path.read_bytes(), str(path))
-    found = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function), None)
-    if found is None or not found.args.args:
+    hit = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function), None)
+    if hit is None or not hit.args.args:
         return []
-    argument = found.args.args[0].arg
-    for node in ast.walk(found):
+    argument = hit.args.args[0].arg
+    for node in ast.walk(hit):
         match node:
             case ast.Assign([ast.Tuple(elts)], ast.Name(name)) if name == argument:
                 names = [item.id for item in elts if isinstance(item, ast.Name)]

@@ -13,14 +13,14 @@ from typing import Any
 import yaml
 
 from parity.check import CheckError
-from parity.check.generated import CANDIDATE, FOLDER, REFERENCE, Source, loaded, told, unpacked, written
-from parity.check.pair import INPUTS, Named, Pair, Resolved, candidate_of, definitions, named_file
+from parity.check.generated import CANDIDATE, FOLDER, REFERENCE, Source, loaded, message, unpacked, written
+from parity.check.pair import INPUTS, FilePair, Named, ResolvedFiles, candidate_of, definitions, named_file
 
 KERNEL, OWN, GENERATE = "ref_kernel", "custom_kernel", "generate_input"
 TASK, SUBMISSION = "task.yml", "submission.py"
 STAGE = "reference/unwrapped.py"
 NEITHER = ("eval.py", "reference.py", SUBMISSION)
-"""Files of a task that no side imports."""
+"""Files of a task that no code imports."""
 UNSET = float("nan")
 FULL = "parity_torch.full_like({0}, float('nan') if {0}.is_floating_point() else 0)"
 COPY = "{0}.clone()"
@@ -44,8 +44,8 @@ def parity_leaves(value):
 def get_inputs():
     """The data of a test, as arguments; what only receives a result is filled with zeros."""
     values = list(parity_leaves(parity_generate({arguments})))
-    for place in {destinations!r}:
-        values[place] = parity_torch.zeros_like(values[place])
+    for location in {destinations!r}:
+        values[location] = parity_torch.zeros_like(values[location])
     return values
 '''
 CALLED = '''
@@ -59,7 +59,7 @@ def ref_kernel({names}):
 
 
 @dataclass
-class Form:
+class KernelForm:
     """How the data of a task is nested: `text` as code of the tensors' and numbers' names."""
 
     names: list[str] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Form:
         )
 
 
-def task_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> Resolved:
+def task_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> ResolvedFiles:
     """The pair of a task and a submission. Raises CheckError."""
     task = Path(reference) if Path(reference).is_dir() else Path(reference).parent
     path = task / "reference.py"
@@ -105,19 +105,19 @@ def task_pair(reference: str, candidate: str, folder: Path, inputs: str | None) 
     copies = copied(task, folder)
     source = Source(path, (copies,))
     names = loaded(written(folder, STAGE, source.text("GPU MODE", on_cpu=True)), path)
-    data = told(names[GENERATE], path, **tests[0])
-    form = Form()
+    data = message(names[GENERATE], path, **tests[0])
+    form = KernelForm()
     text = form.text(data, "data", unpacked(path, KERNEL))
-    places, in_place = destinations(lambda: told(names[KERNEL], path, data), form.leaves)
-    for place in (*places, *in_place):
-        text = with_destination(text, form.names[place], COPY if place in in_place else FULL)
+    positions, overwrites = destinations(lambda: message(names[KERNEL], path, data), form.leaves)
+    for location in (*positions, *overwrites):
+        text = with_destination(text, form.names[location], COPY if location in overwrites else FULL)
     settings = {n: v for n, v in tests[0].items() if n != "seed" and type(v) is int and n not in names}
     arguments = ", ".join(f"{name}={name if name in settings else repr(value)}" for name, value in tests[0].items())
     given = GIVEN.format(
         settings="\n".join(f"{name} = {value}" for name, value in settings.items()),
         generate=GENERATE,
         arguments=arguments,
-        destinations=places,
+        destinations=positions,
     )
     called = CALLED.format(kernel=KERNEL, names=", ".join(form.names), data=text)
     file = written(folder, REFERENCE, source.text("GPU MODE", on_cpu=True) + given + called)
@@ -127,12 +127,12 @@ def task_pair(reference: str, candidate: str, folder: Path, inputs: str | None) 
     new = written(folder, CANDIDATE, Source(own_path, (copies,)).text("GPU MODE") + called)
     rest = (f"the first of {len(tests)} tests of {TASK}; others: --set NAME=VALUE",) if tests[1:] else ()
     at, name = named_file(inputs) if inputs else (file, INPUTS)
-    pair = Pair(
+    pair = FilePair(
         Named(file, KERNEL, False, theirs[KERNEL].line, path),
         Named(new, own.name, False, own.line, own_path),
         (at, name or INPUTS),
     )
-    return Resolved(pair, rest, forward_only=True)
+    return ResolvedFiles(pair, rest, forward_only=True)
 
 
 def submission(candidate: str) -> tuple[Path, Named]:
@@ -160,7 +160,7 @@ def read_task(path: Path) -> Mapping[str, Any]:
 
 
 def copied(task: Path, folder: Path) -> Path:
-    """The folder with the files that a task names and that both sides may import: never the reference."""
+    """The folder with the files that a task names and that both codes may import: never the reference."""
     copies = folder / FOLDER / "task_files"
     copies.mkdir(parents=True, exist_ok=True)
     for item in read_task(task / TASK).get("files") or ():
@@ -171,13 +171,13 @@ def copied(task: Path, folder: Path) -> Path:
 
 
 def destinations(call: Callable[[], Any], leaves: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """The places of tensors that only receive the result, since the reference does not read them, and of those that it
-    reads and overwrites, found by calling it with other values in every tensor that is like a result."""
+    """The positions of tensors that only receive the result, since the reference does not read them, and of those that
+    it reads and overwrites, found by calling it with other values in every tensor that is like a result."""
     before = [leaf.clone() if hasattr(leaf, "clone") else leaf for leaf in leaves]
     returned = tensors_in(call())
     pointers, first = {value.data_ptr() for value in returned}, [value.clone() for value in returned]
-    unread, in_place = [], []
-    for place, leaf in enumerate(leaves):
+    unread, overwrites = [], []
+    for location, leaf in enumerate(leaves):
         if not any(hasattr(leaf, "shape") and leaf.shape == value.shape for value in first):
             continue
         for other, values in zip(leaves, before, strict=True):
@@ -186,10 +186,10 @@ def destinations(call: Callable[[], Any], leaves: Sequence[Any]) -> tuple[list[i
         leaf.fill_(UNSET if leaf.is_floating_point() else 1)
         again = tensors_in(call())
         if all(one.equal(other) for one, other in zip(first, again, strict=True)):
-            unread.append(place)
+            unread.append(location)
         elif leaf.data_ptr() in pointers:
-            in_place.append(place)
-    return unread, in_place
+            overwrites.append(location)
+    return unread, overwrites
 
 
 def tensors_in(result: Any) -> list[Any]:

@@ -58,7 +58,7 @@ def as_far(own: Comparison, reference: Comparison) -> bool:
     return own.max_abs_diff <= ERROR_BOUND * max(reference.max_abs_diff, rounding)
 
 
-class Watch:
+class CheckWatch:
     """Passes events on to an observer, and notes whether the candidate is wrong in a case. `deadline` is a time of the
     monotonic clock; the first case is finished in any case."""
 

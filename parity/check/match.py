@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 NONE, MOVED, KNOWN = 0, 1, 2
-"""How well a value is known: not at all; its elements only, in another order or place; as it is."""
+"""How well a value is known: not at all; its elements only, in another order or location; as it is."""
 FEW = 4
-"""Values with so few different elements are compared by place: their elements alone say nothing."""
+"""Values with so few different elements are compared by location: their elements alone say nothing."""
 MANY = 8
 """So many elements among those of a larger value are a part of it."""
 MOST_AXES = 5
 FAR = 1e300
-"""Stands for infinity; NaN is as far on the other side."""
+"""Stands for infinity; NaN is as far on the other code."""
 LARGE, FAR_ABOVE = 1e8, 1e4
 """Elements from `LARGE` on stand for infinity where all others are `FAR_ABOVE` times smaller."""
 
@@ -140,7 +140,7 @@ def compared(item: Item, other: Item, factor: float, tolerance: float) -> int:
     slack = tolerance * item.scale
     if not within(mine, theirs, slack) or not within(theirs, mine, slack):
         return NONE
-    return KNOWN if same_places(item.squeezed, other.squeezed * factor, slack) else MOVED
+    return KNOWN if same_positions(item.squeezed, other.squeezed * factor, slack) else MOVED
 
 
 def times(distinct: Array, factor: float) -> Array:
@@ -159,13 +159,13 @@ def within(some: Array, others: Array, slack: float) -> bool:
 
 
 def same_pattern(item: Item, other: Item, tolerance: float) -> bool:
-    """Whether two values with few elements have them at the same places; two elements may be any two."""
+    """Whether two values with few elements have them at the same positions; two elements may be any two."""
     if item.distinct.size == 2 == other.distinct.size:
-        return same_places(item.pattern, other.pattern, 0.0) or same_places(item.pattern, 1 - other.pattern, 0.0)
-    return same_places(item.squeezed, other.squeezed, tolerance * max(item.scale, other.scale))
+        return same_positions(item.pattern, other.pattern, 0.0) or same_positions(item.pattern, 1 - other.pattern, 0.0)
+    return same_positions(item.squeezed, other.squeezed, tolerance * max(item.scale, other.scale))
 
 
-def same_places(mine: Array, theirs: Array, slack: float) -> bool:
+def same_positions(mine: Array, theirs: Array, slack: float) -> bool:
     """Whether two values are equal up to the order of axes and the shape."""
     if mine.size != theirs.size:
         return False

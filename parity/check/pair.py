@@ -31,13 +31,13 @@ class Named:
         return self.origin or self.path
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """`ref.py:3`."""
         return f"{self.own_path.name}:{self.line}"
 
 
 @dataclass(frozen=True)
-class Pair:
+class FilePair:
     """A reference and a candidate, and the file and name of the function that gives the inputs."""
 
     reference: Named
@@ -45,7 +45,7 @@ class Pair:
     inputs: tuple[Path, str]
 
 
-def pair_of(reference: str, candidate: str, inputs: str | None = None) -> Pair:
+def pair_of(reference: str, candidate: str, inputs: str | None = None) -> FilePair:
     """The pair that `FILE.py` or `FILE.py:NAME` name. Raises CheckError."""
     (path, name), (own_path, own) = named_file(reference), named_file(candidate)
     theirs = definitions(path)
@@ -57,7 +57,7 @@ def pair_of(reference: str, candidate: str, inputs: str | None = None) -> Pair:
             f"{path} has no function {INPUTS}(), which returns the arguments of a call; write one, or name one: "
             "--inputs FILE.py:NAME"
         )
-    return Pair(known, new, (source, function or INPUTS))
+    return FilePair(known, new, (source, function or INPUTS))
 
 
 def candidate_of(known: Named, path: Path, own: str) -> Named:
@@ -78,13 +78,13 @@ def candidate_of(known: Named, path: Path, own: str) -> Named:
 
 def assigned(path: Path) -> dict[str, Named]:
     """The names that a file's top level assigns or imports."""
-    found: dict[str, Named] = {}
+    hit: dict[str, Named] = {}
     for node in ast.parse(path.read_bytes(), str(path)).body:
         targets = node.targets if isinstance(node, ast.Assign) else ()
         aliases = node.names if isinstance(node, ast.ImportFrom) else ()
         names = [t.id for t in targets if isinstance(t, ast.Name)] + [a.asname or a.name for a in aliases]
-        found |= {name: Named(path, name, False, node.lineno) for name in names}
-    return found
+        hit |= {name: Named(path, name, False, node.lineno) for name in names}
+    return hit
 
 
 def reference_names(theirs: Mapping[str, Named], ours: Mapping[str, Named]) -> list[str]:
@@ -101,8 +101,8 @@ def one_of(path: Path, names: Mapping[str, Named], name: str, usual: list[str], 
             raise CheckError(f"{path} defines no {name}, only {', '.join(names) or 'nothing'}")
         return names[name]
     if len(usual) != 1:
-        found = f"several that both files define: {', '.join(usual)}" if usual else f"{', '.join(names) or 'nothing'}"
-        raise CheckError(f"{path} has no class {MODEL}, but {found}; name the {what}: {path}:NAME")
+        hit = f"several that both files define: {', '.join(usual)}" if usual else f"{', '.join(names) or 'nothing'}"
+        raise CheckError(f"{path} has no class {MODEL}, but {hit}; name the {what}: {path}:NAME")
     return names[usual[0]]
 
 
@@ -130,9 +130,9 @@ def definitions(path: Path) -> dict[str, Named]:
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedFiles:
     """A pair, what is to be said of it, and whether its format has outputs only, no gradients."""
 
-    pair: Pair
+    pair: FilePair
     notes: tuple[str, ...] = ()
     forward_only: bool = False

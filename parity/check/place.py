@@ -35,7 +35,7 @@ from parity.check.fault import (
     reached,
 )
 from parity.check.match import Array, Known, difference, factors_of
-from parity.check.pair import Pair
+from parity.check.pair import FilePair
 from parity.check.written import line_that_keeps, opening
 from parity.program.torch_reference import TorchCode, recording_of
 from parity.program.worker import trail
@@ -52,7 +52,7 @@ BOOT = "import sys; sys.argv[:] = sys.argv[1:]; sys.path[:] = [p for p in sys.pa
 
 
 @dataclass(frozen=True)
-class Place:
+class FaultLine:
     """A line of the candidate's file, and the reference's line of what is not computed there; 0 if there is none."""
 
     file: Path
@@ -88,8 +88,8 @@ class FaultCase:
         return [name for name in self.tensors if not name.startswith(GRADIENT)]
 
 
-def place_of(run_dir: Path, finding: Finding, pair: Pair, seconds: float = SECONDS) -> Place | None:
-    """The place of a finding; None where it cannot be told."""
+def fault_line_of(run_dir: Path, finding: Finding, pair: FilePair, seconds: float = SECONDS) -> FaultLine | None:
+    """The location of a finding; None where it cannot be told."""
     with suppress(Exception):
         return located(asked_of(run_dir, finding), pair, seconds)
     return None
@@ -109,75 +109,78 @@ def asked_of(run_dir: Path, finding: Finding) -> FaultCase:
     return FaultCase(inputs, gradients, case.params, row.dtype, tensors, finding.id.partition(" ")[0])
 
 
-def located(asked: FaultCase, pair: Pair, seconds: float) -> Place | None:
-    """The place of what is asked. Raises what reading files and running code raises."""
+def located(asked: FaultCase, pair: FilePair, seconds: float) -> FaultLine | None:
+    """The location of what is asked. Raises what reading files and running code raises."""
     until = time.monotonic() + seconds
     path, reference = pair.candidate.own_path.absolute(), pair.reference.own_path
     if asked.cause in KEPT and (line := line_that_keeps(path)):
-        return Place(path, line, reference)
-    with candidate(asked, pair, until) as sides:
-        theirs = None if asked.cause == MUTATED else reference_side(asked, pair, until)
-        own = sides()
+        return FaultLine(path, line, reference)
+    with candidate(asked, pair, until) as codes:
+        theirs = None if asked.cause == MUTATED else reference_trail(asked, pair, until)
+        own = codes()
     if not own:
         return None
     line, other = opening(path, line_of(own, theirs, asked, until)) or line_that_keeps(path), 0
     if theirs is not None:
         with suppress(TimeoutError):
             other = missing(theirs, own[0], asked, until)
-    return Place(path, line, reference, other) if line else None
+    return FaultLine(path, line, reference, other) if line else None
 
 
-def line_of(sides: Sequence[Computation], theirs: Computation | None, asked: FaultCase, until: float) -> int:
+def line_of(codes: Sequence[Computation], theirs: Computation | None, asked: FaultCase, until: float) -> int:
     """The line of the row at fault; else that at which the candidate fails; 0 if there is none."""
     if theirs is None:
-        row = next((row for side in sides for row in side.rows if row.writes and row.line), None)
+        row = next((row for code in codes for row in code.rows if row.writes and row.line), None)
     else:
-        row = faulty(sides, theirs, asked, until)
-    return row.line if row is not None else next((side.error_line for side in sides if side.error_line), 0)
+        row = faulty(codes, theirs, asked, until)
+    return row.line if row is not None else next((code.error_line for code in codes if code.error_line), 0)
 
 
-def faulty(sides: Sequence[Computation], theirs: Computation, asked: FaultCase, until: float) -> TrailRow | None:
-    """The row of the candidate that is at fault: `sides` are its computations in float64 and in the case's dtype."""
-    wide, *others = sides
+def faulty(codes: Sequence[Computation], theirs: Computation, asked: FaultCase, until: float) -> TrailRow | None:
+    """The row of the candidate that is at fault: `codes` are its computations in float64 and in the case's dtype."""
+    wide, *others = codes
     factors = factors_of(theirs.numbers, [a.shape for a in theirs.arrays()])
     search = FaultSearch(wide, Known(theirs.arrays(gradients=bool(asked.arriving)), factors, until), asked.dtype)
     wrong = [name for name in theirs.outputs if name in wide.outputs and differs(wide, theirs, name)]
     if wrong:
         ends = [wide.outputs[name] for name in wrong]
         first = not_finite(search, sorted(reached(wide, ends)), finite_in_one(wide, theirs, wrong))
-        return first or search.place(ends)
-    found = None if asked.outputs else of_wrong_gradients(search, theirs)
-    return found or next((row for side in others if (row := amplified(side, wide, wide.outputs))), None)
+        return first or search.location(ends)
+    hit = None if asked.outputs else of_wrong_gradients(search, theirs)
+    return hit or next((row for code in others if (row := amplified(code, wide, wide.outputs))), None)
 
 
-def finite_in_one(side: Computation, theirs: Computation, names: Sequence[str]) -> set[bool]:
+def finite_in_one(code: Computation, theirs: Computation, names: Sequence[str]) -> set[bool]:
     """Whether elements are finite only in the candidate (True), or only in the reference (False)."""
-    found = set[bool]()
+    hit = set[bool]()
     for name in names:
-        own, exact = np.isfinite(side.values[side.outputs[name]]), np.isfinite(theirs.values[theirs.outputs[name]])
+        own, exact = (
+            np.isfinite(code.values[code.outputs[name]]),
+            np.isfinite(theirs.values[theirs.outputs[name]]),
+        )
         if own.shape == exact.shape:
-            found |= {bool(one) for one in own[own != exact]}
-    return found
+            hit |= {bool(one) for one in own[own != exact]}
+    return hit
 
 
-def differs(side: Computation, theirs: Computation, name: str) -> bool:
+def differs(code: Computation, theirs: Computation, name: str) -> bool:
     """Whether an output is another one than the reference's."""
-    own, exact = side.values[side.outputs[name]], theirs.values[theirs.outputs[name]]
+    own, exact = code.values[code.outputs[name]], theirs.values[theirs.outputs[name]]
     return difference(own, exact) > MADE
 
 
 def of_wrong_gradients(search: FaultSearch, theirs: Computation) -> TrailRow | None:
     """The row at fault where outputs are right."""
-    side = search.side
-    names = [name for name in theirs.gradients if name not in side.gradients]
+    code = search.code
+    names = [name for name in theirs.gradients if name not in code.gradients]
     exact = {name: theirs.values[value] for name, value in theirs.gradients.items()}
-    ends = [i for n, i in side.gradients.items() if n in exact and difference(side.values[i], exact[n]) > MADE]
-    if any(row.backward and row.line for row in side.rows):
-        found = search.place(ends)
-        if found is not None and found.backward:
-            return found
+    ends = [i for n, i in code.gradients.items() if n in exact and difference(code.values[i], exact[n]) > MADE]
+    if any(row.backward and row.line for row in code.rows):
+        hit = search.location(ends)
+        if hit is not None and hit.backward:
+            return hit
     if names or ends:
-        return cut(side, theirs) or of_gradients(search, ends)
+        return cut(code, theirs) or of_gradients(search, ends)
     return None
 
 
@@ -185,14 +188,14 @@ def missing(theirs: Computation, own: Computation, asked: FaultCase, until: floa
     """The reference's line of the first value that the candidate never computes; 0 if there is none."""
     factors = factors_of(theirs.numbers, [a.shape for a in own.arrays()])
     search = FaultSearch(theirs, Known(own.arrays(), factors, until), asked.dtype)
-    row = search.place([theirs.outputs[name] for name in asked.outputs if name in theirs.outputs])
+    row = search.location([theirs.outputs[name] for name in asked.outputs if name in theirs.outputs])
     return 0 if row is None else row.line
 
 
 # The two computations
 
 
-def reference_side(asked: FaultCase, pair: Pair, until: float) -> Computation:
+def reference_trail(asked: FaultCase, pair: FilePair, until: float) -> Computation:
     """The reference's computation in float64, with the values inside its calls."""
     import torch
 
@@ -209,11 +212,11 @@ def reference_side(asked: FaultCase, pair: Pair, until: float) -> Computation:
             own = trail.trail_of(module, file, values, "float64", *rest)
             if not own.outputs:
                 own = trail.trail_of(module, file, values, asked.dtype, *rest)
-    side = Computation.of(own.reply, values.arrays, values.dtypes)
+    code = Computation.of(own.reply, values.arrays, values.dtypes)
     with suppress(Exception), user_code(path):
         if time.monotonic() < until:
-            return replace(side, more=inside(module, given, arriving, asked.params))
-    return side
+            return replace(code, more=inside(module, given, arriving, asked.params))
+    return code
 
 
 def code_file(entry: Any) -> str:
@@ -234,11 +237,11 @@ def inside(
     program = code.program(wide, **how)
     every = replace(program, outputs={str(step.index): step.index for step in program.steps})
     arrived = {f"{GRADIENT}{name}": values for name, values in arriving.items()}
-    found: list[Array] = []
+    hit: list[Array] = []
     for array in every.run({**wide, **arrived}, "float64").values():
-        if array.dtype.kind in "fiub" and sum(map(np.size, found)) < MOST_INSIDE:
-            found.append(np.asarray(array, np.float64))
-    return found
+        if array.dtype.kind in "fiub" and sum(map(np.size, hit)) < MOST_INSIDE:
+            hit.append(np.asarray(array, np.float64))
+    return hit
 
 
 def loaded(files: Mapping[str, Path]) -> dict[str, Array]:
@@ -247,10 +250,10 @@ def loaded(files: Mapping[str, Path]) -> dict[str, Array]:
 
 
 @contextmanager
-def candidate(asked: FaultCase, pair: Pair, until: float) -> Iterator[Callable[[], list[Computation]]]:
+def candidate(asked: FaultCase, pair: FilePair, until: float) -> Iterator[Callable[[], list[Computation]]]:
     """A process of its own that computes the candidate in float64 and in the case's dtype; what is given waits for it
     and returns both, nothing if it fails."""
-    with tempfile.TemporaryDirectory(prefix="parity-place-") as name:
+    with tempfile.TemporaryDirectory(prefix="parity-location-") as name:
         folder = Path(name)
         write_request(folder, asked, pair)
         package = Path(trail.__file__).parents[3]
@@ -258,15 +261,15 @@ def candidate(asked: FaultCase, pair: Pair, until: float) -> Iterator[Callable[[
         command = [sys.executable, "-c", boot, "trail", str(folder / "request.json"), str(folder)]
         with running(command, folder) as process:
 
-            def sides() -> list[Computation]:
+            def codes() -> list[Computation]:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, until - time.monotonic()))
-                return sides_of(folder)
+                return codes_of(folder)
 
-            yield sides
+            yield codes
 
 
-def write_request(folder: Path, asked: FaultCase, pair: Pair) -> None:
+def write_request(folder: Path, asked: FaultCase, pair: FilePair) -> None:
     """Write what the process reads: copies of the inputs, so that it is not told where the run is."""
     copies = {"given": dict[str, str](), "arriving": dict[str, str]()}
     for kind, files in (("given", asked.given), ("arriving", asked.arriving)):
@@ -296,7 +299,7 @@ def running(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[b
         process.wait()
 
 
-def sides_of(folder: Path) -> list[Computation]:
+def codes_of(folder: Path) -> list[Computation]:
     """The computations that a process has written; empty if it has not. Raises ValueError, LookupError or TypeError."""
     files = [folder / trail.TRAIL, folder / trail.VALUES]
     if not all(path.is_file() and path.stat().st_size <= 8 * trail.MOST_NUMBERS for path in files):
@@ -307,5 +310,5 @@ def sides_of(folder: Path) -> list[Computation]:
     ends = np.cumsum([0, *(int(np.prod(shape, dtype=np.int64)) for shape in shapes)])
     values = [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes, strict=False)]
     dtypes = list(map(str, reply["dtypes"]))
-    sides = [Computation.of(own, values, dtypes) for own in reply["trails"]]
-    return [side for side in sides if side.outputs] or sides
+    codes = [Computation.of(own, values, dtypes) for own in reply["trails"]]
+    return [code for code in codes if code.outputs] or codes

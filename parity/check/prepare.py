@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 
 from parity.check import CheckError
-from parity.check.cases import Asked, Designer, config
+from parity.check.cases import CheckCase, Designer, config
 from parity.check.formats import resolved
-from parity.check.pair import Pair
-from parity.check.problem import Problem
+from parity.check.pair import FilePair
+from parity.check.problem import ReferenceProblem
 from parity.check.sizes import small
 from parity.config import ConfigError, load_plan
 from parity.config.plan import Plan
@@ -25,10 +25,10 @@ CASE = re.compile(r"^cases\[(\d+)\]")
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedCheck:
     """A pair and its config."""
 
-    pair: Pair
+    pair: FilePair
     plan: Plan
     notes: list[str]
     degenerate: bool = False
@@ -46,11 +46,11 @@ def prepared(
     forward_only: bool = False,
     format_name: str | None = None,
     announce: Callable[[str], None] = lambda _: None,
-) -> Prepared:
+) -> PreparedCheck:
     """Write the config of a pair to a folder. Raises CheckError."""
-    found = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name)
-    pair = found.pair
-    problem = Problem(pair, given or {})
+    hit = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name)
+    pair = hit.pair
+    problem = ReferenceProblem(pair, given or {})
     announce("looking for small sizes")
     settings = small(problem)
     sized = problem.at(settings)
@@ -58,21 +58,23 @@ def prepared(
     differing = [n for n in again if again[n].shape != sized.outputs[n].shape]
     if differing:
         raise CheckError(
-            f"{pair.reference.place}: {pair.reference.name} returns another {differing[0]} when called again"
+            f"{pair.reference.location}: {pair.reference.name} returns another {differing[0]} when called again"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    designer = Designer(problem, folder / "inputs", forward_only or found.forward_only)
-    designer.notes += found.notes
+    designer = Designer(problem, folder / "inputs", forward_only or hit.forward_only)
+    designer.notes += hit.notes
     announce("choosing inputs")
     asked = list(designer.all(sized))
     if settings:
         shown = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
         designer.notes.append(f"not run at its size: {shown}")
     plan = planned(folder / CONFIG, problem, asked, dtypes or (sized.dtype,), designer.notes)
-    return Prepared(pair, plan, designer.notes, designer.degenerate)
+    return PreparedCheck(pair, plan, designer.notes, designer.degenerate)
 
 
-def planned(path: Path, problem: Problem, asked: list[Asked], dtypes: Sequence[str], notes: list[str]) -> Plan:
+def planned(
+    path: Path, problem: ReferenceProblem, asked: list[CheckCase], dtypes: Sequence[str], notes: list[str]
+) -> Plan:
     """The plan of the config, which is written; without cases that the reference cannot compute outside its file, since
     it reads globals when it is called. Raises ConfigError if the first is such a case."""
     while True:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from parity.cases.brought import ReferenceFile, namespace
 from parity.cases.user_code import BroughtError, placed, user_code
 from parity.check import CheckError
-from parity.check.pair import INIT_INPUTS, Pair
+from parity.check.pair import INIT_INPUTS, FilePair
 from parity.program.torch_reference import array_of, torch_namespace
 from parity.program.worker import user_module
 from parity.program.worker.user_module import (
@@ -120,10 +120,10 @@ class Sized:
 
 
 @dataclass
-class Problem:
+class ReferenceProblem:
     """A reference's file, loaded in this process, and the values of its globals that a user has set."""
 
-    pair: Pair
+    pair: FilePair
     given: Settings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -165,7 +165,7 @@ class Problem:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Inside, code of the user's file runs; what it raises is a CheckError with its place."""
+        """Inside, code of the user's file runs; what it raises is a CheckError with its location."""
         try:
             with (
                 catch_warnings(action="ignore"),
@@ -273,7 +273,7 @@ def is_size(value: Any) -> bool:
 
 
 def dict_of(names: Mapping[str, Any]) -> dict[str, Any]:
-    """The names of a module, to be changed in place."""
+    """The names of a module, to be changed in location."""
     if not isinstance(names, dict):
         raise TypeError("a module's names are a dict")
     return names
@@ -384,14 +384,14 @@ def passing(record: Callable[..., Any], change: Callable[..., Any] = lambda _, k
     """Inside, each call of PyTorch's functions is passed to `record` with its result; `change` gives its keywords."""
     from torch.overrides import TorchFunctionMode
 
-    class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
+    class PassingMode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
         """Passes every call on."""
 
         def __torch_function__(self, function: Any, _kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
             given = change(function, kwargs or {})
             return record(function, args, given, function(*args, **given))
 
-    with Mode():
+    with PassingMode():
         yield
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from parity.check import CheckError
 from parity.check.generated import CANDIDATE, REFERENCE, Source, loaded, written
-from parity.check.pair import INIT_INPUTS, INPUTS, MODEL, Named, Pair, Resolved, definitions, named_file
+from parity.check.pair import INIT_INPUTS, INPUTS, MODEL, FilePair, Named, ResolvedFiles, definitions, named_file
 from parity.program.worker.user_module import NEW
 
 FUNCTION = "fn"
@@ -48,7 +48,7 @@ class {new}(parity_names[{model!r}]):
 '''
 
 
-def module_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> Resolved:
+def module_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> ResolvedFiles:
     """The pair of a module and of a function that it calls. Raises CheckError."""
     path, name = named_file(reference)
     model = definitions(path).get(name or MODEL)
@@ -67,8 +67,8 @@ def module_pair(reference: str, candidate: str, folder: Path, inputs: str | None
     )
     new = written(folder, CANDIDATE, Source(own).text("robust-kbench") + text)
     at, what = named_file(inputs) if inputs else (file, INPUTS)
-    return Resolved(
-        Pair(
+    return ResolvedFiles(
+        FilePair(
             Named(file, model.name, True, model.line, path),
             Named(new, function.name, True, function.line, own),
             (at, what or INPUTS),
@@ -123,10 +123,10 @@ def given_text(names: Mapping[str, Any], model: str, given: Mapping[str, Any]) -
 
 def arguments_of(function: Any, given: Mapping[str, Any], values: dict[str, Any]) -> list[str]:
     """The arguments of a function that have a value, which is put into `values`."""
-    found = []
+    hit = []
     for name, parameter in inspect.signature(function).parameters.items():
         value = given.get(name, parameter.default)
         if value is not inspect.Parameter.empty and isinstance(value, (bool, int, float, str, tuple, list)):
             values[name] = value
-            found.append(name)
-    return found
+            hit.append(name)
+    return hit

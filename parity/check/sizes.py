@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from parity.check.problem import Problem, Size
+from parity.check.problem import ReferenceProblem, Size
 
 Sizes = dict[str, Size]
 
@@ -21,7 +21,7 @@ SMALL = 4
 """Numbers up to this one are no sizes that anything is gained by: kernels, strides, groups, heads."""
 
 
-def small(problem: Problem) -> Sizes:
+def small(problem: ReferenceProblem) -> Sizes:
     """Values of globals with which a call is small; empty if it is, or if nothing smaller works.
 
     All sizes are halved together as long as that works, which keeps what must divide each other; then one by one,
@@ -38,7 +38,7 @@ def small(problem: Problem) -> Sizes:
     return {name: value for name, value in best.items() if value != sizes[name]}
 
 
-def started(problem: Problem, sizes: Sizes) -> tuple[Sizes, tuple[int, int] | None]:
+def started(problem: ReferenceProblem, sizes: Sizes) -> tuple[Sizes, tuple[int, int] | None]:
     """The sizes to begin with, and what a call costs then: those of the file, or a part of all that are large."""
     known = problem.cost({}) if problem.n_given <= MOST_ELEMENTS or not sizes else None
     if fits(known) or not sizes:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from parity.cli.check_batch import Asked, check_all, passed_on
+from parity.cli.check_batch import BatchOptions, check_all, passed_on
 from parity.cli.group import MAX_THREADS, end_once_on_signals, example, main
 from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED
 
 if TYPE_CHECKING:
-    from parity.check.answer import Answer
-    from parity.check.prepare import Prepared
+    from parity.check.answer import CheckAnswer
+    from parity.check.prepare import PreparedCheck
     from parity.reporting.results.rows import Results
 
 FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinfer-bench")
@@ -37,7 +37,7 @@ FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinf
 @click.argument("reference")
 @click.argument("new", required=False)
 @click.option("--inputs", metavar="FILE.py:NAME", help="The function that returns the arguments of a call.")
-@click.option("--format", "format_name", type=click.Choice(FORMATS), help="Of the files (default: found out).")
+@click.option("--format", "format_name", type=click.Choice(FORMATS), help="Of the files (default: reply out).")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set a global of REFERENCE. Repeatable.")
 @click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Repeatable (default: that of the inputs).")
 @click.option("--forward-only", is_flag=True, help="Compare outputs only, no gradients.")
@@ -95,7 +95,7 @@ def check(
     try:
         batch = batch_of(reference, new)
         if batch is not None:
-            options = Asked(given["out"], given.pop("quiet"), as_json, jobs, resume, shard, junit_xml)
+            options = BatchOptions(given["out"], given.pop("quiet"), as_json, jobs, resume, shard, junit_xml)
             passed = [*passed_on(given), *(["--hide-inputs"] if hide_inputs else [])]
             sys.exit(check_all(batch, options, passed, given["seconds"]))
         if resume or shard or junit_xml:
@@ -103,30 +103,30 @@ def check(
         if new is None:
             member = one_of(Path(reference))
             reference, new = member.reference, member.new
-        found = checked(reference, new, as_json=as_json, **given)
+        reply = checked(reference, new, as_json=as_json, **given)
     except UserError as error:
-        found = not_judged(str(error), seconds=time.monotonic() - started)
+        reply = not_judged(str(error), seconds=time.monotonic() - started)
     except KeyboardInterrupt:
-        found = not_judged("interrupted", seconds=time.monotonic() - started, exit_code=INTERRUPTED)
+        reply = not_judged("interrupted", seconds=time.monotonic() - started, exit_code=INTERRUPTED)
     except click.ClickException:
         raise
     except Exception as error:
         traceback.print_exc()
         text = f"parity failed: {type(error).__name__}: {error}"
-        found = not_judged(text, seconds=time.monotonic() - started, exit_code=INCOMPLETE)
+        reply = not_judged(text, seconds=time.monotonic() - started, exit_code=INCOMPLETE)
     if as_json:
-        click.echo(found.as_json(hide_inputs=hide_inputs))
+        click.echo(reply.as_json(hide_inputs=hide_inputs))
     else:
-        show(found)
-    sys.exit(found.exit_code)
+        show(reply)
+    sys.exit(reply.exit_code)
 
 
-def show(found: Answer) -> None:
+def show(reply: CheckAnswer) -> None:
     """The answer in words; its first line is the verdict."""
     from parity.config.nodes import printable
 
-    click.echo(printable(f"{found.verdict.upper()}  {found.sentence}"))
-    for text in found.not_judged:
+    click.echo(printable(f"{reply.verdict.upper()}  {reply.sentence}"))
+    for text in reply.not_judged:
         click.echo(printable(f"note: {text}"))
 
 
@@ -147,12 +147,12 @@ def checked(
     out: Path | None,
     fail_on: str,
     quiet: bool,
-) -> Answer:
+) -> CheckAnswer:
     """Prepare a pair, run it, and answer. Raises UserError."""
     from rich.console import Console
 
     from parity.check.answer import answer, lacks_gradients
-    from parity.check.limit import REFERENCE, Watch
+    from parity.check.limit import REFERENCE, CheckWatch
     from parity.check.prepare import prepared
     from parity.engine import EngineOptions
     from parity.judge.diagnose.patience import SECONDS, UNSEARCHED
@@ -170,7 +170,7 @@ def checked(
     SECONDS.set(diagnose_seconds)
     UNSEARCHED.set(frozenset((REFERENCE,)))
 
-    def run_of(*, forward_only: bool) -> tuple[Prepared, Results]:
+    def run_of(*, forward_only: bool) -> tuple[PreparedCheck, Results]:
         pair = prepared(
             reference,
             new,
@@ -186,7 +186,7 @@ def checked(
             claimed(folder / "run", pair.plan) as run_dir,
             reporter_for(console, *n_left(pair.plan, Finished()), quiet=quiet or as_json) as reporter,
         ):
-            watch = Watch(reporter, started + seconds, fail_on, everything=everything)
+            watch = CheckWatch(reporter, started + seconds, fail_on, everything=everything)
             how: dict[str, Any] = {"fail_on": fail_on, "losses": losses, "source": watch.source}
             results = run(pair.plan, engine, run_dir, watch, ["parity", *sys.argv[1:]], **how)
             write_run_files(results, run_dir, Outputs({}), losses)

@@ -87,7 +87,7 @@ def of_torch(case: Node, source: ReferenceFile, entry: str, name: str, report: P
     inputs, params = (tuple(node.mapping) if (node := case.get(key)) else () for key in ("inputs", "params"))
     tensors = tuple(key for key in inputs if not key.startswith(GRADIENT))
     written = case.mapping["inputs"].mapping if tensors else {}
-    integers = tuple((key, *found) for key in tensors if (found := bounds_of(written[key])) is not None)
+    integers = tuple((key, *bounded) for key in tensors if (bounded := bounds_of(written[key])) is not None)
     floating = tuple(key for key in tensors if key not in {key for key, _, _ in integers})
     return Brought(
         torch_reference(source, entry, tensors, integers, params),

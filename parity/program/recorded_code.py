@@ -86,7 +86,7 @@ CHANGE = "__"
 
 
 @dataclass
-class OpCall:
+class RecordedOpCall:
     """A call of an op: the fixed params, the names of options by param, and the shapes of its operands."""
 
     op: Op
@@ -101,7 +101,7 @@ class CodeOptions:
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, tuple[str, str]] = field(default_factory=dict)
-    calls: dict[str, OpCall] = field(default_factory=dict)
+    calls: dict[str, RecordedOpCall] = field(default_factory=dict)
 
     def add(self, op_name: str, param: str, value: Any) -> str:
         """A new option; returns its name."""
@@ -235,7 +235,7 @@ def of_op(call: RecordedCall, options: CodeOptions) -> Compute:
         )
 
     known_params = {key: value for key, value in fixed.items() if key not in known}
-    own = options.calls[call.name] = OpCall(definition, known_params, chosen)
+    own = options.calls[call.name] = RecordedOpCall(definition, known_params, chosen)
     prefix = f"{call.name}{CHANGE}"
 
     def compute(values: Values, numbers: Values) -> Any:

@@ -18,7 +18,7 @@ DYNAMIC = frozenset(("nonzero", "argwhere", "unique", "unique_consecutive", "mas
 """Functions whose results have shapes that depend on values."""
 
 
-class Output:
+class WholeOutput:
     """One output of the code as a function of the arrays of its inputs, in the order of `names`."""
 
     def __init__(self, module: UserModule, names: Sequence[str], params: Mapping[str, Any], output: str) -> None:
@@ -66,10 +66,10 @@ class Output:
         return f"{self.__name__}({', '.join(texts)})"
 
 
-class Gradient:
+class WholeGradient:
     """The gradient of the input number `position`, from that of the output."""
 
-    def __init__(self, function: Output, position: int) -> None:
+    def __init__(self, function: WholeOutput, position: int) -> None:
         self.function, self.position = function, position
         self.__name__ = f"gradient_of_{function.__name__}"
 
@@ -90,7 +90,7 @@ class WholeCode:
         self, module: UserModule, names: Sequence[str], params: Mapping[str, Any], outputs: Sequence[str], why: str
     ) -> None:
         self.names, self.opaque = names, [why]
-        self.steps = {output: step_of(Output(module, names, params, output)) for output in outputs}
+        self.steps = {output: step_of(WholeOutput(module, names, params, output)) for output in outputs}
 
     def __call__(self, inputs: Mapping[str, Any], _changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The outputs by name."""
@@ -103,12 +103,12 @@ class WholeCode:
         yield from ()
 
 
-def step_of(function: Output) -> Callable[..., Any]:
+def step_of(function: WholeOutput) -> Callable[..., Any]:
     """An output as one step of a program, with a gradient."""
     step: Callable[..., Any] = primitive(function)
 
     def gradient_for(position: int) -> Callable[..., Any]:
-        backward = primitive(Gradient(function, position))
+        backward = primitive(WholeGradient(function, position))
         return lambda _, *operands: lambda arriving: backward(arriving, *operands)
 
     defvjp(step, *map(gradient_for, range(len(function.names))))

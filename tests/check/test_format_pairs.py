@@ -13,8 +13,8 @@ import torch
 from parity.check import CheckError
 from parity.check.formats import resolved
 from parity.check.generated import loaded
-from parity.check.pair import Resolved
-from parity.check.problem import NORMAL, Problem, Sized, same
+from parity.check.pair import ResolvedFiles
+from parity.check.problem import NORMAL, ReferenceProblem, Sized, same
 from parity.program.torch_reference import array_of
 from parity.program.worker.user_module import UserModule
 from tests.check.test_formats import DEFINITION, SOLUTION, file, stored
@@ -87,9 +87,9 @@ def task(folder: Path) -> Path:
     return file(folder / "task/reference.py", REFERENCE).parent
 
 
-def computed(found: Resolved) -> tuple[Problem, Sized, dict[str, np.ndarray[Any, Any]]]:
+def computed(found: ResolvedFiles) -> tuple[ReferenceProblem, Sized, dict[str, np.ndarray[Any, Any]]]:
     """The problem, and what the candidate returns for its inputs."""
-    problem = Problem(found.pair)
+    problem = ReferenceProblem(found.pair)
     sized = problem.at({})
     names = loaded(found.pair.candidate.path, found.pair.candidate.own_path)
     entry = names.get(found.pair.reference.name + "New", names.get(found.pair.reference.name))
@@ -108,7 +108,7 @@ def test_a_task_of_gpu_mode(tmp_path: Path) -> None:
     assert problem.numbers == {"size": 5}
     assert found.forward_only
     assert found.notes == ("the first of 2 tests of task.yml; others: --set NAME=VALUE",)
-    assert found.pair.candidate.place == "submission.py:6"
+    assert found.pair.candidate.location == "submission.py:6"
 
 
 def test_a_candidate_of_gpu_mode_cannot_import_the_reference_from_what_is_written(tmp_path: Path) -> None:
@@ -220,5 +220,5 @@ def test_arguments_of_16_bits_are_a_case_of_16_bits(tmp_path: Path) -> None:
     found = resolved(
         str(stored(tmp_path / "d.json", half)), str(stored(tmp_path / "s.json", SOLUTION)), tmp_path / "out"
     )
-    sized = Problem(found.pair).at({})
+    sized = ReferenceProblem(found.pair).at({})
     assert (sized.dtype, sized.spec, sized.arguments[0].kind) == ("bfloat16", "a, factor", NORMAL)

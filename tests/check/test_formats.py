@@ -92,7 +92,7 @@ def test_a_generated_candidate_runs_the_users_file_and_names_it(tmp_path: Path) 
     reference = file(tmp_path / "ref.py", "def f(x):\n    return x\n\ndef get_inputs():\n    return []\n")
     new = file(tmp_path / "new.py", "\ndef fast(x):\n    return x\n")
     pair = resolved(f"{reference}:f", f"{new}:fast", tmp_path / "out").pair
-    assert pair.candidate.place == "new.py:2"
+    assert pair.candidate.location == "new.py:2"
     assert pair.candidate.path.is_relative_to(tmp_path / "out")
     assert pair.candidate.path.read_text().endswith("\nf = fast\n")
 

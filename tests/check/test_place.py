@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parity.check.pair import pair_of
-from parity.check.place import FaultCase, located, place_of
+from parity.check.place import FaultCase, fault_line_of, located
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.process
@@ -215,7 +215,7 @@ def test_no_place_after_the_time(tmp_path):
 
 
 def test_a_finding_that_cannot_be_read_has_no_place(tmp_path):
-    assert place_of(tmp_path, None, None) is None
+    assert fault_line_of(tmp_path, None, None) is None
 
 
 def test_numbers_that_are_not_what_they_should_be_are_refused(tmp_path):

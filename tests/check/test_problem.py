@@ -11,7 +11,7 @@ import torch  # noqa: F401 - the references need it
 from parity.check import CheckError
 from parity.check.cases import Designer, weight_of
 from parity.check.pair import pair_of
-from parity.check.problem import Problem, Weight, same
+from parity.check.problem import ReferenceProblem, Weight, same
 from parity.check.sizes import MOST_ELEMENTS, small
 from tests.check.pairs import FUNCTION, REFERENCE
 
@@ -30,10 +30,10 @@ def get_inputs():
 RANDOM = REFERENCE.replace("torch.relu(self.fc(x))", "torch.dropout(self.fc(x), 0.5, self.training)")
 
 
-def problem(folder: Path, text: str = REFERENCE, **given: object) -> Problem:
+def problem(folder: Path, text: str = REFERENCE, **given: object) -> ReferenceProblem:
     path = folder / "reference.py"
     path.write_text(text)
-    return Problem(pair_of(str(path), str(path)), given)
+    return ReferenceProblem(pair_of(str(path), str(path)), given)
 
 
 def test_how_inputs_are_drawn(tmp_path):
