@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from parity.cli.check_batch import Asked, check_all, passed_on
+from parity.cli.check_batch import BatchOptions, check_all, passed_on
 from parity.cli.group import MAX_THREADS, end_once_on_signals, example, main
 from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED
 
@@ -95,7 +95,7 @@ def check(
     try:
         batch = batch_of(reference, new)
         if batch is not None:
-            options = Asked(given["out"], given.pop("quiet"), as_json, jobs, resume, shard, junit_xml)
+            options = BatchOptions(given["out"], given.pop("quiet"), as_json, jobs, resume, shard, junit_xml)
             passed = [*passed_on(given), *(["--hide-inputs"] if hide_inputs else [])]
             sys.exit(check_all(batch, options, passed, given["seconds"]))
         if resume or shard or junit_xml:

@@ -24,7 +24,7 @@ STARTING_S = 300.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class BatchOptions:
     """What the options of a batch ask for."""
 
     out: Path | None
@@ -47,7 +47,7 @@ class Asked:
         return (self.out or Path("reports") / f"check-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}").absolute()
 
 
-def check_all(batch: Batch, asked: Asked, passed: Sequence[str], seconds: float) -> int:
+def check_all(batch: Batch, asked: BatchOptions, passed: Sequence[str], seconds: float) -> int:
     """Check all pairs of a batch with the options `passed`; the exit code. Raises UserError."""
     from parity.check.batch import Runner, answered, junit, part, summary, worst
 
@@ -77,7 +77,7 @@ def check_all(batch: Batch, asked: Asked, passed: Sequence[str], seconds: float)
     return INTERRUPTED if interrupted else worst(rows)
 
 
-def show(row: Mapping[str, Any], width: int, asked: Asked) -> None:
+def show(row: Mapping[str, Any], width: int, asked: BatchOptions) -> None:
     """One pair's answer: a line of JSON, or of the table."""
     from parity.check.batch import cells
     from parity.config.nodes import printable
