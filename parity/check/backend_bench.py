@@ -9,7 +9,7 @@ from typing import Any
 
 from parity.check import CheckError
 from parity.check.generated import CANDIDATE, REFERENCE, Source, written
-from parity.check.pair import INPUTS, FilePair, Named, ResolvedFiles, candidate_of, named_file
+from parity.check.pair import INPUTS, FilePair, FormatPair, Named, candidate_of, named_file
 
 FILE = re.compile(r"(?P<folder>.+)_implementation\w*\.py")
 KERNEL = "_kernel_impl"
@@ -110,7 +110,7 @@ def {name}({arguments}):
 '''
 
 
-def operator_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> ResolvedFiles:
+def operator_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> FormatPair:
     """The pair of an operator and of a file that replaces it. Raises CheckError."""
     own_path, own_name = named_file(implementation_in(Path(candidate)))
     match = FILE.fullmatch(own_path.name)
@@ -122,8 +122,8 @@ def operator_pair(reference: str, candidate: str, folder: Path, inputs: str | No
     operator = said or operator_of(match["folder"] if match else "")
     kernel = own_name or (match["folder"] if match else operator.replace(".", "__")) + KERNEL
     own = candidate_of(Named(own_path, kernel, False, 1), own_path, "")
-    hit = overload(operator, own_path)
-    given = arguments_of(hit, operator.partition(".")[0])
+    function_of_aten = overload(operator, own_path)
+    given = arguments_of(function_of_aten, operator.partition(".")[0])
     name = operator.partition(".")[0].strip("_") + "_op"
     words, tensors = [], []
     for argument, value in given.items():
@@ -146,7 +146,7 @@ def operator_pair(reference: str, candidate: str, folder: Path, inputs: str | No
     at, function = named_file(inputs) if inputs else (file, INPUTS)
     known = Named(file, name, False, 1, Path(f"aten.{operator}"))
     pair = FilePair(known, Named(new, kernel, False, own.line, own_path), (at, function or INPUTS))
-    return ResolvedFiles(pair, forward_only=True)
+    return FormatPair(pair, forward_only=True)
 
 
 def implementation_in(path: Path) -> str:
@@ -180,11 +180,11 @@ def overload(operator: str, path: Path) -> Any:
     return getattr(packet, which or usual)
 
 
-def arguments_of(hit: Any, name: str) -> dict[str, str]:
+def arguments_of(function_of_aten: Any, name: str) -> dict[str, str]:
     """The expressions of an operator's positional arguments, up to the last one that is needed."""
     known = INPUTS_OF.get(name, {})
     given: dict[str, str] = {}
-    for argument in hit._schema.arguments:
+    for argument in function_of_aten._schema.arguments:
         if argument.kwarg_only or (argument.name not in known and argument.has_default_value()):
             break
         kind = str(argument.type)

@@ -132,19 +132,19 @@ def matched(references: Path, candidates: Path) -> Batch:
             f"no file of {references} has its pair in {candidates}: give them the same names, such as 19_ReLU.py, or "
             "the same numbers before `_`"
         )
-    reply = {member.name for member in members}
-    unmatched = [str(path) for name, path in theirs.items() if name not in reply]
+    matches = {member.name for member in members}
+    unmatched = [str(path) for name, path in theirs.items() if name not in matches]
     return Batch(members, [*unmatched, *(str(ours[name]) for name in sorted(left))])
 
 
 def files_of(folder: Path) -> dict[str, Path]:
     """The Python files of a folder by name, in the order of their numbers; folders with a candidate, too."""
-    reply = {p.stem: p for p in folder.glob("*.py") if p.is_file() and p.name[:1] not in "._"}
+    matches = {p.stem: p for p in folder.glob("*.py") if p.is_file() and p.name[:1] not in "._"}
     for path in folder.iterdir():
-        if path.is_dir() and path.name not in reply:
+        if path.is_dir() and path.name not in matches:
             own = candidate_in(path)
-            reply |= {path.name: own} if own is not None else {}
-    return {name: reply[name] for name in sorted(reply, key=order)}
+            matches |= {path.name: own} if own is not None else {}
+    return {name: matches[name] for name in sorted(matches, key=order)}
 
 
 def order(name: str) -> tuple[int, str]:

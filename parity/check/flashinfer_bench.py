@@ -11,7 +11,7 @@ from typing import Any
 
 from parity.check import CheckError
 from parity.check.generated import CANDIDATE, FOLDER, REFERENCE, Source, written
-from parity.check.pair import INPUTS, FilePair, Named, ResolvedFiles, candidate_of, definitions, named_file
+from parity.check.pair import INPUTS, FilePair, FormatPair, Named, candidate_of, definitions, named_file
 
 RUN = "run"
 NEEDED = ("name", "axes", "inputs", "outputs", "reference")
@@ -45,6 +45,7 @@ RECEIVING = '''def run({inputs}):
 '''
 GIVEN = '''
 {settings}
+parity_sizes = {sizes!r}
 
 
 def parity_stored(path, key):
@@ -91,7 +92,7 @@ class Definition:
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-def definition_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> ResolvedFiles:
+def definition_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> FormatPair:
     """The pair of a definition and a solution. Raises CheckError."""
     definition = definition_in(Path(reference))
     source = written(folder, "reference/definition.py", definition.reference)
@@ -103,7 +104,7 @@ def definition_pair(reference: str, candidate: str, folder: Path, inputs: str | 
     axes = {name: axes.get(name, USUAL_SIZE) for name in definition.variable}
     settings = "\n".join(f"{name} = {size}" for name, size in axes.items())
     values = [value_of(definition, name, given.get(name, {})) for name in names]
-    text = GIVEN.format(settings=settings, values=", ".join(values))
+    text = GIVEN.format(settings=settings, sizes=list(axes), values=", ".join(values))
     called = CALLED.format(function=RUN, outputs=tuple(definition.outputs)) + RETURNING.format(inputs=", ".join(names))
     file = written(folder, REFERENCE, Source(source).text("FlashInfer-Bench", on_cpu=True) + text + called)
     new = solution_of(definition, candidate, folder)
@@ -112,7 +113,7 @@ def definition_pair(reference: str, candidate: str, folder: Path, inputs: str | 
         notes.append(f"no workload sets {', '.join(unset)}: {USUAL_SIZE}; name one: --inputs WORKLOADS.jsonl")
     line = definitions(source)[RUN].line
     pair = FilePair(Named(file, RUN, False, line, source), new, (file, INPUTS))
-    return ResolvedFiles(pair, tuple(notes), forward_only=True)
+    return FormatPair(pair, tuple(notes), forward_only=True)
 
 
 def read(path: Path) -> Any:
@@ -167,8 +168,8 @@ def beside(path: Path) -> Path | None:
     if "definitions" not in parts:
         return None
     at = len(parts) - 1 - parts[::-1].index("definitions")
-    hit = Path(*parts[:at], "workloads", *parts[at + 1 :]).with_suffix(".jsonl")
-    return hit if hit.is_file() else None
+    file = Path(*parts[:at], "workloads", *parts[at + 1 :]).with_suffix(".jsonl")
+    return file if file.is_file() else None
 
 
 def value_of(definition: Definition, name: str, given: Mapping[str, Any]) -> str:
@@ -213,8 +214,8 @@ def solution_of(definition: Definition, candidate: str, folder: Path) -> Named:
 def takes(path: Path, name: str) -> int:
     """The number of arguments that a function of a file takes by position."""
     tree = ast.parse(path.read_bytes())
-    hit = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    return len(hit[-1].args.args) if hit else 0
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return len(functions[-1].args.args) if functions else 0
 
 
 def unpacked_solution(definition: Definition, path: Path, folder: Path) -> tuple[Path, str, bool]:
@@ -247,8 +248,8 @@ def destinations(definition: Definition) -> Sequence[str]:
     """The code of the outputs that a function fills. Raises CheckError for an axis that no input has."""
     axes: dict[str, str] = {}
     for name, tensor in definition.inputs.items():
-        for location, axis in enumerate(tensor.get("shape") or ()):
-            axes.setdefault(axis, f"{name}.shape[{location}]")
+        for index, axis in enumerate(tensor.get("shape") or ()):
+            axes.setdefault(axis, f"{name}.shape[{index}]")
     lacking = {a for t in definition.outputs.values() for a in t["shape"] or ()} & set(definition.variable) - set(axes)
     if lacking:
         raise CheckError(f"{definition.path}: no input has the axis {min(lacking)} of an output")

@@ -12,20 +12,20 @@ from parity.check.backend_bench import operator_pair
 from parity.check.flashinfer_bench import definition_pair
 from parity.check.generated import CANDIDATE, Source, written
 from parity.check.gpu_mode import task_pair
-from parity.check.pair import MODEL, FilePair, ResolvedFiles, definitions, named_file, pair_of
+from parity.check.pair import MODEL, FilePair, FormatPair, definitions, named_file, pair_of
 from parity.check.robust_kbench import FUNCTION, module_pair
 from parity.program.worker.user_module import NEW
 
 FILES = "kernelbench"
 """The format that needs no other files: two files with `Model` or functions, and `get_inputs`."""
 OPERATORS = ("aten", "torch.ops.aten")
-Reader = Callable[[str, str, Path, str | None], ResolvedFiles]
+Reader = Callable[[str, str, Path, str | None], FormatPair]
 
 
-def plain_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> ResolvedFiles:
+def plain_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> FormatPair:
     """A pair of files as they are; one that runs the candidate's where that has another name than the reference's."""
     pair = pair_of(reference, candidate, inputs)
-    return ResolvedFiles(renamed(pair, folder))
+    return FormatPair(renamed(pair, folder))
 
 
 READERS: Mapping[str, Reader] = {
@@ -40,7 +40,7 @@ READERS: Mapping[str, Reader] = {
 
 def resolved(
     reference: str, candidate: str, folder: Path, *, inputs: str | None = None, format_name: str | None = None
-) -> ResolvedFiles:
+) -> FormatPair:
     """The pair that two files or folders are, in the format of this name or in the one found out. Raises CheckError."""
     name = format_name or format_of(reference, candidate)
     return READERS[name](reference, candidate, folder, inputs)

@@ -107,7 +107,7 @@ def forget(names: set[str], folders: tuple[Path, ...]) -> None:
             del sys.modules[name]
 
 
-def message(function: Any, origin: Path, *args: Any, **kwargs: Any) -> Any:
+def returned_by(function: Any, origin: Path, *args: Any, **kwargs: Any) -> Any:
     """What a user's function returns. Raises CheckError with the location in the user's file."""
     try:
         with user_code(origin):
@@ -119,11 +119,11 @@ def message(function: Any, origin: Path, *args: Any, **kwargs: Any) -> Any:
 def unpacked(path: Path, function: str) -> list[str]:
     """The names that a function of one argument unpacks it into, as in `A, B = data`; [] if it does not."""
     tree = ast.parse(path.read_bytes(), str(path))
-    hit = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function), None)
-    if hit is None or not hit.args.args:
+    definition = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function), None)
+    if definition is None or not definition.args.args:
         return []
-    argument = hit.args.args[0].arg
-    for node in ast.walk(hit):
+    argument = definition.args.args[0].arg
+    for node in ast.walk(definition):
         match node:
             case ast.Assign([ast.Tuple(elts)], ast.Name(name)) if name == argument:
                 names = [item.id for item in elts if isinstance(item, ast.Name)]

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from parity.check import CheckError
-from parity.check.generated import CANDIDATE, FOLDER, REFERENCE, Source, loaded, message, unpacked, written
-from parity.check.pair import INPUTS, FilePair, Named, ResolvedFiles, candidate_of, definitions, named_file
+from parity.check.generated import CANDIDATE, FOLDER, REFERENCE, Source, loaded, returned_by, unpacked, written
+from parity.check.pair import INPUTS, FilePair, FormatPair, Named, candidate_of, definitions, named_file
 
 KERNEL, OWN, GENERATE = "ref_kernel", "custom_kernel", "generate_input"
 TASK, SUBMISSION = "task.yml", "submission.py"
@@ -27,6 +27,7 @@ COPY = "{0}.clone()"
 """What a call gets for a tensor that receives the result, which it reads, too, or does not."""
 GIVEN = '''
 {settings}
+parity_sizes = {sizes!r}
 
 parity_generate = {generate}
 
@@ -44,8 +45,8 @@ def parity_leaves(value):
 def get_inputs():
     """The data of a test, as arguments; what only receives a result is filled with zeros."""
     values = list(parity_leaves(parity_generate({arguments})))
-    for location in {destinations!r}:
-        values[location] = parity_torch.zeros_like(values[location])
+    for index in {destinations!r}:
+        values[index] = parity_torch.zeros_like(values[index])
     return values
 '''
 CALLED = '''
@@ -59,7 +60,7 @@ def ref_kernel({names}):
 
 
 @dataclass
-class KernelForm:
+class DataForm:
     """How the data of a task is nested: `text` as code of the tensors' and numbers' names."""
 
     names: list[str] = field(default_factory=list)
@@ -91,7 +92,7 @@ class KernelForm:
         )
 
 
-def task_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> ResolvedFiles:
+def task_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> FormatPair:
     """The pair of a task and a submission. Raises CheckError."""
     task = Path(reference) if Path(reference).is_dir() else Path(reference).parent
     path = task / "reference.py"
@@ -105,19 +106,20 @@ def task_pair(reference: str, candidate: str, folder: Path, inputs: str | None) 
     copies = copied(task, folder)
     source = Source(path, (copies,))
     names = loaded(written(folder, STAGE, source.text("GPU MODE", on_cpu=True)), path)
-    data = message(names[GENERATE], path, **tests[0])
-    form = KernelForm()
+    data = returned_by(names[GENERATE], path, **tests[0])
+    form = DataForm()
     text = form.text(data, "data", unpacked(path, KERNEL))
-    positions, overwrites = destinations(lambda: message(names[KERNEL], path, data), form.leaves)
-    for location in (*positions, *overwrites):
-        text = with_destination(text, form.names[location], COPY if location in overwrites else FULL)
+    receiving, overwritten = destinations(lambda: returned_by(names[KERNEL], path, data), form.leaves)
+    for index in (*receiving, *overwritten):
+        text = with_destination(text, form.names[index], COPY if index in overwritten else FULL)
     settings = {n: v for n, v in tests[0].items() if n != "seed" and type(v) is int and n not in names}
     arguments = ", ".join(f"{name}={name if name in settings else repr(value)}" for name, value in tests[0].items())
     given = GIVEN.format(
         settings="\n".join(f"{name} = {value}" for name, value in settings.items()),
+        sizes=list(settings),
         generate=GENERATE,
         arguments=arguments,
-        destinations=positions,
+        destinations=receiving,
     )
     called = CALLED.format(kernel=KERNEL, names=", ".join(form.names), data=text)
     file = written(folder, REFERENCE, source.text("GPU MODE", on_cpu=True) + given + called)
@@ -132,7 +134,7 @@ def task_pair(reference: str, candidate: str, folder: Path, inputs: str | None) 
         Named(new, own.name, False, own.line, own_path),
         (at, name or INPUTS),
     )
-    return ResolvedFiles(pair, rest, forward_only=True)
+    return FormatPair(pair, rest, forward_only=True)
 
 
 def submission(candidate: str) -> tuple[Path, Named]:
@@ -171,13 +173,13 @@ def copied(task: Path, folder: Path) -> Path:
 
 
 def destinations(call: Callable[[], Any], leaves: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """The positions of tensors that only receive the result, since the reference does not read them, and of those that
-    it reads and overwrites, found by calling it with other values in every tensor that is like a result."""
+    """The indexes of tensors that only receive the result, as the reference does not read them, and of those that it
+    reads and overwrites, found by calling it with other values in every tensor that is like a result."""
     before = [leaf.clone() if hasattr(leaf, "clone") else leaf for leaf in leaves]
     returned = tensors_in(call())
     pointers, first = {value.data_ptr() for value in returned}, [value.clone() for value in returned]
-    unread, overwrites = [], []
-    for location, leaf in enumerate(leaves):
+    unread, overwritten = [], []
+    for index, leaf in enumerate(leaves):
         if not any(hasattr(leaf, "shape") and leaf.shape == value.shape for value in first):
             continue
         for other, values in zip(leaves, before, strict=True):
@@ -186,10 +188,10 @@ def destinations(call: Callable[[], Any], leaves: Sequence[Any]) -> tuple[list[i
         leaf.fill_(UNSET if leaf.is_floating_point() else 1)
         again = tensors_in(call())
         if all(one.equal(other) for one, other in zip(first, again, strict=True)):
-            unread.append(location)
+            unread.append(index)
         elif leaf.data_ptr() in pointers:
-            overwrites.append(location)
-    return unread, overwrites
+            overwritten.append(index)
+    return unread, overwritten
 
 
 def tensors_in(result: Any) -> list[Any]:

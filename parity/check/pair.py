@@ -78,13 +78,13 @@ def candidate_of(known: Named, path: Path, own: str) -> Named:
 
 def assigned(path: Path) -> dict[str, Named]:
     """The names that a file's top level assigns or imports."""
-    hit: dict[str, Named] = {}
+    others: dict[str, Named] = {}
     for node in ast.parse(path.read_bytes(), str(path)).body:
         targets = node.targets if isinstance(node, ast.Assign) else ()
         aliases = node.names if isinstance(node, ast.ImportFrom) else ()
         names = [t.id for t in targets if isinstance(t, ast.Name)] + [a.asname or a.name for a in aliases]
-        hit |= {name: Named(path, name, False, node.lineno) for name in names}
-    return hit
+        others |= {name: Named(path, name, False, node.lineno) for name in names}
+    return others
 
 
 def reference_names(theirs: Mapping[str, Named], ours: Mapping[str, Named]) -> list[str]:
@@ -130,7 +130,7 @@ def definitions(path: Path) -> dict[str, Named]:
 
 
 @dataclass(frozen=True)
-class ResolvedFiles:
+class FormatPair:
     """A pair, what is to be said of it, and whether its format has outputs only, no gradients."""
 
     pair: FilePair

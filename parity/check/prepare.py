@@ -48,8 +48,8 @@ def prepared(
     announce: Callable[[str], None] = lambda _: None,
 ) -> PreparedCheck:
     """Write the config of a pair to a folder. Raises CheckError."""
-    hit = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name)
-    pair = hit.pair
+    format_pair = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name)
+    pair = format_pair.pair
     problem = ReferenceProblem(pair, given or {})
     announce("looking for small sizes")
     settings = small(problem)
@@ -61,8 +61,8 @@ def prepared(
             f"{pair.reference.location}: {pair.reference.name} returns another {differing[0]} when called again"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    designer = Designer(problem, folder / "inputs", forward_only or hit.forward_only)
-    designer.notes += hit.notes
+    designer = Designer(problem, folder / "inputs", forward_only or format_pair.forward_only)
+    designer.notes += format_pair.notes
     announce("choosing inputs")
     asked = list(designer.all(sized))
     if settings:

@@ -60,6 +60,8 @@ PRODUCTS = frozenset(
         *(f"conv{word}{n}d" for word in ("", "_transpose") for n in (1, 2, 3)),
     )
 )
+SIZES = "parity_sizes"
+"""The global of a generated file that lists its sizes; those of the file that it runs are none."""
 CASE_DTYPES = {"float16", "bfloat16", "float32", "float64"}
 RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 MOST_CALLED = 1 << 21
@@ -150,7 +152,8 @@ class ReferenceProblem:
     def numbers(self) -> dict[str, Size]:
         """The globals that are sizes: whole numbers from 2 on, and shapes, that the user has not set."""
         own = {name: value for name, value in self.names.items() if name not in self.given and name[:2] != "__"}
-        return {name: value for name, value in own.items() if is_size(value)}
+        sizes = own.get(SIZES, own)
+        return {name: value for name, value in own.items() if name in sizes and is_size(value)}
 
     @property
     def n_given(self) -> int:

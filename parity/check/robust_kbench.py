@@ -10,7 +10,7 @@ from typing import Any
 
 from parity.check import CheckError
 from parity.check.generated import CANDIDATE, REFERENCE, Source, loaded, written
-from parity.check.pair import INIT_INPUTS, INPUTS, MODEL, FilePair, Named, ResolvedFiles, definitions, named_file
+from parity.check.pair import INIT_INPUTS, INPUTS, MODEL, FilePair, FormatPair, Named, definitions, named_file
 from parity.program.worker.user_module import NEW
 
 FUNCTION = "fn"
@@ -18,6 +18,7 @@ NAME = "forward_fn"
 CONFIG = "config_forward.json"
 GIVEN = '''
 {settings}
+parity_sizes = {sizes!r}
 
 parity_inputs, parity_model = {inputs}, {model}
 
@@ -48,7 +49,7 @@ class {new}(parity_names[{model!r}]):
 '''
 
 
-def module_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> ResolvedFiles:
+def module_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> FormatPair:
     """The pair of a module and of a function that it calls. Raises CheckError."""
     path, name = named_file(reference)
     model = definitions(path).get(name or MODEL)
@@ -67,7 +68,7 @@ def module_pair(reference: str, candidate: str, folder: Path, inputs: str | None
     )
     new = written(folder, CANDIDATE, Source(own).text("robust-kbench") + text)
     at, what = named_file(inputs) if inputs else (file, INPUTS)
-    return ResolvedFiles(
+    return FormatPair(
         FilePair(
             Named(file, model.name, True, model.line, path),
             Named(new, function.name, True, function.line, own),
@@ -113,6 +114,7 @@ def given_text(names: Mapping[str, Any], model: str, given: Mapping[str, Any]) -
     taken = {name: name if name not in names else f"{name}_" for name in values}
     text = GIVEN.format(
         settings="\n".join(f"{taken[name]} = {value!r}" for name, value in values.items()),
+        sizes=list(taken.values()),
         inputs=INPUTS,
         model=model,
         input_arguments=", ".join(f"{name}={taken[name]}" for name in arguments[INPUTS]),
@@ -123,10 +125,10 @@ def given_text(names: Mapping[str, Any], model: str, given: Mapping[str, Any]) -
 
 def arguments_of(function: Any, given: Mapping[str, Any], values: dict[str, Any]) -> list[str]:
     """The arguments of a function that have a value, which is put into `values`."""
-    hit = []
+    names_given = []
     for name, parameter in inspect.signature(function).parameters.items():
         value = given.get(name, parameter.default)
         if value is not inspect.Parameter.empty and isinstance(value, (bool, int, float, str, tuple, list)):
             values[name] = value
-            hit.append(name)
-    return hit
+            names_given.append(name)
+    return names_given

@@ -13,7 +13,7 @@ import torch
 from parity.check import CheckError
 from parity.check.formats import resolved
 from parity.check.generated import loaded
-from parity.check.pair import ResolvedFiles
+from parity.check.pair import FormatPair
 from parity.check.problem import NORMAL, ReferenceProblem, Sized, same
 from parity.program.torch_reference import array_of
 from parity.program.worker.user_module import UserModule
@@ -87,7 +87,7 @@ def task(folder: Path) -> Path:
     return file(folder / "task/reference.py", REFERENCE).parent
 
 
-def computed(found: ResolvedFiles) -> tuple[ReferenceProblem, Sized, dict[str, np.ndarray[Any, Any]]]:
+def computed(found: FormatPair) -> tuple[ReferenceProblem, Sized, dict[str, np.ndarray[Any, Any]]]:
     """The problem, and what the candidate returns for its inputs."""
     problem = ReferenceProblem(found.pair)
     sized = problem.at({})
