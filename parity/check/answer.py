@@ -181,8 +181,9 @@ def of_error(failed: CellResult, own: Sequence[CellResult], common: Mapping[str,
     """The answer where the candidate gives no result: it needs a device that is not there, or it is wrong."""
     match = LINE.search(failed.message)
     location = match[0] if match else ""
-    if DEVICE.search(failed.message) and not any(cell.compared for cell in own):
-        text = f"{NEW} needs a device that is not here: {failed.message}"
+    is_absent = "ModuleNotFoundError" in failed.message
+    if (is_absent or DEVICE.search(failed.message)) and not any(cell.compared for cell in own):
+        text = f"{NEW} needs a {'package' if is_absent else 'device'} that is not here: {failed.message}"
         return CheckAnswer("not-judged", exit_codes.INCOMPLETE, text, location=location, **common)
     text = f"{NEW} gives no result for {failed.id}: {failed.outcome}: {failed.message}"
     return CheckAnswer("wrong", exit_codes.MISMATCH, text, cause="no-result", location=location, **common)
