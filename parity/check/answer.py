@@ -23,7 +23,7 @@ from parity.reporting.text.findings import EDIT, Finding, findings
 SCHEMA = "parity-check/1"
 VERDICTS: Mapping[str, str] = {"unstable": "unstable", "degraded": "degraded", "rounding": "degraded"}
 """A run's verdicts as those of a check; every other failing one is `wrong`."""
-DEVICE = re.compile(r"cuda|CUDA|hip|nvcc|NVIDIA|triton|Triton|GPU|mps", re.IGNORECASE)
+DEVICE = re.compile(r"\b(cuda|hip|nvcc|nvidia|triton|gpu|mps)\b", re.IGNORECASE)
 """What an error says that is due to a device that is not there."""
 LINE = re.compile(r"[\w.-]+\.py:\d+")
 MOST_TEXT = 400
