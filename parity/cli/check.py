@@ -37,7 +37,7 @@ FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinf
 @click.argument("reference")
 @click.argument("new", required=False)
 @click.option("--inputs", metavar="FILE.py:NAME", help="The function that returns the arguments of a call.")
-@click.option("--format", "format_name", type=click.Choice(FORMATS), help="Of the files (default: reply out).")
+@click.option("--format", "format_name", type=click.Choice(FORMATS), help="Of the files (default: found out).")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set a global of REFERENCE. Repeatable.")
 @click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Repeatable (default: that of the inputs).")
 @click.option("--forward-only", is_flag=True, help="Compare outputs only, no gradients.")

@@ -28,6 +28,7 @@ cases:
 COMMANDS = [
     "",
     "init",
+    "check",
     "capture",
     "hunt",
     "reduce",
