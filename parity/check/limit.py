@@ -15,7 +15,7 @@ from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.compare.verdict import Comparison
 from parity.program.worker.user_module import AFTER
 
-FAR = ("-offset=", "-scale=", "-tiny")
+FAR = ("-offset=", "-scale=", "tiny", "outlier")
 """What the ids of cases with such numbers have in them."""
 NEW, REFERENCE = "new", "reference"
 """The backends of a check."""

@@ -125,7 +125,10 @@ def show(reply: CheckAnswer) -> None:
     """The answer in words; its first line is the verdict."""
     from parity.config.nodes import printable
 
-    click.echo(printable(f"{reply.verdict.upper()}  {reply.sentence}"))
+    parts = reply.sentence.split("; ")
+    # The formula is shown above, where a run has been shown.
+    shown = [part for part in parts[:1] + parts[-1:] if not part.startswith("computes ")]
+    click.echo(printable(f"{reply.verdict.upper()}  {'; '.join(dict.fromkeys(shown))}"))
     for text in reply.not_judged:
         click.echo(printable(f"note: {text}"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 
 from parity.adapters import adapter_class
@@ -10,6 +11,7 @@ from parity.config.nodes import printable
 from parity.environments.interpreter import THREAD_VARIABLES
 from parity.judge.bound.envelope import WORK
 from parity.judge.compare.verdict import Verdict
+from parity.program.worker import user_module
 from parity.repro.literals import INDENT, WIDTH, Code, array, block, literal
 from parity.repro.recipe import Check, ScriptRecipe
 from parity.repro.source import Calls, calls, has_method, has_mode
@@ -41,6 +43,7 @@ def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops:
         archive=archive,
         data=[(key, array(values, INDENT)) for key, values in recipe.data.items()] if not archive else [],
         user_ops=user_ops,
+        module_code=Code(inspect.getsource(user_module)) if user_module.ARGUMENTS in recipe.params else "",
         recipe=recipe,
         placements=[(name, p.strides, p.offset, p.size) for name, p in recipe.placements.items()],
         leaf=Code(recipe.leaf),

@@ -52,6 +52,11 @@ def test_a_variance_that_loses_digits_is_named_inside_a_model(tmp_path):
     assert "offset" in row["counterexample"]["case"]
     assert abs(row["counterexample"]["got"] - row["counterexample"]["exact"]) > row["counterexample"]["bound"]
     assert list(Path(row["counterexample"]["inputs"]).glob("x.npy"))
+    command = [sys.executable, "-m", "parity", "repro", row["run"], row["counterexample"]["case"]]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    (script,) = Path(row["run"]).glob("repro/*.new.py")
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "the difference is there", done.stdout + done.stderr
 
 
 def test_a_result_that_is_kept_by_shape_is_found_by_later_calls(tmp_path):
