@@ -54,7 +54,7 @@ def as_far(own: Comparison, reference: Comparison) -> bool:
     """Whether a candidate's largest error is not much more than the reference's own, or than rounding's."""
     if own.max_abs_diff is None or reference.max_abs_diff is None:
         return str(own.actual_value) == str(reference.actual_value)
-    rounding = 0.0 if reference.envelope is None else reference.envelope.max
+    rounding = max((row.envelope.max for row in (own, reference) if row.envelope is not None), default=0.0)
     return own.max_abs_diff <= ERROR_BOUND * max(reference.max_abs_diff, rounding)
 
 

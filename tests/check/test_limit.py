@@ -1,0 +1,51 @@
+"""What counts against a candidate, and what its reference's own code does, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from parity.check.limit import NEW, REFERENCE, excused
+from parity.config.plan import ORACLE
+from parity.judge.compare.verdict import Comparison, EnvelopeRow, ErrorRatios, Verdict
+
+
+def row(backend: str, case: str, error: float | None, *, culprit: bool = False, **changes: Any) -> Comparison:
+    given: dict[str, Any] = {
+        "case": case, "dtype": "float32", "tensor": "y", "actual": backend, "expected": ORACLE,
+        "verdict": Verdict.UNSTABLE if culprit else Verdict.CLOSE, "culprit": (backend,) if culprit else (),
+        "suspect": False, "known": None, "max_abs_diff": error, "required_rtol": None, "worst_index": [0],
+        "actual_value": 1.0, "expected_value": 1.0, "rtol": 1e-5, "atol": 1e-6, "oracle_value": 1.0,
+        "error_ratio": ErrorRatios(None, None), "message": "",
+    }  # fmt: skip
+    return Comparison(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("case", "own", "reference", "is_beyond", "is_excused"),
+    [
+        ("M-drawn", 1e-3, 1e-3, False, False),  # the reference is within its bound: the candidate is wrong
+        ("M-drawn", 1e-3, 1e-3, True, True),
+        ("M-drawn", 1e-1, 1e-3, True, False),
+        ("M-x-offset=100", 1e-3, 1e-3, False, True),  # a slice is tiny beside what is rounded
+        ("M-x-offset=100", 1e-1, 1e-3, False, False),
+    ],
+)
+def test_the_references_own_error(case, own, reference, is_beyond, is_excused):
+    rows = [row(NEW, case, own, culprit=True), row(REFERENCE, case, reference, culprit=is_beyond)]
+    assert bool(excused(rows)) == is_excused
+
+
+def test_an_error_that_rounding_explains_is_excused_far_from_one():
+    rounded = {"envelope": EnvelopeRow(rms=0.02, max=0.2)}
+    rows = [row(NEW, "M-outlier", 0.07, culprit=True, **rounded), row(REFERENCE, "M-outlier", 5e-6)]
+    assert excused(rows)
+    assert not excused([row(NEW, "M-outlier", 2.0, culprit=True, **rounded), row(REFERENCE, "M-outlier", 5e-6)])
+
+
+def test_a_nan_that_spreads_is_excused_and_one_that_is_lost_is_not():
+    nan = float("nan")
+    assert excused([row(NEW, "M-nan", None, culprit=True, actual_value=nan, oracle_value=0.5)])
+    assert not excused([row(NEW, "M-nan", None, culprit=True, actual_value=0.5, oracle_value=nan)])
+    assert not excused([row(NEW, "M-drawn", None, culprit=True, actual_value=nan, oracle_value=0.5)])
