@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parity import exit_codes
+from parity.cases.layout import LAYOUTS
 from parity.check.limit import NEW, excused
 from parity.check.pair import FilePair
 from parity.check.place import fault_line_of
@@ -104,10 +105,13 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     own = [cell for cell in cells(results) if cell.backend == NEW]
     same = excused(results.comparisons)
     checks = list(checks_of(own, results, same))
-    common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": list(notes)}
     every = findings(results)
     all_findings = [finding for finding in every if not finding.tensor_keys <= same]
     failed = [cell for cell in own if cell.status is Status.ERROR and cell.ended is not None]
+    refused = [cell for cell in failed if kind_of(cell) in LAYOUTS]
+    failed = [cell for cell in failed if cell not in refused]
+    notes = [*notes, *(f"{NEW} refuses the layout {kind_of(cell)}: {cell.message}" for cell in refused)]
+    common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": notes}
     if all_findings:
         return of_finding(all_findings[0], pair, run_dir, common)
     if failed:
@@ -211,7 +215,7 @@ def is_bad(cell: CellResult, same: frozenset[tuple[str, str, str]]) -> bool:
     """Whether a cell has no result, or differs in a tensor that is not `same` as the reference's own."""
     if cell.status is Status.FAILED:
         return any(row.tensor_key not in same for row in cell.failing)
-    return cell.status is Status.ERROR
+    return cell.status is Status.ERROR and kind_of(cell) not in LAYOUTS
 
 
 def kind_of(cell: CellResult) -> str:

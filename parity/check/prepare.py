@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from parity.cases.brought import RecordedFunction
 from parity.check import CheckError
 from parity.check.cases import CheckCase, Designer, config
 from parity.check.formats import resolved
@@ -20,6 +21,8 @@ from parity.config import ConfigError, load_plan
 from parity.config.plan import Plan
 
 CONFIG = "check.yaml"
+MOST_NAMED = 4
+"""Calls of the reference that are named because they are not recorded."""
 CASE = re.compile(r"^cases\[(\d+)\]")
 """The number of a case, in the key of a problem of its config."""
 
@@ -69,7 +72,15 @@ def prepared(
         shown = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
         designer.notes.append(f"not run at its size: {shown}")
     plan = planned(folder / CONFIG, problem, asked, dtypes or (sized.dtype,), designer.notes)
+    designer.notes += [f"no step can be named here, PyTorch itself is asked: {text}" for text in unrecorded(plan)]
     return PreparedCheck(pair, plan, designer.notes, designer.degenerate)
+
+
+def unrecorded(plan: Plan) -> list[str]:
+    """The calls of the reference that are no steps of its program, as `reference.py:12 lgamma`."""
+    sources = {id(case.brought.source): case.brought.source for case in plan.cases if case.brought is not None}
+    functions = [source.function for source in sources.values() if isinstance(source, RecordedFunction)]
+    return list(dict.fromkeys(text for function in functions for text in getattr(function, "opaque", ())))[:MOST_NAMED]
 
 
 def planned(
