@@ -10,11 +10,14 @@ from typing import Any
 
 from parity import exit_codes
 from parity.config.plan import ORACLE, Plan
-from parity.engine import EngineOptions, Event, execute
+from parity.engine import CellFinished, EngineOptions, Event, execute
 from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.compare.verdict import Comparison
+from parity.outcome import Outcome
 from parity.program.worker.user_module import AFTER
 
+MOST_WITHOUT = 3
+"""Cases without a result of the candidate, after which no more are asked: each may start a process anew."""
 FAR = ("-offset=", "-scale=", "tiny", "outlier")
 """What the ids of cases with such numbers have in them."""
 NEW, REFERENCE = "new", "reference"
@@ -65,7 +68,7 @@ class CheckWatch:
     def __init__(self, observer: Any, deadline: float, fail_on: str, *, everything: bool) -> None:
         self.observer, self.deadline, self.everything = observer, deadline, everything
         self.failing = exit_codes.FAILING[fail_on]
-        self.is_wrong = False
+        self.is_wrong, self.n_without = False, 0
 
     def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:
         """Note what is wrong."""
@@ -81,5 +84,10 @@ class CheckWatch:
             for event in events:
                 yield event
                 finished = finished or getattr(event, "last_of_case", False)
+                if isinstance(event, CellFinished):
+                    own = [cell.outcome for cell in event.outcomes if cell.backend == NEW]
+                    self.n_without += any(outcome not in (Outcome.OK, Outcome.UNSUPPORTED) for outcome in own)
+                if self.n_without == MOST_WITHOUT and not self.everything:
+                    return
                 if finished and (time.monotonic() > self.deadline or (self.is_wrong and not self.everything)):
                     return
