@@ -17,7 +17,7 @@ from parity.outcome import Outcome
 from parity.program.worker.user_module import AFTER
 
 MOST_WITHOUT = 3
-"""Cases without a result of the candidate, after which no more are asked: each may start a process anew."""
+"""Cases that ended the candidate's process, after which no more are asked: each starts a new one."""
 FAR = ("-offset=", "-scale=", "tiny", "outlier")
 """What the ids of cases with such numbers have in them."""
 NEW, REFERENCE = "new", "reference"
@@ -86,7 +86,7 @@ class CheckWatch:
                 finished = finished or getattr(event, "last_of_case", False)
                 if isinstance(event, CellFinished):
                     own = [cell.outcome for cell in event.outcomes if cell.backend == NEW]
-                    self.n_without += any(outcome not in (Outcome.OK, Outcome.UNSUPPORTED) for outcome in own)
+                    self.n_without += any(outcome in (Outcome.CRASH, Outcome.TIMEOUT) for outcome in own)
                 if self.n_without == MOST_WITHOUT and not self.everything:
                     return
                 if finished and (time.monotonic() > self.deadline or (self.is_wrong and not self.everything)):
