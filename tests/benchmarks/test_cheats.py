@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.cheats import check
 from benchmarks.cheats.__main__ import main
@@ -66,7 +67,6 @@ def test_a_candidate_that_exits_prints_or_hangs_has_no_answer(capfd, tmp_path):
 
 def torch_inputs():
     """Inputs for which a mistake shows: of mistakes that show for the given inputs, in gradients or state, none."""
-    import torch
 
     ones, square = torch.ones, torch.arange(9.0).reshape(3, 3)
     return {
@@ -93,7 +93,6 @@ def torch_inputs():
 
 def after(constructor, given, inputs):
     """Outputs, gradients and state of a module in float64, in training and then in evaluation."""
-    import torch
 
     made, found = given.built(constructor).double(), []
     for training in (True, False):
@@ -108,7 +107,6 @@ def after(constructor, given, inputs):
 @pytest.mark.frameworks
 @pytest.mark.parametrize("name", sorted(folder.name for folder in (PAIRS / "mistakes").iterdir()))
 def test_every_mistake_is_one(name):
-    import torch
 
     from benchmarks.cheats.loading import candidate, problem
 
