@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from parity.check.place import fault_line_of
 from parity.check.prepare import PreparedCheck
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Comparison
+from parity.outcome import Outcome
 from parity.reporting.results.cells import CellResult, Status, cells
 from parity.reporting.results.rows import Results
 from parity.reporting.text.findings import EDIT, Finding, findings
@@ -28,7 +30,6 @@ DEVICE = re.compile(r"\b(cuda|hip|nvcc|nvidia|triton|gpu|mps)\b", re.IGNORECASE)
 """What an error says that is due to a device that is not there."""
 LINE = re.compile(r"[\w.-]+\.py:\d+")
 MOST_TEXT = 400
-MOST_CHECKS = 12
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,6 @@ class CheckAnswer:
     not_judged: Sequence[str] = ()
     seconds: float = 0.0
     run: str = ""
-    notes: Sequence[str] = field(default=())
 
     def as_json(self, *, hide_inputs: bool = False) -> str:
         """One line of at most 2 kB or so."""
@@ -82,11 +82,7 @@ def short(text: str, most: int = MOST_TEXT) -> str:
 
 def finite(number: float | None) -> float | None:
     """A number that JSON has."""
-    return (
-        None
-        if number is None or number != number or number in (float("inf"), float("-inf"))
-        else float(f"{number:.4g}")
-    )
+    return None if number is None or not math.isfinite(number) else float(f"{number:.4g}")
 
 
 def not_judged(
@@ -101,16 +97,16 @@ def not_judged(
 
 def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: float) -> CheckAnswer:
     """What a run says about a pair."""
-    pair, notes = prepared.pair, prepared.notes
+    pair, notes, kinds = prepared.pair, prepared.notes, prepared.kinds
     own = [cell for cell in cells(results) if cell.backend == NEW]
-    same = excused(results.comparisons)
-    checks = list(checks_of(own, results, same))
+    same = excused(results.comparisons, kinds)
     every = findings(results)
     all_findings = [finding for finding in every if not finding.tensor_keys <= same]
     failed = [cell for cell in own if cell.status is Status.ERROR and cell.ended is not None]
-    refused = [cell for cell in failed if kind_of(cell) in LAYOUTS]
+    refused = [cell for cell in failed if kinds[cell.id] in LAYOUTS]
     failed = [cell for cell in failed if cell not in refused]
-    notes = [*notes, *(f"{NEW} refuses the layout {kind_of(cell)}: {cell.message}" for cell in refused)]
+    checks = list(checks_of(own, kinds, same, refused))
+    notes = [*notes, *(f"{NEW} refuses the layout {kinds[cell.id]}: {cell.message}" for cell in refused)]
     common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": notes}
     if all_findings:
         return of_finding(all_findings[0], pair, run_dir, common)
@@ -126,8 +122,15 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     if prepared.degenerate:
         text = f"{pair.reference.location}: a constant would pass, so nothing is shown: the reference returns one"
         return CheckAnswer("degenerate-problem", exit_codes.INCOMPLETE, text, **common)
+    lost = [cell for cell in own if cell.outcome == Outcome.OK and not cell.compared]
+    if lost:
+        why = next((row.message for row in lost[0].rows if row.message), "its results were not compared")
+        text = f"{lost[0].id}: {why}; {len(compared)} other cases agree"
+        return CheckAnswer("not-judged", exit_codes.INCOMPLETE, text, **common)
     n = sum(len(cell.compared_rows) for cell in compared)
     text = f"{pair.candidate.name} computes what {pair.reference.name} does: {n} tensors in {len(compared)} cases agree"
+    if left := len(own) - len(compared) - len(refused):
+        text += f"; {left} cases were not run, the time was over"
     return CheckAnswer("right", exit_codes.PASSED, text, **common)
 
 
@@ -194,35 +197,24 @@ def of_error(failed: CellResult, own: Sequence[CellResult], common: Mapping[str,
 
 
 def checks_of(
-    own: Sequence[CellResult], results: Results, same: frozenset[tuple[str, str, str]]
+    own: Sequence[CellResult],
+    kinds: Mapping[str, str],
+    same: frozenset[tuple[str, str, str]],
+    refused: Sequence[CellResult],
 ) -> Iterator[tuple[str, str, str]]:
-    """What was asked, and how it ended: cases by the word after the op's name."""
-    words: dict[str, list[CellResult]] = {}
+    """What was asked, and how it ended, by what the cases vary."""
+    groups: dict[str, list[CellResult]] = {}
     for cell in own:
-        words.setdefault(kind_of(cell), []).append(cell)
-    for word, group in list(words.items())[:MOST_CHECKS]:
-        bad = [cell for cell in group if is_bad(cell, same)]
+        groups.setdefault(kinds[cell.id], []).append(cell)
+    for kind, group in groups.items():
+        bad = [cell for cell in group if is_bad(cell, same) and cell not in refused]
         ran = [cell for cell in group if cell.compared]
         state = "failed" if bad else "passed" if ran else "not run"
-        why = bad[0].id if bad else f"{len(ran)} of {len(group)}"
-        yield word, state, why
-    missing = len(results.cases) - len({cell.id for cell in own if cell.ended is not None})
-    if missing > 0:
-        yield "rest", "not run", f"{missing} cases were not run"
+        yield kind, state, bad[0].id if bad else f"{len(ran)} of {len(group)}"
 
 
 def is_bad(cell: CellResult, same: frozenset[tuple[str, str, str]]) -> bool:
     """Whether a cell has no result, or differs in a tensor that is not `same` as the reference's own."""
     if cell.status is Status.FAILED:
         return any(row.tensor_key not in same for row in cell.failing)
-    return cell.status is Status.ERROR and kind_of(cell) not in LAYOUTS
-
-
-def kind_of(cell: CellResult) -> str:
-    """What a case varies: `given`, `drawn`, `offset`, `size`, `layout`, ..."""
-    rest = cell.id.removeprefix(f"{cell.op}-")
-    if "offset=" in rest:
-        return "offset"
-    if "=" in rest:
-        return "scale" if rest.startswith("scale") else "size"
-    return rest.partition("-")[2] or rest
+    return cell.status is Status.ERROR

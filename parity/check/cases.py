@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parity.cases.draw import DISTRIBUTIONS, Special, TensorPlan
 from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
-from parity.check.limit import NEW, REFERENCE
+from parity.check.limit import NAN, NEW, OFFSET, OUTLIER, REFERENCE, SCALE, TINY
 from parity.check.problem import (
     GIVEN,
     INTEGERS,
@@ -23,15 +24,17 @@ from parity.check.problem import (
     Size,
     Sized,
     Weight,
+    alike,
     is_finite,
     varies,
 )
 from parity.check.sizes import largest
 from parity.program.worker.user_module import TRAINING
 
-OFFSET = 100.0
-"""A mean of 100 deviations: E[x^2] - E[x]^2 loses four of float32's seven digits."""
-FAR = 10000.0
+SIZE = "size"
+"""The kind of cases at another size, or with another batch."""
+SHIFT, FAR_SHIFT = 100.0, 10000.0
+"""A mean of 100 deviations: E[x^2] - E[x]^2 loses four of float32's seven digits; of 10,000, all."""
 LARGE, SMALL = 30.0, 1e-3
 """Scores beyond 88, where exp overflows in float32; variances near eps."""
 ODD = (33, 31, 129, 127)
@@ -41,9 +44,9 @@ JITTER = 0.3
 VALUES: Mapping[str, Mapping[str, Any]] = {
     "zeros": {"constant": 0.0},
     "ties": {"constant": 1.0, "special": {"values": [-1.0, 2.0], "count": 2}},
-    "nan": {"special": {"values": [float("nan")]}},
-    "tiny": {"scale": 1e-20},
-    "outlier": {"special": {"values": [1.0e4, -1.0e4, 88.0], "count": 3}},
+    NAN: {"special": {"values": [float("nan")]}},
+    TINY: {"scale": 1e-20},
+    OUTLIER: {"special": {"values": [1.0e4, -1.0e4, 88.0], "count": 3}},
 }
 """Unusual values of an input."""
 MOST_UNUSUAL = 4
@@ -57,11 +60,15 @@ Case = dict[str, Any]
 
 @dataclass(frozen=True)
 class CheckCase:
-    """A case of the config, and what it is about."""
+    """A case of the config, and what it varies: `given`, `drawn`, `offset`, `size`, ..., the name of a layout."""
 
-    name: str
-    why: str
+    kind: str
     case: Case
+
+    @property
+    def id(self) -> str:
+        """The id of the case."""
+        return str(self.case["id"])
 
 
 @dataclass
@@ -79,20 +86,22 @@ class Designer:
 
     def all(self, sized: Sized) -> Iterator[CheckCase]:
         """The cases, those first that show most: as given, drawn with other weights, then what is unusual."""
+        who = self.problem.pair.reference.location
+        if not alike(sized.outputs, self.problem.call(sized)):
+            raise CheckError(f"{who} returns something else when it is called again with the same inputs and seed")
         if self.problem.is_random(sized, {}):
-            who = self.problem.pair.reference.location
             if self.problem.is_random(sized, {TRAINING: False}):
                 raise CheckError(f"{who} draws random numbers: what it returns depends on the seed")
             self.options = {TRAINING: False}
             self.notes.append(f"{who} is random in training mode, so it is asked in evaluation mode")
         if not varies(sized.outputs):
             self.notes.append("the reference returns a constant for its own inputs, so its own test shows nothing")
-        yield CheckCase("given", "the inputs of the file", self.case("given", sized, self.files(sized, "given")))
+        yield CheckCase("given", self.case("given", sized, self.files(sized, "given")))
         drawn = self.drawn(sized)
         self.degenerate = not varies(sized.outputs) and not varies(self.tried(sized, drawn))
-        yield CheckCase("drawn", "other inputs and weights", self.case("drawn", sized, drawn))
+        yield CheckCase("drawn", self.case("drawn", sized, drawn))
         if sized.modal and not self.options:
-            yield CheckCase("eval", "evaluation mode", self.case("eval", sized, drawn, training=False))
+            yield CheckCase("eval", self.case("eval", sized, drawn, training=False))
         sizes = self.of_sizes(sized)
         yield from self.batches(sized, drawn)
         yield from islice(sizes, FIRST_SIZES)
@@ -104,7 +113,7 @@ class Designer:
         """Cases at other sizes."""
         for other in self.sizes(sized):
             name = ", ".join(f"{n}={v}" for n, v in other.settings.items() if sized.settings.get(n) != v)
-            yield CheckCase(name, "another size", self.case(name, other, self.drawn(other)))
+            yield CheckCase(SIZE, self.case(name, other, self.drawn(other)))
 
     def case(self, name: str, sized: Sized, inputs: Mapping[str, Any], **options: Any) -> Case:
         """A case of the config."""
@@ -157,10 +166,8 @@ class Designer:
 
     def tried(self, sized: Sized, inputs: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """What the reference returns for such inputs; NaN where it fails."""
-        rng = np.random.default_rng(0)
-        values = {
-            name: sample(rng, item) for name, item in inputs.items() if "shape" in item and "integers" not in item
-        }
+        free = {name: item for name, item in inputs.items() if "shape" in item and "integers" not in item}
+        values = {name: sample(name, item).astype(np.float32) for name, item in free.items()}
         try:
             return self.problem.call(sized, values=values)
         except CheckError:
@@ -172,17 +179,15 @@ class Designer:
         given = {a.name for a in sized.arguments}
         biases = [name for name in free if name not in given and len(drawn[name]["shape"]) == 1]
         own = [name for name in free if name in given]
-        for offset, names in ((OFFSET, [*own, *biases]), (FAR, own)):
+        for offset, names in ((SHIFT, [*own, *biases]), (FAR_SHIFT, own)):
             for name in names:
                 changed = {**drawn, name: {**drawn[name], "offset": offset}}
                 if is_finite(self.tried(sized, changed)):
-                    word = f"{name}-offset={offset:g}"
-                    yield CheckCase(word, f"{name} has a mean of {offset:g}", self.case(word, sized, changed))
+                    yield CheckCase(OFFSET, self.case(f"{name}-offset={offset:g}", sized, changed))
         for scale in (LARGE, SMALL):
             changed = {n: {**item, "scale": scale} if n in given and n in free else item for n, item in drawn.items()}
             if any(name in given for name in free) and is_finite(self.tried(sized, changed)):
-                word = f"scale={scale:g}"
-                yield CheckCase(word, f"inputs {scale:g} times as large", self.case(word, sized, changed))
+                yield CheckCase(SCALE, self.case(f"scale={scale:g}", sized, changed))
 
     def unusual(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
         """Inputs that may be any number with unusual values, one after the other; then all in other memory."""
@@ -191,20 +196,20 @@ class Designer:
         for number, name in enumerate(free[:MOST_UNUSUAL]):
             for word, change in VALUES.items():
                 changed = {**drawn, name: {**without_draw(drawn[name], change), **change}}
-                if word != "nan" and not is_finite(self.tried(sized, changed)):
+                if word != NAN and not is_finite(self.tried(sized, changed)):
                     continue
                 case = self.case(f"{name}-{word}" if number else word, sized, changed)
                 # Of a NaN or its neighbours there is no gradient that all agree on.
-                yield CheckCase(word, f"{name}: {word}", {**case, "gradients": False} if word == "nan" else case)
+                yield CheckCase(word, {**case, "gradients": False} if word == NAN else case)
         if len(free) > 1:
-            changed = {n: {**item, **VALUES["tiny"]} if n in free else item for n, item in drawn.items()}
-            yield CheckCase("tiny", "tiny inputs", self.case("all-tiny", sized, changed))
+            changed = {n: {**item, **VALUES[TINY]} if n in free else item for n, item in drawn.items()}
+            yield CheckCase(TINY, self.case("all-tiny", sized, changed))
         tensors = {a.name for a in sized.arguments if a.is_tensor}
         for layout, placement in LAYOUTS.items():
             movable = {n for n, item in drawn.items() if n in tensors and can_lie(item, placement)}
             laid = {n: {**item, "layout": layout} if n in movable else item for n, item in drawn.items()}
             if movable:
-                yield CheckCase(layout, f"inputs in the layout {layout}", self.case(layout, sized, laid))
+                yield CheckCase(layout, self.case(layout, sized, laid))
 
     def sizes(self, sized: Sized) -> Iterator[Sized]:
         """The problem at odd sizes, one global changed at a time: first each is 1, then one more, then others."""
@@ -232,7 +237,7 @@ class Designer:
         for other in (1, length + 1):
             changed = {n: {**drawn[n], "shape": [other, *tensors[n][1:]]} if n in along else drawn[n] for n in drawn}
             if other != length and is_finite(self.tried(sized, changed)):
-                yield CheckCase(f"batch={other}", "another batch", self.case(f"batch={other}", sized, changed))
+                yield CheckCase(SIZE, self.case(f"batch={other}", sized, changed))
 
 
 def without_draw(item: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,34 +282,22 @@ def weight_of(weight: Weight) -> Case:
     return {"shape": shape, "scale": float(f"{deviation:.2g}")}
 
 
-def sample(rng: np.random.Generator, item: Mapping[str, Any]) -> NDArray[np.float32]:
+def sample(name: str, item: Mapping[str, Any]) -> NDArray[Any]:
     """Numbers as a config draws them."""
-    shape, uniform = item["shape"], item.get("uniform")
-    if "constant" in item:
-        return sprinkled(rng, np.full(shape, item["constant"]), item)
-    values = rng.normal(size=shape) if uniform is None else rng.uniform(uniform["low"], uniform["high"], shape)
-    return sprinkled(rng, item.get("scale", 1.0) * values + item.get("offset", 0.0), item)
+    draw = next((DISTRIBUTIONS[key], value) for key, value in [*item.items(), ("normal", {})] if key in DISTRIBUTIONS)
+    options = draw[1] if isinstance(draw[1], dict) else {"value": draw[1]}
+    special = Special(tuple(item["special"]["values"]), item["special"].get("count", 1)) if "special" in item else None
+    numbers = item.get("scale", 1.0), item.get("offset", 0.0)
+    return TensorPlan(name, tuple(item["shape"]), draw[0](**options), *numbers, special).sample(0, "check", "float32")
 
 
-def sprinkled(rng: np.random.Generator, values: NDArray[Any], item: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Numbers with the special values of an input somewhere."""
-    special = item.get("special", {"values": []})
-    flat = values.ravel().copy()
-    if special["values"]:
-        positions = rng.permutation(flat.size)[: special.get("count", 1)]
-        flat[positions] = np.resize(special["values"], len(positions))
-    return flat.reshape(values.shape).astype(np.float32)
-
-
-def config(
-    problem: ReferenceProblem, asked: Sequence[CheckCase], dtypes: Sequence[str], adapter: str = "torch"
-) -> Case:
+def config(problem: ReferenceProblem, asked: Sequence[CheckCase], dtypes: Sequence[str]) -> Case:
     """The config of a pair's cases."""
     reference, candidate = problem.pair.reference, problem.pair.candidate
     names = {REFERENCE: reference.path, NEW: candidate.path}
     return {
         "version": 1,
-        "backends": [{"name": n, "adapter": adapter, "ops": str(path.absolute())} for n, path in names.items()],
+        "backends": [{"name": n, "adapter": "torch", "ops": str(path.absolute())} for n, path in names.items()],
         "subject": NEW,
         "dtypes": list(dtypes),
         "cases": [item.case for item in asked],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,28 +19,29 @@ from parity.program.worker.user_module import AFTER
 
 MOST_WITHOUT = 3
 """Cases that ended the candidate's process, after which no more are asked: each starts a new one."""
-FAR = ("-offset=", "-scale=", "tiny", "outlier")
-"""What the ids of cases with such numbers have in them."""
+OFFSET, SCALE, TINY, OUTLIER, NAN = "offset", "scale", "tiny", "outlier", "nan"
+"""Kinds of cases that are judged in a way of their own."""
+FAR = frozenset((OFFSET, SCALE, TINY, OUTLIER))
+"""Those whose numbers are far from 1."""
 NEW, REFERENCE = "new", "reference"
 """The backends of a check."""
 
 
-def excused(comparisons: Iterable[Comparison]) -> frozenset[tuple[str, str, str]]:
+def excused(comparisons: Iterable[Comparison], kinds: Mapping[str, str]) -> frozenset[tuple[str, str, str]]:
     """The tensors in which the reference's own code is as far from its formula as the candidate: it is what the
-    candidate has to do, and no more can be asked.
+    candidate has to do, and no more can be asked. `kinds` says what each case varies.
 
     That holds in cases in which that code exceeds its error bound somewhere, and in those whose numbers are far from 1,
     where slices of a tensor may be many times smaller than what is rounded in it. A NaN that spreads further than in
     the reference is not counted, one that is lost is.
     """
-    own, reference = (
-        {row.tensor_key: row for row in comparisons if (row.actual, row.expected) == (name, ORACLE)}
-        for name in (NEW, REFERENCE)
-    )
+    exact = [row for row in comparisons if row.expected == ORACLE]
+    own, reference = ({row.tensor_key: row for row in exact if row.actual == name} for name in (NEW, REFERENCE))
     beyond = {(row.case, row.dtype) for row in reference.values() if REFERENCE in row.culprit}
-    hard = {key for key in own if (key[:2] in beyond or any(word in key[0] for word in FAR))}
+    hard = {key for key in own if key[:2] in beyond or kinds[key[0]] in FAR}
     same = {key for key in hard & reference.keys() if as_far(own[key], reference[key])}
-    return frozenset(same | {key for key, row in own.items() if spreads(row) or is_not_kept(row)})
+    spread = {key for key, row in own.items() if kinds[key[0]] == NAN and spreads(row)}
+    return frozenset(same | spread | {key for key, row in own.items() if is_not_kept(row)})
 
 
 def is_not_kept(row: Comparison) -> bool:
@@ -48,9 +50,9 @@ def is_not_kept(row: Comparison) -> bool:
 
 
 def spreads(row: Comparison) -> bool:
-    """Whether a candidate returns NaN for other elements than the one that is NaN, in a case about NaN."""
+    """Whether a candidate returns NaN where the exact answer is a number."""
     got, exact = row.actual_value, row.oracle_value
-    return row.case.endswith("-nan") and got is not None and got != got and exact is not None and exact == exact
+    return got is not None and exact is not None and math.isnan(got) and not math.isnan(exact)
 
 
 def as_far(own: Comparison, reference: Comparison) -> bool:
@@ -65,15 +67,17 @@ class CheckWatch:
     """Passes events on to an observer, and notes whether the candidate is wrong in a case. `deadline` is a time of the
     monotonic clock; the first case is finished in any case."""
 
-    def __init__(self, observer: Any, deadline: float, fail_on: str, *, everything: bool) -> None:
-        self.observer, self.deadline, self.everything = observer, deadline, everything
+    def __init__(
+        self, observer: Any, kinds: Mapping[str, str], deadline: float, fail_on: str, *, everything: bool
+    ) -> None:
+        self.observer, self.kinds, self.deadline, self.everything = observer, kinds, deadline, everything
         self.failing = exit_codes.FAILING[fail_on]
         self.is_wrong, self.n_without = False, 0
 
     def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:
         """Note what is wrong."""
         self.observer.on_event(event, comparisons)
-        same = excused(comparisons)
+        same = excused(comparisons, self.kinds)
         rows = [row for row in comparisons if row.counts and row.verdict.value in self.failing]
         self.is_wrong = self.is_wrong or any(row.tensor_key not in same for row in rows)
 
@@ -83,8 +87,8 @@ class CheckWatch:
         with closing(execute(plan, options, run_dir, done)) as events:  # type: ignore[type-var]
             for event in events:
                 yield event
-                finished = finished or getattr(event, "last_of_case", False)
                 if isinstance(event, CellFinished):
+                    finished = finished or event.last_of_case
                     own = [cell.outcome for cell in event.outcomes if cell.backend == NEW]
                     self.n_without += any(outcome in (Outcome.CRASH, Outcome.TIMEOUT) for outcome in own)
                 if self.n_without == MOST_WITHOUT and not self.everything:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 
 from parity.cases.brought import RecordedFunction
-from parity.check import CheckError
 from parity.check.cases import CheckCase, Designer, config
 from parity.check.formats import resolved
 from parity.check.pair import FilePair
@@ -19,6 +18,7 @@ from parity.check.problem import ReferenceProblem
 from parity.check.sizes import small
 from parity.config import ConfigError, load_plan
 from parity.config.plan import Plan
+from parity.program.torch_reference import TorchFunction
 
 CONFIG = "check.yaml"
 MOST_NAMED = 4
@@ -33,6 +33,8 @@ class PreparedCheck:
 
     pair: FilePair
     plan: Plan
+    kinds: Mapping[str, str]
+    """What each case varies, by its id."""
     notes: list[str]
     degenerate: bool = False
     """Whether a constant would pass: the reference returns one, whatever its inputs are."""
@@ -48,39 +50,35 @@ def prepared(
     dtypes: Sequence[str] = (),
     forward_only: bool = False,
     format_name: str | None = None,
-    announce: Callable[[str], None] = lambda _: None,
 ) -> PreparedCheck:
     """Write the config of a pair to a folder. Raises CheckError."""
     format_pair = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name)
     pair = format_pair.pair
     problem = ReferenceProblem(pair, given or {})
-    announce("looking for small sizes")
     settings = small(problem)
     sized = problem.at(settings)
-    again = problem.call(sized)
-    differing = [n for n in again if again[n].shape != sized.outputs[n].shape]
-    if differing:
-        raise CheckError(
-            f"{pair.reference.location}: {pair.reference.name} returns another {differing[0]} when called again"
-        )
     folder.mkdir(parents=True, exist_ok=True)
     designer = Designer(problem, folder / "inputs", forward_only or format_pair.forward_only)
     designer.notes += format_pair.notes
-    announce("choosing inputs")
     asked = list(designer.all(sized))
     if settings:
         shown = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
         designer.notes.append(f"not run at its size: {shown}")
     plan = planned(folder / CONFIG, problem, asked, dtypes or (sized.dtype,), designer.notes)
-    designer.notes += [f"no step can be named here, PyTorch itself is asked: {text}" for text in unrecorded(plan)]
-    return PreparedCheck(pair, plan, designer.notes, designer.degenerate)
+    designer.notes += unrecorded(plan)
+    return PreparedCheck(pair, plan, {item.id: item.kind for item in asked}, designer.notes, designer.degenerate)
 
 
 def unrecorded(plan: Plan) -> list[str]:
-    """The calls of the reference that are no steps of its program, as `reference.py:12 lgamma`."""
-    sources = {id(case.brought.source): case.brought.source for case in plan.cases if case.brought is not None}
-    functions = [source.function for source in sources.values() if isinstance(source, RecordedFunction)]
-    return list(dict.fromkeys(text for function in functions for text in getattr(function, "opaque", ())))[:MOST_NAMED]
+    """What is weaker since the reference's program is not all of its code: calls that are no steps, other gradients."""
+    sources = dict.fromkeys(case.brought.source for case in plan.cases if case.brought is not None)
+    functions = [
+        s.function for s in sources if isinstance(s, RecordedFunction) and isinstance(s.function, TorchFunction)
+    ]
+    calls = dict.fromkeys(text for function in functions for text in function.opaque)
+    differing = dict.fromkeys(function.gradients_differ for function in functions if function.gradients_differ)
+    asked = [f"no step can be named here, PyTorch itself is asked: {text}" for text in list(calls)[:MOST_NAMED]]
+    return [*asked, *(f"the recorded reference has another gradient: {text}" for text in differing)]
 
 
 def planned(

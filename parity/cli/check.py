@@ -122,7 +122,7 @@ def check(
 
 
 def show(reply: CheckAnswer) -> None:
-    """The answer in words; its first line is the verdict."""
+    """The answer in words: the verdict, then what was not judged."""
     from parity.config.nodes import printable
 
     parts = reply.sentence.split("; ")
@@ -189,7 +189,7 @@ def checked(
             claimed(folder / "run", pair.plan) as run_dir,
             reporter_for(console, *n_left(pair.plan, Finished()), quiet=quiet or as_json) as reporter,
         ):
-            watch = CheckWatch(reporter, started + seconds, fail_on, everything=everything)
+            watch = CheckWatch(reporter, pair.kinds, started + seconds, fail_on, everything=everything)
             how: dict[str, Any] = {"fail_on": fail_on, "losses": losses, "source": watch.source}
             results = run(pair.plan, engine, run_dir, watch, ["parity", *sys.argv[1:]], **how)
             write_run_files(results, run_dir, Outputs({}), losses)

@@ -130,16 +130,22 @@ def array_of(tensor: Any, kind: np.dtype[Any]) -> Array:
 def opaque_step(call: RecordedCall, original: Original) -> Callable[[Mapping[str, Any]], Any]:
     """A call of PyTorch as a function of values by mark: one step, with a gradient."""
     function = OpaqueCall(call, original)
-    step = primitive(function)
-
-    def gradient_for(position: int) -> Callable[..., Any]:
-        backward = primitive(OpaqueGradient(function, position))
-        return lambda _, *operands: lambda arriving: backward(arriving, *operands)
-
-    defvjp(step, *map(gradient_for, range(len(function.marks))))
+    step = differentiable(function, [OpaqueGradient(function, position) for position in range(len(function.marks))])
 
     def compute(values: Mapping[str, Any]) -> Any:
         result = step(*(unwrapped(values[mark]) for mark in function.marks))
         return wrapped(result) if TRACING.get() else result
 
     return compute
+
+
+def differentiable(function: Callable[..., Any], gradients: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """A function as one step of a program; `gradients` give that of each operand from that of the result."""
+    step: Callable[..., Any] = primitive(function)
+
+    def gradient_for(gradient: Callable[..., Any]) -> Callable[..., Any]:
+        backward = primitive(gradient)
+        return lambda _, *operands: lambda arriving: backward(arriving, *operands)
+
+    defvjp(step, *map(gradient_for, gradients))
+    return step

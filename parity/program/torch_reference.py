@@ -119,6 +119,12 @@ class TorchFunction:
         codes = [code for code in self.codes.values() if not isinstance(code, BroughtError)]
         return list(dict.fromkeys(text for code in codes for text in code.opaque))
 
+    @property
+    def gradients_differ(self) -> str:
+        """Where the gradients of a recording are not PyTorch's; "" where none differs."""
+        codes = [code for code in self.codes.values() if isinstance(code, TorchCode)]
+        return next((code.gradients_differ for code in codes if code.gradients_differ), "")
+
     def recorded(self, shapes: Shapes, params: Params) -> TorchCode | WholeCode:
         """The recording for these shapes and params, compared with the code itself."""
         sizes = dict(shapes)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from autograd.extend import defvjp
 
 from parity.cases.op import Variant
-from parity.cases.program import primitive
 from parity.cases.writable import TRACING, unwrapped, wrapped
-from parity.program.opaque import Array, array_of, dtype_of, tensor_of
+from parity.program.opaque import Array, array_of, differentiable, dtype_of, tensor_of
 from parity.program.worker.user_module import UserModule
 
 DYNAMIC = frozenset(("nonzero", "argwhere", "unique", "unique_consecutive", "masked_select", "bincount"))
@@ -90,7 +88,9 @@ class WholeCode:
         self, module: UserModule, names: Sequence[str], params: Mapping[str, Any], outputs: Sequence[str], why: str
     ) -> None:
         self.names, self.opaque = names, [why]
-        self.steps = {output: step_of(WholeOutput(module, names, params, output)) for output in outputs}
+        functions = {output: WholeOutput(module, names, params, output) for output in outputs}
+        positions = range(len(names))
+        self.steps = {n: differentiable(f, [WholeGradient(f, i) for i in positions]) for n, f in functions.items()}
 
     def __call__(self, inputs: Mapping[str, Any], _changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The outputs by name."""
@@ -101,15 +101,3 @@ class WholeCode:
     def variants(self) -> Iterator[Variant]:
         """None: nothing is known of what the code calls."""
         yield from ()
-
-
-def step_of(function: WholeOutput) -> Callable[..., Any]:
-    """An output as one step of a program, with a gradient."""
-    step: Callable[..., Any] = primitive(function)
-
-    def gradient_for(position: int) -> Callable[..., Any]:
-        backward = primitive(WholeGradient(function, position))
-        return lambda _, *operands: lambda arriving: backward(arriving, *operands)
-
-    defvjp(step, *map(gradient_for, range(len(function.names))))
-    return step

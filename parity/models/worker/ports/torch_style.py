@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from typing import Any, Callable, Collection, Dict, Iterator, Mapping, Tuple
+from typing import Any, Callable, Collection, ContextManager, Dict, Mapping, Tuple
 
 from parity.models.worker.ports.layered import LayeredPort
+from parity.program.worker.torch_calls import passing
 
 CASTS = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "half"}
 
@@ -83,19 +83,8 @@ class TorchPort(TorchStylePort):
     shown = "torch"
     traced = True
 
-    @contextlib.contextmanager
-    def intercepted(self, record: Callable[..., Any]) -> Iterator[None]:
-        from torch.overrides import TorchFunctionMode
-
-        class Mode(TorchFunctionMode):  # type: ignore[misc] # PyTorch has no types here
-            """Passes every call to `record`."""
-
-            def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-                result = function(*args, **(kwargs or {}))
-                return record(function, args, kwargs or {}, result)
-
-        with Mode():
-            yield
+    def intercepted(self, record: Callable[..., Any]) -> ContextManager[None]:
+        return passing(record)
 
 
 class OneflowPort(TorchStylePort):
