@@ -249,11 +249,13 @@ def test_a_graph_that_cannot_be_built_costs_one_cell(parity_run: Run, tmp_path: 
 
 @pytest.mark.frameworks
 @pytest.mark.slow
-def test_a_compiler_leaves_no_process_behind(client_of: ClientOf) -> None:
-    d = client_of("torch", "compile")
-    d.train(GRAPH["accumulated"])
-    d.steps(1)
-    waited_for(lambda: processes_with(COOKIE, d.worker.process.cookie) == [d.worker.process.pid])
+@pytest.mark.usefixtures("started_workers")
+def test_a_compiler_leaves_no_process_behind(tmp_path: Path) -> None:
+    with clients(lambda: tmp_path) as of:
+        d = of("torch", "compile")
+        d.train(GRAPH["accumulated"])
+        d.steps(1)
+        waited_for(lambda: processes_with(COOKIE, d.worker.process.cookie) == [d.worker.process.pid])
 
 
 @pytest.mark.parametrize("name", MODES)
