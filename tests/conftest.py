@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Hundreds of workers and commands would each compile what they import.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
-    servers = forking.ForkServers()
+    servers = forking.ServersOfTests()
     servers.install()
     config.pluginmanager.register(servers)
     config.pluginmanager.register(markers.Guard())

@@ -47,8 +47,12 @@ class TapeAdapter(Adapter):
     def gradients(self, outputs: Sequence[Any], grad_outputs: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         pairs = [(y, dy) for y, dy in zip(outputs, grad_outputs) if self.has_history(y)]
         if pairs:
-            self.framework.autograd.backward(*map(list, zip(*pairs)))
+            self.backward(*map(list, zip(*pairs)))
         return [leaf.grad for leaf in leaves]
+
+    def backward(self, outputs: list[Any], grad_outputs: list[Any]) -> None:
+        """Leave the gradients of all leaves with them."""
+        self.framework.autograd.backward(outputs, grad_outputs)
 
     def returned(self, value: Any) -> Any:
         kind = type(value)

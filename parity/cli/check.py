@@ -19,6 +19,7 @@ from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED
 if TYPE_CHECKING:
     from parity.check.answer import CheckAnswer
     from parity.check.prepare import PreparedCheck
+    from parity.engine.forking import ForkServers
     from parity.reporting.results.rows import Results
 
 FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinfer-bench")
@@ -133,7 +134,20 @@ def show(reply: CheckAnswer) -> None:
         click.echo(printable(f"note: {text}"))
 
 
-def checked(
+def checked(reference: str, new: str, *, as_json: bool, **options: Any) -> CheckAnswer:
+    """Prepare a pair, run it, and answer. Raises UserError."""
+    from parity.engine.forking import ForkServers
+
+    servers = ForkServers()
+    try:
+        servers.begin("torch", threads=1)
+        return answered(servers, reference, new, as_json=as_json, **options)
+    finally:
+        servers.close()
+
+
+def answered(
+    servers: ForkServers,
     reference: str,
     new: str,
     *,
@@ -151,7 +165,7 @@ def checked(
     fail_on: str,
     quiet: bool,
 ) -> CheckAnswer:
-    """Prepare a pair, run it, and answer. Raises UserError."""
+    """The answer, from workers that are forked where they can be. Raises UserError."""
     from rich.console import Console
 
     from parity.check.answer import answer, lacks_gradients
@@ -184,7 +198,7 @@ def checked(
             dtypes=dtypes,
             forward_only=forward_only,
         )
-        engine = EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False)
+        engine = EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False, launch=servers.launch)
         with (
             claimed(folder / "run", pair.plan) as run_dir,
             reporter_for(console, *n_left(pair.plan, Finished()), quiet=quiet or as_json) as reporter,

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,22 @@ class WorkerError(Exception):
 
 
 class WorkerProcess:
-    """One worker in its interpreter, in a process group of its own.
+    """One worker in its interpreter, in a process group of its own; `launch` makes the process, as `launched` does.
 
     Its descendants inherit a cookie in their environment, by which even those that left the group and the session are
     found at the end.
     """
 
-    def __init__(self, python: Path, adapter: str, environment: Mapping[str, str], log: RunLog) -> None:
+    def __init__(
+        self,
+        python: Path,
+        adapter: str,
+        environment: Mapping[str, str],
+        log: RunLog,
+        launch: Callable[[Path, str, Mapping[str, str]], Any] | None = None,
+    ) -> None:
         self.cookie = uuid.uuid4().hex
-        self._process = launched(python, adapter, {**environment, COOKIE: self.cookie})
+        self._process = (launch or launched)(python, adapter, {**environment, COOKIE: self.cookie})
         assert self._process.stdin and self._process.stdout and self._process.stderr  # noqa: S101 - for the type checker
         self._requests, self._replies = self._process.stdin, self._process.stdout
         self._drain = LogDrain(os.dup(self._process.stderr.fileno()), log)

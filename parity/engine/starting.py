@@ -71,9 +71,12 @@ def resolve(spec: BackendSpec, *, provision: bool, announce: Callable[[str], Non
         raise BackendError(str(error)) from error
 
 
-def spawn(adapter: str, interpreter: environments.Interpreter, threads: int, log: RunLog) -> WorkerProcess:
+def spawn(
+    adapter: str, interpreter: environments.Interpreter, threads: int, log: RunLog, launch: Any = None
+) -> WorkerProcess:
     """A new worker process, which waits for its first request."""
-    return WorkerProcess(interpreter.python, adapter, environments.worker_environment(interpreter, threads), log)
+    environment = environments.worker_environment(interpreter, threads)
+    return WorkerProcess(interpreter.python, adapter, environment, log, launch)
 
 
 def greet(worker: WorkerProcess, spec: BackendSpec, interpreter: environments.Interpreter, threads: int) -> BackendInfo:

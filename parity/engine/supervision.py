@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,14 @@ Running = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How to run: see `parity run --help`. `jobs` bounds the number of concurrent cells (0: one per backend)."""
+    """How to run: see `parity run --help`. `jobs` bounds the number of concurrent cells (0: one per backend); `launch`
+    makes the processes of workers."""
 
     timeout_s: float = 60.0
     threads: int = 1
     jobs: int = 0
     provision: bool = True
+    launch: Callable[[Path, str, Mapping[str, str]], Any] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,7 @@ class BackendRunner:
 
     def _spawned(self, interpreter: environments.Interpreter) -> WorkerProcess:
         """A new worker, which the end of the run ends; once the run is stopped, it has ended already."""
-        worker = spawn(self.spec.adapter, interpreter, self._options.threads, self._log)
+        worker = spawn(self.spec.adapter, interpreter, self._options.threads, self._log, self._options.launch)
         self.cookies.append(worker.cookie)
         if self._stopped.is_set():
             worker.kill()

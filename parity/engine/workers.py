@@ -133,7 +133,7 @@ class Workers:
         with self._lock:
             if self._stopped.is_set():
                 raise BackendError("stopped")
-            process = spawn(spec.adapter, interpreter, self.options.threads, self._log)
+            process = spawn(spec.adapter, interpreter, self.options.threads, self._log, self.options.launch)
             buffers = SharedBuffers(self.scratch.folder, f"client-{len(self._processes)}", 1)
             self._processes.append(process)
         info = greet(process, spec, interpreter, self.options.threads)

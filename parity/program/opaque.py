@@ -18,6 +18,7 @@ from parity.cases.writable import TRACING, unwrapped, wrapped
 from parity.program.recorded import WHOLE, RecordedCall
 from parity.program.recorded import written as in_words
 from parity.program.worker.tracer import Operand, Original, nested
+from parity.worker.torch_gradients import scalar_of
 
 Array = NDArray[Any]
 COMPUTED = {"float16": "float32", "float32": "float32"}
@@ -88,7 +89,7 @@ class OpaqueGradient:
             return np.zeros_like(arrays[self.position])
         # autograd's gradients of complex numbers are the conjugates of PyTorch's.
         gradient = tensor_of(np.conj(arriving), result.dtype, dtype_of(arrays))
-        own = torch.autograd.grad(result, operand, gradient, allow_unused=True)[0]
+        own = torch.autograd.grad(scalar_of([result], [gradient]), operand, allow_unused=True)[0]
         return np.zeros_like(arrays[self.position]) if own is None else np.conj(array_of(own, dtype_of(arrays)))
 
     def text_of(self, texts: Sequence[str]) -> str:

@@ -28,6 +28,7 @@ from parity.program.whole import DYNAMIC, WholeCode
 from parity.program.worker.recording import UntracedError
 from parity.program.worker.tracer import FORMATS, Tracer
 from parity.program.worker.user_module import AFTER, UserModule
+from parity.worker.torch_gradients import scalar_of
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Bounds = tuple[str, int, int]
@@ -327,7 +328,7 @@ def own_gradients(
         return {}, {}
     floats = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
     weights = [torch.tensor(values) for values in arriving.values()]
-    own = torch.autograd.grad(list(outputs.values()), list(floats.values()), weights, allow_unused=True)
+    own = torch.autograd.grad(scalar_of([*outputs.values()], weights), [*floats.values()], allow_unused=True)
     pairs = zip(floats, own, strict=True)
     return arriving, {n: np.zeros(inputs[n].shape) if g is None else array_of(g) for n, g in pairs}
 

@@ -11,6 +11,7 @@ from parity.cases.op import Variant
 from parity.cases.writable import TRACING, unwrapped, wrapped
 from parity.program.opaque import Array, array_of, differentiable, dtype_of, tensor_of
 from parity.program.worker.user_module import UserModule
+from parity.worker.torch_gradients import scalar_of
 
 DYNAMIC = frozenset(("nonzero", "argwhere", "unique", "unique_consecutive", "masked_select", "bincount"))
 """Functions whose results have shapes that depend on values."""
@@ -54,7 +55,8 @@ class WholeOutput:
             with torch.enable_grad():
                 result = self.result(tensors)
             weights = tensor_of(arriving, result.dtype, dtype_of(arrays))
-            own = torch.autograd.grad(result, floats, weights, allow_unused=True) if result.requires_grad else ()
+            end = scalar_of([result], [weights])
+            own = torch.autograd.grad(end, floats, allow_unused=True) if result.requires_grad else ()
             given = dict(zip(map(id, floats), own, strict=False))
             self.last = (arriving, *arrays), [given.get(id(tensor)) for tensor in tensors]
         return self.last[1]

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from parity.engine import process
+from parity.engine.forking import ForkedWorker, ForkServer
 from parity.engine.logs import RunLog
 from parity.engine.process import WorkerError, WorkerProcess
-from tests.forking import LAUNCHED, ForkedWorker, ForkServer, ForkServers, named
+from tests.forking import LAUNCHED, ServersOfTests, named
 
 PYTHON = Path(sys.executable)
 HELLO = {"do": "hello", "protocol": 1, "adapter": "numpy", "device": "cpu", "threads": 1, "mode": "eager", "ranks": 1}
@@ -23,15 +24,15 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[ForkServers]:
-    made, before = ForkServers(), process.launched
+def servers() -> Iterator[ServersOfTests]:
+    made, before = ServersOfTests(), process.launched
     yield made
     made.pytest_unconfigure()
     process.launched = before
 
 
 @pytest.fixture
-def forked(servers: ForkServers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[WorkerProcess]:
+def forked(servers: ServersOfTests, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[WorkerProcess]:
     """A forked worker of NumPy."""
     monkeypatch.setattr(process, "launched", servers.launched)
     with closing(RunLog(tmp_path / "log")) as log:
@@ -97,7 +98,7 @@ def test_two_draw_other_numbers(forked: WorkerProcess, other: Callable[[], Worke
     assert not set(drawn[0]) & set(drawn[1])
 
 
-def test_a_changed_environment_starts_a_process(servers: ForkServers) -> None:
+def test_a_changed_environment_starts_a_process(servers: ServersOfTests) -> None:
     worker = servers.launched(PYTHON, "numpy", {**os.environ, "PARITY_OTHER": "1"})
     worker.kill()
     worker.communicate()

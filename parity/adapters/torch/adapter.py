@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
 from parity.adapters.torch_style import TapeAdapter, TorchStyleAdapter
+from parity.worker.torch_gradients import scalar_of
 
 SWITCHES: Mapping[str, str] = {
     "get_default_dtype": "set_default_dtype",
@@ -81,6 +82,9 @@ class TorchTensors(TapeAdapter):
 
     def stored(self, tensor: Any, storage: str) -> Any:
         return tensor.to(getattr(self.framework, storage))
+
+    def backward(self, outputs: list[Any], grad_outputs: list[Any]) -> None:
+        self.framework.autograd.backward(scalar_of(outputs, grad_outputs))
 
     def to_numpy(self, tensor: Any) -> Any:
         values = tensor.detach().cpu()

@@ -17,6 +17,7 @@ import numpy as np
 
 from parity.program.worker.recording import attribute_of, is_inplace, tensors_in
 from parity.program.worker.user_module import UserModule, entry_of
+from parity.worker.torch_gradients import scalar_of
 
 TRAIL, VALUES = "trail.json", "values.bin"
 MOST_ROWS = 4000
@@ -126,8 +127,9 @@ class CallTrail:
         if not ends or not floats:
             return
         arrived = [arriving[name].to(tensors[name].dtype) for name in ends]
+        end = scalar_of([tensors[n] for n in ends], arrived)
         with recording(self):
-            self.torch.autograd.backward([tensors[n] for n in ends], arrived, inputs=list(floats.values()))
+            self.torch.autograd.backward(end, inputs=list(floats.values()))
         self.gradients = {n: self.values.number(t.grad) for n, t in floats.items() if t.grad is not None}
 
     def line_of(self, error: BaseException) -> int:

@@ -1,9 +1,9 @@
-"""Forks workers for tests from a process that has imported their framework, which takes a second or more each time.
+"""Forks workers from a process that has imported their framework, which takes a second or more each time.
 
-Run as a script: `python fork_server.py DESCRIPTOR PACKAGE ADAPTER`. It writes "ready", or "threads" where its framework has
-started threads and cannot be forked, to the socket of this descriptor; then it reads requests, and writes "forked PID" and
-"ended PID STATUS". A worker that it forks is a process of its own, in its own session, with its own descriptors and
-environment, which has answered no request and computed nothing.
+Run as a script: `python fork_server.py DESCRIPTOR PACKAGE ADAPTER`. It writes "ready" to the socket of this descriptor,
+or "threads" where its framework has started threads and cannot be forked; then it reads requests, and writes
+"forked PID" and "ended PID STATUS". A worker that it forks is a process of its own, in its own session, with its own
+descriptors and environment, which has answered no request and computed nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
     for module in ("numpy", "parity.worker.main", FRAMEWORKS[adapter]):
         importlib.import_module(module)
     channel = socket.socket(fileno=descriptor)
-    if len(list(Path("/proc/self/task").iterdir())) > 1:
+    if len(list(Path("/proc/self/task").iterdir())) > 1 or not hasattr(socket, "recv_fds"):  # Python 3.9
         channel.sendall(b"threads\n")
         return
     channel.sendall(b"ready\n")
@@ -81,7 +81,8 @@ def serve(channel: socket.socket, bootstrap: Any) -> None:
 def loaded(path: str) -> Any:
     """The module of a file."""
     spec = importlib.util.spec_from_file_location("bootstrap", path)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
