@@ -6,12 +6,13 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from parity import exit_codes
 from parity.cases.layout import LAYOUTS
+from parity.check.at_size import SizeAnswer
 from parity.check.limit import NEW, excused
 from parity.check.pair import FilePair
 from parity.check.place import fault_line_of
@@ -132,6 +133,26 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     if left := len(own) - len(compared) - len(refused):
         text += f"; {left} cases were not run, the time was over"
     return CheckAnswer("right", exit_codes.PASSED, text, **common)
+
+
+def with_size(reply: CheckAnswer, size: SizeAnswer, prepared: PreparedCheck, seconds: float) -> CheckAnswer:
+    """The answer to a candidate that is right at small sizes, with what a call at the size of the file shows."""
+    checks = [*reply.checks, ("at-size", size.state, size.reason)]
+    if size.state == "failed":
+        return replace(
+            reply,
+            verdict="wrong",
+            exit_code=exit_codes.MISMATCH,
+            sentence=f"at the size of the file, {size.reason}; at small sizes it is right ({prepared.smaller})",
+            location=prepared.pair.candidate.location,
+            counterexample=size.counterexample,
+            checks=checks,
+            seconds=seconds,
+        )
+    ran = f"at its size, outputs were compared for its own inputs only, the rest at {prepared.smaller}"
+    why = f": {size.reason}" if size.reason else ""
+    note = ran if size.state == "passed" else f"not run at its size: {prepared.smaller}{why}"
+    return replace(reply, checks=checks, not_judged=[*reply.not_judged, note], seconds=seconds)
 
 
 def lacks_gradients(results: Results) -> bool:

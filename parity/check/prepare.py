@@ -31,13 +31,22 @@ CASE = re.compile(r"^cases\[(\d+)\]")
 class PreparedCheck:
     """A pair and its config."""
 
-    pair: FilePair
+    problem: ReferenceProblem
     plan: Plan
     kinds: Mapping[str, str]
     """What each case varies, by its id."""
     notes: list[str]
-    degenerate: bool = False
+    degenerate: bool
     """Whether a constant would pass: the reference returns one, whatever its inputs are."""
+    options: Mapping[str, Any]
+    """Further params of all cases."""
+    smaller: str
+    """The globals that are smaller than in the file, in words."""
+
+    @property
+    def pair(self) -> FilePair:
+        """The reference and the candidate."""
+        return self.problem.pair
 
 
 def prepared(
@@ -61,12 +70,11 @@ def prepared(
     designer = Designer(problem, folder / "inputs", forward_only or format_pair.forward_only)
     designer.notes += format_pair.notes
     asked = list(designer.all(sized))
-    if settings:
-        shown = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
-        designer.notes.append(f"not run at its size: {shown}")
+    smaller = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
     plan = planned(folder / CONFIG, problem, asked, dtypes or (sized.dtype,), designer.notes)
     designer.notes += unrecorded(plan)
-    return PreparedCheck(pair, plan, {item.id: item.kind for item in asked}, designer.notes, designer.degenerate)
+    kinds = {item.id: item.kind for item in asked}
+    return PreparedCheck(problem, plan, kinds, designer.notes, designer.degenerate, designer.options, smaller)
 
 
 def unrecorded(plan: Plan) -> list[str]:

@@ -233,7 +233,14 @@ class ReferenceProblem:
         return self.entry(*self.arguments_of_init())
 
     def at(self, settings: Settings) -> Sized:
-        """The problem with these values of globals. Raises CheckError where the reference fails."""
+        """The problem with these values of globals, and its outputs. Raises CheckError where the reference fails."""
+        sized = self.shaped(settings)
+        outputs = self.call(sized)
+        modal = self.pair.reference.is_class and not same(outputs, self.call(sized, {TRAINING: False}))
+        return replace(sized, outputs=outputs, modal=modal)
+
+    def shaped(self, settings: Settings) -> Sized:
+        """The problem with these values of globals, without outputs. Raises CheckError where the reference fails."""
         import torch
 
         with self.telling(), self.having(settings):
@@ -244,10 +251,7 @@ class ReferenceProblem:
             module = UserModule(self.entry)
             weights = list(weights_of(module.module(init))) if self.pair.reference.is_class else []
         numbers = named_arguments(self.entry, init) if self.pair.reference.is_class else {}
-        sized = Sized(dict(settings), numbers, arguments, weights, {}, dtype=dtype)
-        outputs = self.call(sized)
-        modal = self.pair.reference.is_class and not same(outputs, self.call(sized, {TRAINING: False}))
-        return replace(sized, outputs=outputs, modal=modal)
+        return Sized(dict(settings), numbers, arguments, weights, {}, dtype=dtype)
 
     def is_random(self, sized: Sized, options: Mapping[str, Any]) -> bool:
         """Whether the reference returns something else after another seed."""
@@ -256,14 +260,20 @@ class ReferenceProblem:
             return not same(first, self.call(sized, options))
 
     def call(
-        self, sized: Sized, options: Mapping[str, Any] | None = None, values: Mapping[str, NDArray[Any]] | None = None
+        self,
+        sized: Sized,
+        options: Mapping[str, Any] | None = None,
+        values: Mapping[str, NDArray[Any]] | None = None,
+        dtype: Any = None,
     ) -> dict[str, NDArray[Any]]:
-        """What the reference returns at a size, for its own inputs or for other `values` of them."""
+        """What the reference returns at a size, for its own inputs or for other `values` of them; in another `dtype` of
+        floating-point numbers if one is given."""
         import torch
 
         given = {a.name: torch.tensor(a.value) for a in sized.arguments if a.is_tensor}
         given |= {weight.name: torch.tensor(weight.values) for weight in sized.weights}
         given |= {name: torch.tensor(array) for name, array in (values or {}).items()}
+        given = {name: t.to(dtype) if dtype and t.is_floating_point() else t for name, t in given.items()}
         with self.telling(), self.having(sized.settings), torch.no_grad():
             outputs = UserModule(self.entry)(**given, **sized.params, **(options or {}))
         return {name: array_of(value) for name, value in outputs.items()}

@@ -14,7 +14,7 @@ import click
 
 from parity.cli.check_batch import BatchOptions, check_all, passed_on
 from parity.cli.group import MAX_THREADS, end_once_on_signals, example, main
-from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED
+from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED, PASSED
 
 if TYPE_CHECKING:
     from parity.check.answer import CheckAnswer
@@ -168,7 +168,8 @@ def answered(
     """The answer, from workers that are forked where they can be. Raises UserError."""
     from rich.console import Console
 
-    from parity.check.answer import answer, lacks_gradients
+    from parity.check.answer import answer, lacks_gradients, with_size
+    from parity.check.at_size import SizeAnswer, asked_at_size
     from parity.check.limit import REFERENCE, CheckWatch
     from parity.check.prepare import prepared
     from parity.engine import EngineOptions
@@ -187,6 +188,8 @@ def answered(
     SECONDS.set(diagnose_seconds)
     UNSEARCHED.set(frozenset((REFERENCE,)))
 
+    engine = EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False, launch=servers.launch)
+
     def run_of(*, forward_only: bool) -> tuple[PreparedCheck, Results]:
         pair = prepared(
             reference,
@@ -198,7 +201,6 @@ def answered(
             dtypes=dtypes,
             forward_only=forward_only,
         )
-        engine = EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False, launch=servers.launch)
         with (
             claimed(folder / "run", pair.plan) as run_dir,
             reporter_for(console, *n_left(pair.plan, Finished()), quiet=quiet or as_json) as reporter,
@@ -215,7 +217,13 @@ def answered(
         pair.notes.append(f"{new} has no gradients: only outputs are judged")
     if not (quiet or as_json):
         show_run(results)
-    return answer(results, pair, folder / "run", time.monotonic() - started)
+    reply = answer(results, pair, folder / "run", time.monotonic() - started)
+    if not pair.smaller:
+        return reply
+    if reply.exit_code != PASSED:
+        return with_size(reply, SizeAnswer("not run", ""), pair, reply.seconds)
+    size = asked_at_size(pair, engine, folder / "run", started + seconds)
+    return with_size(reply, size, pair, time.monotonic() - started)
 
 
 def setting(text: str) -> tuple[str, Any]:

@@ -18,7 +18,7 @@ from parity.cases.writable import TRACING, unwrapped, wrapped
 from parity.program.recorded import WHOLE, RecordedCall
 from parity.program.recorded import written as in_words
 from parity.program.worker.tracer import Operand, Original, nested
-from parity.worker.torch_gradients import scalar_of
+from parity.torch_gradients import scalar_of
 
 Array = NDArray[Any]
 COMPUTED = {"float16": "float32", "float32": "float32"}

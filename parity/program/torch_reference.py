@@ -28,7 +28,7 @@ from parity.program.whole import DYNAMIC, WholeCode
 from parity.program.worker.recording import UntracedError
 from parity.program.worker.tracer import FORMATS, Tracer
 from parity.program.worker.user_module import AFTER, UserModule
-from parity.worker.torch_gradients import scalar_of
+from parity.torch_gradients import scalar_of
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Bounds = tuple[str, int, int]
@@ -54,6 +54,8 @@ def torch_reference(
 
 def torch_namespace(source: ReferenceFile) -> Mapping[str, Any]:
     """The names that a file defines. PyTorch has one thread then: tensors are small, and threads wait for each other.
+    Its fused attention is off, too: on a CPU that does not check shapes, and writes beyond its memory where they do not
+    fit.
 
     Raises BroughtError where the file cannot be run.
     """
@@ -61,6 +63,7 @@ def torch_namespace(source: ReferenceFile) -> Mapping[str, Any]:
     import torch
 
     torch.set_num_threads(1)
+    torch.backends.cuda.enable_flash_sdp(False)
     return names
 
 

@@ -11,7 +11,7 @@ from parity.cases.op import Variant
 from parity.cases.writable import TRACING, unwrapped, wrapped
 from parity.program.opaque import Array, array_of, differentiable, dtype_of, tensor_of
 from parity.program.worker.user_module import UserModule
-from parity.worker.torch_gradients import scalar_of
+from parity.torch_gradients import scalar_of
 
 DYNAMIC = frozenset(("nonzero", "argwhere", "unique", "unique_consecutive", "masked_select", "bincount"))
 """Functions whose results have shapes that depend on values."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from parity.adapters.base import Unsupported
 from parity.adapters.torch_style import TapeAdapter, TorchStyleAdapter
-from parity.worker.torch_gradients import scalar_of
+from parity.torch_gradients import scalar_of
 
 SWITCHES: Mapping[str, str] = {
     "get_default_dtype": "set_default_dtype",

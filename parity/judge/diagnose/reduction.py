@@ -58,7 +58,7 @@ def reduced(
     for dims_of in (lists_of, sizes_of):
         dims = list(dims_of(*small))
         while (dim := largest(dims)) is not None and left > 0 and n_elements(small) > few:
-            size = next((size for size in dim.sizes() if dim.shapes(small, size) is not None), None)
+            size = dim.fitting(small)
             windows = () if size is None else dim.windows(small, size)
             for cut in islice(windows, left):
                 left -= 1
@@ -82,7 +82,7 @@ def corner(small: Small, most: int, *, last: bool) -> Small:
     for dims_of in (lists_of, sizes_of):
         dims = list(dims_of(*small))
         while (dim := largest(dims)) is not None and n_elements(small) > most:
-            size = next((size for size in dim.sizes() if dim.shapes(small, size) is not None), None)
+            size = dim.fitting(small)
             if size is None:
                 dim.low = dim.size
             else:
@@ -121,6 +121,10 @@ class Dim:
         is_tail = self.size % BLOCK != 0
         sizes = range(max(self.low + 1, middle - NEAR_MIDDLE), min(self.size, middle + NEAR_MIDDLE))
         return sorted(sizes, key=lambda size: (is_tail and size % BLOCK == 0, abs(size - middle)))
+
+    def fitting(self, small: Small) -> int | None:
+        """The best size with which there is a case; None if there is none, or the time of the search is over."""
+        return next((size for size in self.sizes() if not is_late() and self.shapes(small, size) is not None), None)
 
     def shapes(self, small: Small, size: int) -> tuple[Any, TensorShapes] | None:
         """Params and shapes of the case with another size here; None if there is no such case.

@@ -17,7 +17,7 @@ import numpy as np
 
 from parity.program.worker.recording import attribute_of, is_inplace, tensors_in
 from parity.program.worker.user_module import UserModule, entry_of
-from parity.worker.torch_gradients import scalar_of
+from parity.torch_gradients import scalar_of
 
 TRAIL, VALUES = "trail.json", "values.bin"
 MOST_ROWS = 4000

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 
 def scalar_of(outputs: Sequence[Any], grad_outputs: Sequence[Any]) -> Any:
@@ -14,7 +15,7 @@ def scalar_of(outputs: Sequence[Any], grad_outputs: Sequence[Any]) -> Any:
     return end_of_graph().apply(tuple(grad_outputs), *outputs)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def end_of_graph() -> Any:
     """The function at the end of a graph: 0, whose gradients are given."""
     import torch
