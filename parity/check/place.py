@@ -36,6 +36,7 @@ from parity.check.fault import (
 )
 from parity.check.match import Array, Known, difference, factors_of
 from parity.check.pair import FilePair
+from parity.check.triton_code import variables_of
 from parity.check.written import line_that_keeps, opening
 from parity.program.torch_reference import TorchCode, recording_of
 from parity.program.worker import trail
@@ -259,7 +260,7 @@ def candidate(asked: FaultCase, pair: FilePair, until: float) -> Iterator[Callab
         package = Path(trail.__file__).parents[3]
         boot = BOOT.format(str(package)) + "from parity.program.worker.trail import main; main()"
         command = [sys.executable, "-c", boot, "trail", str(folder / "request.json"), str(folder)]
-        with running(command, folder) as process:
+        with running(command, folder, variables_of(pair.candidate)) as process:
 
             def codes() -> list[Computation]:
                 with suppress(subprocess.TimeoutExpired):
@@ -287,10 +288,11 @@ def write_request(folder: Path, asked: FaultCase, pair: FilePair) -> None:
 
 
 @contextmanager
-def running(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in its own group, which has ended with all of that group afterwards."""
+def running(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in its own group, with more environment variables; it has ended with all of that group afterwards."""
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    process = subprocess.Popen(command, cwd=folder, start_new_session=True, **quiet)
+    environment = {**os.environ, **variables}
+    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **quiet)
     try:
         yield process
     finally:
