@@ -50,6 +50,8 @@ MOST_INSIDE = 1 << 22
 """Numbers of all values inside a reference's calls that are looked at."""
 GRADIENT = "grad."
 BOOT = "import sys; sys.argv[:] = sys.argv[1:]; sys.path[:] = [p for p in sys.path if p]; sys.path.insert(0, {!r}); "
+ADAPTED = "from parity.adapters.torch.triton_interpreter import adapt; adapt(); "
+TRAIL = "from parity.program.worker.trail import main; main()"
 
 
 @dataclass(frozen=True)
@@ -258,9 +260,10 @@ def candidate(asked: FaultCase, pair: FilePair, until: float) -> Iterator[Callab
         folder = Path(name)
         write_request(folder, asked, pair)
         package = Path(trail.__file__).parents[3]
-        boot = BOOT.format(str(package)) + "from parity.program.worker.trail import main; main()"
+        variables = variables_of(pair.candidate)
+        boot = BOOT.format(str(package)) + (ADAPTED if variables else "") + TRAIL
         command = [sys.executable, "-c", boot, "trail", str(folder / "request.json"), str(folder)]
-        with running(command, folder, variables_of(pair.candidate)) as process:
+        with running(command, folder, variables) as process:
 
             def codes() -> list[Computation]:
                 with suppress(subprocess.TimeoutExpired):

@@ -152,7 +152,7 @@ class TorchTritonInterpret(TorchAdapter):
             raise Unsupported(f"Triton's interpreter needs triton, which is not here ({error}): {REMEDY}") from error
         if problem := triton_interpreter.problem():
             raise Unsupported(f"Triton's interpreter does not work here: {problem}; try another release: {REMEDY}")
-        triton_interpreter.refuse_narrow_formats()
+        triton_interpreter.adapt()
         self.interpreter = triton_interpreter
 
     def refuses(self, error: BaseException) -> bool:
