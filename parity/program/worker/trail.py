@@ -6,6 +6,7 @@ FOLDER: `trail.json`, and `values.bin` with all numbers in float64. The host rea
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -163,6 +164,16 @@ class CallTrail:
             self.note(named, (args, kwargs), (operands, before, needed), result)
         return result
 
+    def launch(self, make: Any, args: Any, kwargs: Any) -> Any:
+        """Launch a kernel, which writes to its arguments, and note it as one call whose results are what has changed."""
+        operands = tensors_in((args, kwargs), self.torch.Tensor)
+        with self.paused():
+            before = list(map(self.values.number, operands))
+            result = make(*args, **kwargs)
+            changed = [tensor for tensor, was in zip(operands, before) if self.values.number(tensor) != was]
+            self.note("launch", (args, kwargs), (operands, before, False), changed)
+        return result
+
     def note(self, named: str, given: Any, read: Any, result: Any) -> None:
         """Add a row."""
         (args, kwargs), (operands, before, needed) = given, read
@@ -257,16 +268,38 @@ def recording(trail: CallTrail) -> Any:
 
         def __enter__(self) -> Any:
             trail.torch.autograd.Function.apply = classmethod(apply)
+            self.launches = noted_launches(trail)
+            self.launches.__enter__()
             return super().__enter__()
 
         def __exit__(self, *given: Any) -> Any:
             trail.torch.autograd.Function.apply = own
+            self.launches.__exit__(None, None, None)
             return super().__exit__(*given)
 
         def __torch_function__(self, function: Any, _kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
             return trail.call(function, args, kwargs or {})
 
     return TrailMode()
+
+
+@contextlib.contextmanager
+def noted_launches(trail: CallTrail) -> Iterator[None]:
+    """Inside, launches of kernels in Triton's interpreter are noted."""
+    executor = getattr(sys.modules.get("triton.runtime.interpreter"), "GridExecutor", None)
+    if executor is None:
+        yield
+        return
+    own = executor.__call__
+
+    def launch(*args: Any, **kwargs: Any) -> Any:
+        return trail.launch(own, args, kwargs)
+
+    executor.__call__ = launch
+    try:
+        yield
+    finally:
+        executor.__call__ = own
 
 
 def enter_backward(kind: Any, trail: CallTrail) -> None:
