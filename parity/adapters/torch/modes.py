@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 from parity.adapters.base import Job, Unsupported, named_outputs
 from parity.adapters.modes import check_traceable
@@ -138,7 +138,7 @@ class TorchTf32(TorchAdapter):
 class TorchTritonInterpret(TorchAdapter):
     """Triton's kernels in its interpreter, which needs no GPU; everything else is eager."""
 
-    dtypes: ClassVar[Sequence[str] | None] = ("float16", "float32", "float64")
+    dtypes = ("float16", "float32", "float64")  # type: ignore[assignment] # the eager adapter has all: None
 
     def __init__(self, device: str, threads: int, mode: str = "triton-interpret", ranks: int = 1) -> None:
         # Triton reads it when it is imported, and when a kernel is defined.

@@ -9,6 +9,7 @@ import os
 import re
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,14 @@ from triton.language.extra import libdevice
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 
-FOLDER = os.path.dirname(triton.__file__)
+FOLDER = str(Path(triton.__file__).parent)
 INTERPRETED = re.compile(r"'(float|int|bool)' object has no attribute|Did you forget to add @triton.jit")
 """Messages in kernels: a compiled one's numbers are tensors or constants, not Python's, and it may call functions of
 Triton that were imported by name."""
 ALIASES = {
     **{name: f"arc{name[1:]}" for name in ("acos", "asin", "atan", "acosh", "asinh", "atanh", "atan2")},
-    **{"pow": "power", "abs": "fabs"},
+    "pow": "power",
+    "abs": "fabs",
 }
 """Functions of `libdevice` by NumPy's other names."""
 PASSED_ON = (f"{os.sep}numpy{os.sep}", "<")

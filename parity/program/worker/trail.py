@@ -34,6 +34,8 @@ PLAIN = frozenset(
     )
 )
 """What is asked of a tensor besides its values."""
+UNFILLED = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"))
+"""Functions whose results have no values yet."""
 
 
 class TrailEndedError(RuntimeError):
@@ -152,7 +154,7 @@ class CallTrail:
     def call(self, function: Any, args: Any, kwargs: Any, make: Any = None) -> Any:
         """Make a call, and note it."""
         named = attribute_of(function) or function.__name__
-        if not self._active or named in PLAIN:
+        if not self._active or named in PLAIN or named in UNFILLED:
             return (make or function)(*args, **kwargs)
         with self.paused():
             operands = tensors_in((args, kwargs), self.torch.Tensor)
@@ -165,7 +167,7 @@ class CallTrail:
         return result
 
     def launch(self, make: Any, args: Any, kwargs: Any) -> Any:
-        """Launch a kernel, which writes to its arguments, and note it as one call whose results are what has changed."""
+        """Launch a kernel, which writes to its arguments, and note it as one call; its results are what has changed."""
         operands = tensors_in((args, kwargs), self.torch.Tensor)
         with self.paused():
             before = list(map(self.values.number, operands))
