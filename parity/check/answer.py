@@ -201,13 +201,13 @@ def lacks_device(message: str, pair: FilePair) -> bool:
 
 def of_error(failed: CellResult, own: Sequence[CellResult], pair: FilePair, common: Mapping[str, Any]) -> CheckAnswer:
     """The answer where the candidate gives no result: it needs a device that is not there, or it is wrong."""
+    if failed.outcome == Outcome.UNAVAILABLE:
+        return CheckAnswer("not-judged", exit_codes.INCOMPLETE, failed.message, **common)
     location = line_in(failed.message)
     is_absent = "ModuleNotFoundError" in failed.message
     if (is_absent or lacks_device(failed.message, pair)) and not any(cell.compared for cell in own):
         text = f"{NEW} needs a {'package' if is_absent else 'device'} that is not here: {failed.message}"
         return CheckAnswer("not-judged", exit_codes.INCOMPLETE, text, location=location, **common)
-    if failed.outcome == Outcome.UNAVAILABLE:
-        return CheckAnswer("not-judged", exit_codes.INCOMPLETE, failed.message, **common)
     text = f"{NEW} gives no result for {failed.id}: {failed.outcome}: {failed.message}"
     return CheckAnswer("wrong", exit_codes.MISMATCH, text, cause="no-result", location=location, **common)
 

@@ -69,9 +69,7 @@ def test_a_device_that_is_not_here_is_told_with_its_line(tmp_path, new):
 def test_without_triton_the_remedy_is_said(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "triton.py").write_text("raise ImportError(\"No module named 'triton'\")")
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(tmp_path / "empty"), *os.environ.get("PYTHONPATH", "").split()])
-    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "empty"), prepend=os.pathsep)
     row = answered(tmp_path, SOFTMAX, RIGHT)
     assert (row["verdict"], row["exit_code"]) == ("not-judged", 3), row
     assert row["sentence"] == (
