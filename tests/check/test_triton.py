@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from parity.check.pair import Named
+from parity.check.answer import lacks_device
+from parity.check.pair import FilePair, Named
 from parity.check.triton_code import has_triton, is_interpreted
 from tests.check.test_check import answered
-from tests.check.triton_pairs import ASSERTED, NAIVE, NORM, ON_DEVICE, REFUSED, RIGHT, SOFTMAX, UNMASKED
+from tests.check.triton_pairs import NAIVE, NORM, ON_DEVICE, REFUSED, RIGHT, SOFTMAX, UNMASKED
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.frameworks, pytest.mark.process]
@@ -57,13 +58,27 @@ def test_what_the_interpreter_refuses_is_no_fault(tmp_path):
 
 
 @pytest.mark.usefixtures("triton")
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("new", [ON_DEVICE, ASSERTED])
-def test_a_device_that_is_not_here_is_told_with_its_line(tmp_path, new):
-    row = answered(tmp_path, SOFTMAX, new)
+def test_a_device_that_is_not_here_is_told_with_its_line(tmp_path):
+    row = answered(tmp_path, SOFTMAX, ON_DEVICE, "--forward-only")
     assert (row["verdict"], row["exit_code"]) == ("not-judged", 3), row
     assert row["sentence"].startswith("new needs a device that is not here: new.py:")
-    assert "cuda" in new.splitlines()[int(row["place"].removeprefix("new.py:")) - 1]
+    assert 'device="cuda"' in ON_DEVICE.splitlines()[int(row["place"].removeprefix("new.py:")) - 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("new.py:2: AssertionError: no message", True),
+        ("new.py:1: AssertionError: no message", False),
+        ("new.py:2: ValueError: no message", False),
+        ("new.py:1: RuntimeError: Found no NVIDIA driver", True),
+        ("triton.py:1: NameError: name 'x' is not defined", False),
+    ],
+)
+def test_a_device_is_asked_for_by_the_error_or_by_the_line_that_asserts_it(tmp_path, text, expected):
+    (tmp_path / "new.py").write_text("assert x.ndim == 2\nassert x.device.type == 'cuda'\n")
+    new = Named(tmp_path / "new.py", "f", False, 1)
+    assert lacks_device(text, FilePair(new, new, (new.path, "get_inputs"))) == expected
 
 
 def test_without_triton_the_remedy_is_said(tmp_path, monkeypatch):
