@@ -51,12 +51,13 @@ def test_lanes_that_no_mask_leaves_out_are_seen(tmp_path):
 
 @pytest.mark.usefixtures("triton")
 def test_what_the_interpreter_refuses_is_no_fault(tmp_path):
-    row = answered(tmp_path, SOFTMAX, REFUSED)
+    row = answered(tmp_path, SOFTMAX, REFUSED, "--forward-only")
     assert (row["verdict"], row["exit_code"]) == ("not-judged", 3), row
     assert "Triton's interpreter refuses this, a GPU may not: it computes with the bits of bf16" in row["sentence"]
     assert row["place"] == f"new.py:{1 + REFUSED.splitlines().index('    x = x.to(tl.bfloat16).to(tl.float32)')}"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("triton")
 def test_a_device_that_is_not_here_is_told_with_its_line(tmp_path):
     row = answered(tmp_path, SOFTMAX, ON_DEVICE, "--forward-only")
@@ -85,7 +86,7 @@ def test_without_triton_the_remedy_is_said(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "triton.py").write_text("raise ImportError(\"No module named 'triton'\")")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "empty"), prepend=os.pathsep)
-    row = answered(tmp_path, SOFTMAX, RIGHT)
+    row = answered(tmp_path, SOFTMAX, RIGHT, "--forward-only")
     assert (row["verdict"], row["exit_code"]) == ("not-judged", 3), row
     assert row["sentence"] == (
         "Triton's interpreter needs triton, which is not here (No module named 'triton'): pip install triton"
