@@ -25,6 +25,7 @@ MODES = {
     "torch:channels_last": "parity.adapters.torch.modes:TorchChannelsLast",
     "torch:amp-bf16": "parity.adapters.torch.modes:TorchAmp",
     "torch:tf32": "parity.adapters.torch.modes:TorchTf32",
+    "torch:triton-interpret": "parity.adapters.torch.modes:TorchTritonInterpret",
     "paddle:static": "parity.adapters.paddle.modes:PaddleStatic",
     "paddle:amp-bf16": "parity.adapters.paddle.modes:PaddleAmp",
     "oneflow:graph": "parity.adapters.oneflow.modes:OneflowGraph",

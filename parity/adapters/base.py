@@ -112,6 +112,9 @@ class Adapter:
         self.ranks = ranks
         self.worn_out = False
 
+    def probe(self) -> None:
+        """Raise Unsupported if this mode does not work here; asked once, after the constructor."""
+
     def version(self) -> str:
         """The framework's version."""
         raise NotImplementedError
@@ -277,6 +280,14 @@ class Adapter:
         if isinstance(error, AttributeError) and re.match(r"module '[\w.]+' has no attribute ", str(error)):
             return True
         return any(re.search(pattern, str(error)) for pattern in self.no_kernel)
+
+    def refuses(self, error: BaseException) -> bool:  # noqa: ARG002 - nothing between the framework and the user's code
+        """Whether what runs the user's code in this mode cannot run it, although the code may be right."""
+        return False
+
+    def origin(self, error: BaseException) -> BaseException:
+        """The error of the user's code itself, where this mode has wrapped it in `error`."""
+        return error
 
     def describe(self, error: BaseException) -> str:
         """The framework's message in `error`, without stack traces."""

@@ -90,10 +90,13 @@ def not_judged(
     sentence: str, location: str = "", seconds: float = 0.0, exit_code: int = exit_codes.INCOMPLETE
 ) -> CheckAnswer:
     """The answer where nothing was compared."""
-    match = LINE.search(sentence)
-    return CheckAnswer(
-        "not-judged", exit_code, sentence, location=location or (match[0] if match else ""), seconds=seconds
-    )
+    return CheckAnswer("not-judged", exit_code, sentence, location=location or line_in(sentence), seconds=seconds)
+
+
+def line_in(text: str) -> str:
+    """The first `new.py:14` in a text; empty if there is none."""
+    match = LINE.search(text)
+    return match[0] if match else ""
 
 
 def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: float) -> CheckAnswer:
@@ -112,14 +115,14 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     if all_findings:
         return of_finding(all_findings[0], pair, run_dir, common)
     if failed:
-        return of_error(failed[0], own, common)
+        return of_error(failed[0], own, pair, common)
     if results.summary.exit_code == exit_codes.INTERRUPTED:
         return CheckAnswer("not-judged", exit_codes.INTERRUPTED, "interrupted", **common)
     unsure = [cell for cell in own if cell.status in (Status.UNSUPPORTED, Status.NOT_RUN)]
     compared = [cell for cell in own if cell.compared]
     if not compared:
         why = next((cell.message for cell in unsure if cell.message), "nothing could be compared")
-        return CheckAnswer("not-judged", exit_codes.INCOMPLETE, why, **common)
+        return CheckAnswer("not-judged", exit_codes.INCOMPLETE, why, location=line_in(why), **common)
     if prepared.degenerate:
         text = f"{pair.reference.location}: a constant would pass, so nothing is shown: the reference returns one"
         return CheckAnswer("degenerate-problem", exit_codes.INCOMPLETE, text, **common)
@@ -130,8 +133,11 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
         return CheckAnswer("not-judged", exit_codes.INCOMPLETE, text, **common)
     n = sum(len(cell.compared_rows) for cell in compared)
     text = f"{pair.candidate.name} computes what {pair.reference.name} does: {n} tensors in {len(compared)} cases agree"
-    if left := len(own) - len(compared) - len(refused):
+    lacking = [cell for cell in unsure if cell.status is Status.UNSUPPORTED]
+    if left := len(own) - len(compared) - len(refused) - len(lacking):
         text += f"; {left} cases were not run, the time was over"
+    if lacking:
+        text += f"; {len(lacking)} cases could not be judged, such as {lacking[0].id}: {lacking[0].message}"
     return CheckAnswer("right", exit_codes.PASSED, text, **common)
 
 
@@ -205,12 +211,22 @@ def counterexample(row: Comparison, finding: Finding, run_dir: Path) -> dict[str
     }
 
 
-def of_error(failed: CellResult, own: Sequence[CellResult], common: Mapping[str, Any]) -> CheckAnswer:
+def lacks_device(message: str, pair: FilePair) -> bool:
+    """Whether an error is due to a device that is not there, by what it says, or by the line that asserts it."""
+    location, text = line_in(message), LINE.sub("", message)
+    if "AssertionError" in text and location.startswith(f"{pair.candidate.own_path.name}:"):
+        lines = pair.candidate.own_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        text += "".join(lines[int(location.rpartition(":")[2]) - 1 :][:1])
+    return bool(DEVICE.search(text))
+
+
+def of_error(failed: CellResult, own: Sequence[CellResult], pair: FilePair, common: Mapping[str, Any]) -> CheckAnswer:
     """The answer where the candidate gives no result: it needs a device that is not there, or it is wrong."""
-    match = LINE.search(failed.message)
-    location = match[0] if match else ""
+    if failed.outcome == Outcome.UNAVAILABLE:
+        return CheckAnswer("not-judged", exit_codes.INCOMPLETE, failed.message, **common)
+    location = line_in(failed.message)
     is_absent = "ModuleNotFoundError" in failed.message
-    if (is_absent or DEVICE.search(failed.message)) and not any(cell.compared for cell in own):
+    if (is_absent or lacks_device(failed.message, pair)) and not any(cell.compared for cell in own):
         text = f"{NEW} needs a {'package' if is_absent else 'device'} that is not here: {failed.message}"
         return CheckAnswer("not-judged", exit_codes.INCOMPLETE, text, location=location, **common)
     text = f"{NEW} gives no result for {failed.id}: {failed.outcome}: {failed.message}"

@@ -29,6 +29,7 @@ from parity.check.problem import (
     varies,
 )
 from parity.check.sizes import largest
+from parity.check.triton_code import mode_of
 from parity.program.worker.user_module import TRAINING
 
 SIZE = "size"
@@ -294,10 +295,13 @@ def sample(name: str, item: Mapping[str, Any]) -> NDArray[Any]:
 def config(problem: ReferenceProblem, asked: Sequence[CheckCase], dtypes: Sequence[str]) -> Case:
     """The config of a pair's cases."""
     reference, candidate = problem.pair.reference, problem.pair.candidate
-    names = {REFERENCE: reference.path, NEW: candidate.path}
+    backends = (
+        {"name": REFERENCE, "adapter": "torch", "ops": str(reference.path.absolute())},
+        {"name": NEW, "adapter": "torch", **mode_of(candidate), "ops": str(candidate.path.absolute())},
+    )
     return {
         "version": 1,
-        "backends": [{"name": n, "adapter": "torch", "ops": str(path.absolute())} for n, path in names.items()],
+        "backends": list(backends),
         "subject": NEW,
         "dtypes": list(dtypes),
         "cases": [item.case for item in asked],

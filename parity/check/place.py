@@ -36,6 +36,7 @@ from parity.check.fault import (
 )
 from parity.check.match import Array, Known, difference, factors_of
 from parity.check.pair import FilePair
+from parity.check.triton_code import variables_of
 from parity.check.written import line_that_keeps, opening
 from parity.program.torch_reference import TorchCode, recording_of
 from parity.program.worker import trail
@@ -49,6 +50,8 @@ MOST_INSIDE = 1 << 22
 """Numbers of all values inside a reference's calls that are looked at."""
 GRADIENT = "grad."
 BOOT = "import sys; sys.argv[:] = sys.argv[1:]; sys.path[:] = [p for p in sys.path if p]; sys.path.insert(0, {!r}); "
+ADAPTED = "from parity.adapters.torch.triton_interpreter import adapt; adapt(); "
+TRAIL = "from parity.program.worker.trail import main; main()"
 
 
 @dataclass(frozen=True)
@@ -257,9 +260,10 @@ def candidate(asked: FaultCase, pair: FilePair, until: float) -> Iterator[Callab
         folder = Path(name)
         write_request(folder, asked, pair)
         package = Path(trail.__file__).parents[3]
-        boot = BOOT.format(str(package)) + "from parity.program.worker.trail import main; main()"
+        variables = variables_of(pair.candidate)
+        boot = BOOT.format(str(package)) + (ADAPTED if variables else "") + TRAIL
         command = [sys.executable, "-c", boot, "trail", str(folder / "request.json"), str(folder)]
-        with running(command, folder) as process:
+        with running(command, folder, variables) as process:
 
             def codes() -> list[Computation]:
                 with suppress(subprocess.TimeoutExpired):
@@ -287,10 +291,11 @@ def write_request(folder: Path, asked: FaultCase, pair: FilePair) -> None:
 
 
 @contextmanager
-def running(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in its own group, which has ended with all of that group afterwards."""
+def running(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in its own group, with more environment variables; it has ended with all of that group afterwards."""
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    process = subprocess.Popen(command, cwd=folder, start_new_session=True, **quiet)
+    environment = {**os.environ, **variables}
+    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **quiet)
     try:
         yield process
     finally:

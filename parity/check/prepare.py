@@ -16,11 +16,13 @@ from parity.check.formats import resolved
 from parity.check.pair import FilePair
 from parity.check.problem import ReferenceProblem
 from parity.check.sizes import small
+from parity.check.triton_code import is_interpreted
 from parity.config import ConfigError, load_plan
 from parity.config.plan import Plan
 from parity.program.torch_reference import TorchFunction
 
 CONFIG = "check.yaml"
+INTERPRETED = "runs in Triton's interpreter (no GPU here): its speed, races and TF32 products are not judged"
 MOST_NAMED = 4
 """Calls of the reference that are named because they are not recorded."""
 CASE = re.compile(r"^cases\[(\d+)\]")
@@ -69,6 +71,8 @@ def prepared(
     folder.mkdir(parents=True, exist_ok=True)
     designer = Designer(problem, folder / "inputs", forward_only or format_pair.forward_only)
     designer.notes += format_pair.notes
+    if is_interpreted(pair.candidate):
+        designer.notes.append(f"{pair.candidate.own_path.name} {INTERPRETED}")
     asked = list(designer.all(sized))
     smaller = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
     plan = planned(folder / CONFIG, problem, asked, dtypes or (sized.dtype,), designer.notes)

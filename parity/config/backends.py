@@ -34,7 +34,7 @@ MAX_RANKS = 16
 
 ADAPTERS: Mapping[str, AdapterTraits] = {
     "torch": AdapterTraits(
-        ("eager", "compile", "script", "channels_last", "amp-bf16", "tf32"),
+        ("eager", "compile", "script", "channels_last", "amp-bf16", "tf32", "triton-interpret"),
         ("cpu", "cuda"),
         MAX_RANKS,
         strided=True,

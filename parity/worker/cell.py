@@ -81,10 +81,9 @@ def computed(backend: Backend, request: Message) -> Message:
         reply.update(outcome="unsupported", message=str(error))
     except BaseException as error:
         print_stack()
-        unsupported = (
-            bool(described(backend.adapter, error))
-            and not backend.user_ops.raised(error)
-            and backend.adapter.lacks_kernel(error)
+        unsupported = bool(described(backend.adapter, error)) and (
+            backend.adapter.refuses(error)
+            or (not backend.user_ops.raised(error) and backend.adapter.lacks_kernel(error))
         )
         reply.update(outcome="unsupported" if unsupported else "error", message=explain(backend, error))
         if backend.user_ops.path is not None and is_own_failure(error):
@@ -285,8 +284,9 @@ def explain(backend: Backend, error: BaseException) -> str:
     if isinstance(error, UserOpsError):
         return str(error)
     text = " ".join(CONTROL.sub("", described(backend.adapter, error)).split()) or "no message"
-    text = f"{type(error).__name__}: {text}{backend.user_ops.shadow(error)}"
-    return f"{backend.user_ops.location(error)}{text}"[:MAX_MESSAGE]
+    inner = backend.adapter.origin(error)
+    text = f"{type(inner).__name__}: {text}{backend.user_ops.shadow(inner)}"
+    return f"{backend.user_ops.location(inner) or backend.user_ops.location(error)}{text}"[:MAX_MESSAGE]
 
 
 def described(adapter: Adapter, error: BaseException) -> str:

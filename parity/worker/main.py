@@ -199,10 +199,12 @@ def load(backend: Backend, request: Message) -> Message:
 
 
 def load_adapter(request: Message) -> Any:
-    """The adapter's instance; creating it imports the framework."""
+    """The adapter's instance; creating it imports the framework. Raises Unsupported if its mode does not work here."""
     mode, ranks = request.get("mode", "eager"), request.get("ranks", 1)
     cls = load_object(class_path(request["adapter"], mode, ranks))
-    return cls(request["device"], request["threads"], mode, ranks)
+    adapter = cls(request["device"], request["threads"], mode, ranks)
+    adapter.probe()
+    return adapter
 
 
 def send(replies: int, reply: Message) -> None:

@@ -72,6 +72,7 @@ LACKING = {
     "torch:channels_last": dict.fromkeys(("linear", "bare", "sgd"), "no input has as many"),
     "torch:amp-bf16": dict.fromkeys((*NORMS, "sgd"), "computes nothing of this in bfloat16"),
     "torch:tf32": dict.fromkeys((*NORMS, "linear", "sgd"), "a format of CUDA devices"),
+    "torch:triton-interpret": {},
     "paddle:static": {"sgd": "traces a function of tensors, and sgd is a step"},
     "paddle:amp-bf16": dict.fromkeys((*NORMS, "linear", "sgd"), "has no effect on cpu"),
     "oneflow:graph": {"sgd": "traces a function of tensors, and sgd is a step"},
@@ -266,7 +267,7 @@ def test_every_mode_becomes_functions_of_a_script(name: str) -> None:
     text = "\n".join([*found.imports, *found.setup, *found.definitions.values()])
     names = [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
     assert "self" not in names
-    assert has_mode(name) == (name not in ("torch:channels_last", "torch:tf32"))
+    assert has_mode(name) == (name not in ("torch:channels_last", "torch:tf32", "torch:triton-interpret"))
 
 
 @pytest.mark.frameworks

@@ -104,6 +104,7 @@ class TorchAdapter(TorchTensors, TorchStyleAdapter):
         "channels_last": "parity.training.worker.torch_trainer:ChannelsLastTrainer",
         "amp-bf16": "parity.training.worker.torch_trainer:AmpTrainer",
         "tf32": "parity.training.worker.torch_trainer:TorchTrainer",
+        "triton-interpret": "parity.training.worker.torch_trainer:TorchTrainer",
     }
 
     def group_norm(self, x: Any, num_groups: int, eps: float, weight: Any = None, bias: Any = None) -> Any:

@@ -10,6 +10,9 @@ from parity.adapters.base import Job, Unsupported, named_outputs
 from parity.adapters.modes import check_traceable
 from parity.adapters.torch.adapter import TorchAdapter
 
+REMEDY = "pip install triton"
+LIMIT = "Triton's interpreter refuses this, a GPU may not"
+
 
 class TorchCompile(TorchAdapter):
     """`torch.compile` of each op as one graph; an op that it cannot compile as a whole is unsupported."""
@@ -130,3 +133,34 @@ class TorchTf32(TorchAdapter):
         """Raise Unsupported if there is no TF32."""
         if self.device != "cuda":
             raise Unsupported("TF32 is a format of CUDA devices; use `device: cuda`")
+
+
+class TorchTritonInterpret(TorchAdapter):
+    """Triton's kernels in its interpreter, which needs no GPU; everything else is eager."""
+
+    dtypes = ("float16", "float32", "float64")  # type: ignore[assignment] # the eager adapter has all: None
+
+    def __init__(self, device: str, threads: int, mode: str = "triton-interpret", ranks: int = 1) -> None:
+        # Triton reads it when it is imported, and when a kernel is defined.
+        os.environ["TRITON_INTERPRET"] = "1"
+        super().__init__(device, threads, mode, ranks)
+
+    def probe(self) -> None:
+        try:
+            from parity.adapters.torch import triton_interpreter
+        except ImportError as error:
+            raise Unsupported(f"Triton's interpreter needs triton, which is not here ({error}): {REMEDY}") from error
+        if problem := triton_interpreter.problem():
+            raise Unsupported(f"Triton's interpreter does not work here: {problem}; try another release: {REMEDY}")
+        triton_interpreter.adapt()
+        self.interpreter = triton_interpreter
+
+    def refuses(self, error: BaseException) -> bool:
+        return bool(self.interpreter.is_limit(error))
+
+    def origin(self, error: BaseException) -> BaseException:
+        return self.interpreter.origin(error)
+
+    def describe(self, error: BaseException) -> str:
+        text = super().describe(self.origin(error))
+        return f"{LIMIT}: {text}" if self.refuses(error) else text

@@ -6,6 +6,7 @@ FOLDER: `trail.json`, and `values.bin` with all numbers in float64. The host rea
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -33,6 +34,8 @@ PLAIN = frozenset(
     )
 )
 """What is asked of a tensor besides its values."""
+UNFILLED = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"))
+"""Functions whose results have no values yet."""
 
 
 class TrailEndedError(RuntimeError):
@@ -151,7 +154,7 @@ class CallTrail:
     def call(self, function: Any, args: Any, kwargs: Any, make: Any = None) -> Any:
         """Make a call, and note it."""
         named = attribute_of(function) or function.__name__
-        if not self._active or named in PLAIN:
+        if not self._active or named in PLAIN or named in UNFILLED:
             return (make or function)(*args, **kwargs)
         with self.paused():
             operands = tensors_in((args, kwargs), self.torch.Tensor)
@@ -161,6 +164,16 @@ class CallTrail:
         result = (make or function)(*args, **kwargs)
         with self.paused():
             self.note(named, (args, kwargs), (operands, before, needed), result)
+        return result
+
+    def launch(self, make: Any, args: Any, kwargs: Any) -> Any:
+        """Launch a kernel, which writes to its arguments, and note it as one call; its results are what has changed."""
+        operands = tensors_in((args, kwargs), self.torch.Tensor)
+        with self.paused():
+            before = list(map(self.values.number, operands))
+            result = make(*args, **kwargs)
+            changed = [tensor for tensor, was in zip(operands, before) if self.values.number(tensor) != was]
+            self.note("launch", (args, kwargs), (operands, before, False), changed)
         return result
 
     def note(self, named: str, given: Any, read: Any, result: Any) -> None:
@@ -257,16 +270,38 @@ def recording(trail: CallTrail) -> Any:
 
         def __enter__(self) -> Any:
             trail.torch.autograd.Function.apply = classmethod(apply)
+            self.launches = noted_launches(trail)
+            self.launches.__enter__()
             return super().__enter__()
 
         def __exit__(self, *given: Any) -> Any:
             trail.torch.autograd.Function.apply = own
+            self.launches.__exit__(None, None, None)
             return super().__exit__(*given)
 
         def __torch_function__(self, function: Any, _kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
             return trail.call(function, args, kwargs or {})
 
     return TrailMode()
+
+
+@contextlib.contextmanager
+def noted_launches(trail: CallTrail) -> Iterator[None]:
+    """Inside, launches of kernels in Triton's interpreter are noted."""
+    executor = getattr(sys.modules.get("triton.runtime.interpreter"), "GridExecutor", None)
+    if executor is None:
+        yield
+        return
+    own = executor.__call__
+
+    def launch(*args: Any, **kwargs: Any) -> Any:
+        return trail.launch(own, args, kwargs)
+
+    executor.__call__ = launch
+    try:
+        yield
+    finally:
+        executor.__call__ = own
 
 
 def enter_backward(kind: Any, trail: CallTrail) -> None:
