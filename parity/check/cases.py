@@ -294,10 +294,12 @@ def sample(name: str, item: Mapping[str, Any]) -> NDArray[Any]:
 def config(problem: ReferenceProblem, asked: Sequence[CheckCase], dtypes: Sequence[str]) -> Case:
     """The config of a pair's cases."""
     reference, candidate = problem.pair.reference, problem.pair.candidate
-    names = {REFERENCE: reference.path, NEW: candidate.path}
+    names = {REFERENCE: reference, NEW: candidate}
     return {
         "version": 1,
-        "backends": [{"name": n, "adapter": "torch", "ops": str(path.absolute())} for n, path in names.items()],
+        "backends": [
+            {"name": n, "adapter": item.adapter, "ops": str(item.path.absolute())} for n, item in names.items()
+        ],
         "subject": NEW,
         "dtypes": list(dtypes),
         "cases": [item.case for item in asked],

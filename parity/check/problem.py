@@ -133,7 +133,7 @@ class ReferenceProblem:
         path = self.pair.reference.path.absolute()
         self.source = ReferenceFile(path, path.read_bytes())
         with self.telling():
-            self.names = dict_of(torch_namespace(self.source))
+            self.names = self.loaded()
         unknown = [name for name in self.given if name not in self.names]
         if unknown:
             raise CheckError(f"--set {unknown[0]}: {path.name} has no global of this name")
@@ -148,6 +148,10 @@ class ReferenceProblem:
                 self.inputs = namespace(other, plain=True).get(name)
         if not callable(self.inputs):
             raise CheckError(f"{own_path} defines no function {name}")
+
+    def loaded(self) -> dict[str, Any]:
+        """The names that the file defines. Raises BroughtError where it cannot be run."""
+        return dict_of(torch_namespace(self.source))
 
     @property
     def numbers(self) -> dict[str, Size]:

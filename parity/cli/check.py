@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinfer-bench")
 """Those of `parity.check.formats`."""
+ADAPTERS = ("torch", "numpy", "jax", "tensorflow", "mlx", "paddle", "oneflow", "mindspore")
+"""Those of `parity.config.backends` that call a function of a user."""
 
 
 @main.command(
@@ -39,6 +41,12 @@ FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinf
 @click.argument("new", required=False)
 @click.option("--inputs", metavar="FILE.py:NAME", help="The function that returns the arguments of a call.")
 @click.option("--format", "format_name", type=click.Choice(FORMATS), help="Of the files (default: found out).")
+@click.option(
+    "--adapter",
+    type=click.Choice(ADAPTERS),
+    help="The framework of NEW (default: found out from its imports); one that is not installed is not created: "
+    "`parity env create NAME` does that.",
+)
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set a global of REFERENCE. Repeatable.")
 @click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Repeatable (default: that of the inputs).")
 @click.option("--forward-only", is_flag=True, help="Compare outputs only, no gradients.")
@@ -154,6 +162,7 @@ def answered(
     as_json: bool,
     inputs: str | None,
     format_name: str | None,
+    adapter: str | None,
     settings: tuple[str, ...],
     dtypes: tuple[str, ...],
     forward_only: bool,
@@ -194,6 +203,7 @@ def answered(
             folder,
             inputs=inputs,
             format_name=format_name,
+            adapter=adapter,
             given=dict(map(setting, settings)),
             dtypes=dtypes,
             forward_only=forward_only,
