@@ -232,7 +232,8 @@ class Designer:
         tensors = {a.name: list(a.value.shape) for a in sized.arguments if a.is_tensor and a.value.shape}
         length = next(iter(tensors.values()), [0])[0]
         along = [name for name, shape in tensors.items() if shape[0] == length]
-        if length in map(largest, self.problem.numbers.values()) or not all("shape" in drawn[name] for name in along):
+        numbers = {**self.problem.numbers, **sized.settings}
+        if length in map(largest, numbers.values()) or not all("shape" in drawn[name] for name in along):
             return
         for other in (1, length + 1):
             changed = {n: {**drawn[n], "shape": [other, *tensors[n][1:]]} if n in along else drawn[n] for n in drawn}
@@ -298,7 +299,8 @@ def config(problem: ReferenceProblem, asked: Sequence[CheckCase], dtypes: Sequen
     return {
         "version": 1,
         "backends": [
-            {"name": n, "adapter": item.adapter, "ops": str(item.path.absolute())} for n, item in names.items()
+            {"name": n, "adapter": item.adapter, "ops": str((item.run_path or item.path).absolute())}
+            for n, item in names.items()
         ],
         "subject": NEW,
         "dtypes": list(dtypes),

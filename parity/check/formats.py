@@ -10,8 +10,8 @@ from pathlib import Path
 from parity.check import CheckError
 from parity.check.backend_bench import operator_pair
 from parity.check.flashinfer_bench import definition_pair
-from parity.check.frameworks import TORCH
-from parity.check.generated import CANDIDATE, Source, written
+from parity.check.frameworks import NUMPY, TORCH
+from parity.check.generated import CANDIDATE, REFERENCE, Source, written
 from parity.check.gpu_mode import task_pair
 from parity.check.pair import MODEL, FilePair, FormatPair, definitions, named_file, pair_of
 from parity.check.robust_kbench import FUNCTION, module_pair
@@ -28,6 +28,10 @@ def plain_pair(
 ) -> FormatPair:
     """A pair of files as they are; one that runs the candidate's where that has another name than the reference's."""
     pair = pair_of(reference, candidate, inputs, adapter)
+    known = pair.reference
+    if known.adapter == NUMPY:
+        text = Source(known.path).text("a reference in NumPy", torch=False) + "DIFFERENTIABLE = False\n"
+        pair = replace(pair, reference=replace(known, run_path=written(folder, REFERENCE, text)))
     return FormatPair(renamed(pair, folder))
 
 

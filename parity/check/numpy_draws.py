@@ -28,13 +28,13 @@ class DrawnArray(np.ndarray):
     def __array_finalize__(self, other: Any) -> None:
         self.drawn_as = getattr(other, "drawn_as", "")
 
-    def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    def __array_ufunc__(self, ufunc: Any, method: Any, *inputs: Any, **kwargs: Any) -> Any:
         given = [plain_array(value) for value in inputs]
-        if "out" in options:
-            options["out"] = tuple(map(plain_array, options["out"]))
-        result = getattr(function, method)(*given, **options)
+        if "out" in kwargs:
+            kwargs["out"] = tuple(map(plain_array, kwargs["out"]))
+        result = getattr(ufunc, method)(*given, **kwargs)
         n_numbers = sum(np.ndim(value) == 0 for value in given)
-        if method != "__call__" or function not in SCALING or n_numbers != 1 or self.drawn_as == INTEGERS:
+        if method != "__call__" or ufunc not in SCALING or n_numbers != 1 or self.drawn_as == INTEGERS:
             return result
         return known_as(result, self.drawn_as)
 

@@ -19,7 +19,7 @@ INIT_INPUTS = "get_init_inputs"
 @dataclass(frozen=True)
 class Named:
     """A class or function of a file; `origin` is the user's file if `path` was generated to run that, `adapter` that of
-    the framework in which it computes."""
+    the framework in which it computes, `run_path` what a worker runs where that is another file."""
 
     path: Path
     name: str
@@ -27,6 +27,7 @@ class Named:
     line: int
     origin: Path | None = None
     adapter: str = TORCH
+    run_path: Path | None = None
 
     @property
     def own_path(self) -> Path:
