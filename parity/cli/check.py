@@ -1,4 +1,4 @@
-"""`parity check`: a reference in PyTorch and code that should do the same."""
+"""`parity check`: a reference in PyTorch or NumPy and code that should do the same."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ ADAPTERS = ("torch", "numpy", "jax", "tensorflow", "mlx", "paddle", "oneflow", "
 
 
 @main.command(
-    short_help="Check a pair of files: a reference in PyTorch, and code that should do the same.",
+    short_help="Check a pair of files: a reference in PyTorch or NumPy, and code that should do the same.",
     epilog=example(
         "parity check reference.py new.py",
         "parity check ref.py:softmax kernels.py:fast_softmax --inputs ref.py:get_inputs",
+        "parity check ref.py port.py:model --adapter jax",
         "parity check level1/19_ReLU.py mine/19.py --set batch_size=64 --json",
         "parity check level1/ mine/ -j 2 --out answers --junit-xml answers.xml",
     ),
@@ -86,7 +87,9 @@ def check(
     """Check whether NEW computes what REFERENCE does: outputs and gradients, for inputs beyond the given ones.
 
     Each is FILE.py or FILE.py:NAME: a class of torch.nn.Module (Model, and ModelNew in NEW) or a function. REFERENCE
-    defines get_inputs(), and get_init_inputs() for a class. Both files are code that you choose to run: REFERENCE runs
+    defines get_inputs(), and get_init_inputs() for a class; it may be a function of NumPy. NEW may be a function in JAX,
+    TensorFlow, MLX, Paddle, OneFlow, MindSpore or NumPy: of the arguments in REFERENCE's order, then weights by their
+    names (fc_weight), in an environment of that framework (parity env create NAME). Both files are code that you choose to run: REFERENCE runs
     in this process, NEW in one of its own.
 
     Two folders are many pairs: files of the same name, or of the same number before `_`. So is one folder of folders
