@@ -87,10 +87,12 @@ def check(
     """Check whether NEW computes what REFERENCE does: outputs and gradients, for inputs beyond the given ones.
 
     Each is FILE.py or FILE.py:NAME: a class of torch.nn.Module (Model, and ModelNew in NEW) or a function. REFERENCE
-    defines get_inputs(), and get_init_inputs() for a class; it may be a function of NumPy. NEW may be a function in JAX,
-    TensorFlow, MLX, Paddle, OneFlow, MindSpore or NumPy: of the arguments in REFERENCE's order, then weights by their
-    names (fc_weight), in an environment of that framework (parity env create NAME). Both files are code that you choose to run: REFERENCE runs
-    in this process, NEW in one of its own.
+    defines get_inputs(), and get_init_inputs() for a class; it may be a function of NumPy. Both files are code that you
+    choose to run: REFERENCE runs in this process, NEW in one of its own.
+
+    NEW may be a function in JAX, TensorFlow, MLX, Paddle, OneFlow, MindSpore or NumPy: of the arguments in REFERENCE's
+    order, then of weights by their names (fc_weight). It runs in the environment of its framework, which
+    `parity env create NAME` makes.
 
     Two folders are many pairs: files of the same name, or of the same number before `_`. So is one folder of folders
     with reference.py and new.py, submission.py or solution.py. Each pair is checked by a process of its own.
