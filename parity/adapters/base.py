@@ -96,6 +96,9 @@ class Adapter:
     dtypes: ClassVar[Sequence[str] | None] = ("float16", "float32", "float64")
     """The dtypes that it computes in; None means all, including bfloat16, which `leaf` and `to_numpy` must support."""
 
+    modules: ClassVar[bool] = False
+    """Whether a user's function may be a class of PyTorch's modules."""
+
     strided: ClassVar[bool] = False
     """Whether its tensors have strides; then it has `strided_leaf` and `shared`."""
 

@@ -85,7 +85,8 @@ class RecordedFunction(ReferenceFile):
 @dataclass(frozen=True)
 class Brought:
     """An op made of a user's function `name`: `tensors` are its inputs, `integers` the bounds of those that hold
-    integers, `params` the arguments that a config sets, `grad_outputs` the floating-point outputs."""
+    integers, `params` the arguments that a config sets, `grad_outputs` the floating-point outputs. `kernel_params` are
+    texts that only kernels get."""
 
     source: ReferenceFile
     name: str
@@ -94,6 +95,7 @@ class Brought:
     differentiable: tuple[str, ...]
     params: tuple[str, ...]
     grad_outputs: tuple[str, ...] = ()
+    kernel_params: tuple[str, ...] = ()
 
 
 def namespace(source: ReferenceFile, *, plain: bool = False) -> Mapping[str, Any]:
@@ -224,6 +226,7 @@ def params_of(brought: Brought) -> type[Any]:
         kind, default = type_of(given[name]), given[name].default
         default = tuple(default) if isinstance(default, list) else default
         items.append((name, kind) if default is inspect.Parameter.empty else (name, kind, field(default=default)))
+    items += [(name, str) for name in brought.kernel_params]
     return make_dataclass(f"{brought.name}_params", items, frozen=True, kw_only=True)
 
 

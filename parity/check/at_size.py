@@ -65,8 +65,6 @@ class SizeDifference:
 
 def asked_at_size(prepared: PreparedCheck, engine: EngineOptions, run_dir: Path, deadline: float) -> SizeAnswer:
     """Call both at the size of the file, the candidate first. `deadline` is a time of the monotonic clock."""
-    import torch
-
     problem = prepared.problem
     reason = too_large(problem, deadline - time.monotonic())
     if reason:
@@ -79,7 +77,7 @@ def asked_at_size(prepared: PreparedCheck, engine: EngineOptions, run_dir: Path,
         if outcome != Outcome.OK:
             return SizeAnswer("failed", f"{NEW} gives no result: {message}")
         with fused_attention():
-            exact = problem.call(sized, prepared.options, dtype=torch.float64)
+            exact = problem.call(sized, prepared.options, dtype="float64")
             reference = problem.call(sized, prepared.options)
     except (CheckError, MemoryError) as error:
         return SizeAnswer("not run", str(error) or "there is not enough memory")

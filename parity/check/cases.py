@@ -233,7 +233,8 @@ class Designer:
         tensors = {a.name: list(a.value.shape) for a in sized.arguments if a.is_tensor and a.value.shape}
         length = next(iter(tensors.values()), [0])[0]
         along = [name for name, shape in tensors.items() if shape[0] == length]
-        if length in map(largest, self.problem.numbers.values()) or not all("shape" in drawn[name] for name in along):
+        numbers = {**self.problem.numbers, **sized.settings}
+        if length in map(largest, numbers.values()) or not all("shape" in drawn[name] for name in along):
             return
         for other in (1, length + 1):
             changed = {n: {**drawn[n], "shape": [other, *tensors[n][1:]]} if n in along else drawn[n] for n in drawn}
@@ -295,13 +296,14 @@ def sample(name: str, item: Mapping[str, Any]) -> NDArray[Any]:
 def config(problem: ReferenceProblem, asked: Sequence[CheckCase], dtypes: Sequence[str]) -> Case:
     """The config of a pair's cases."""
     reference, candidate = problem.pair.reference, problem.pair.candidate
-    backends = (
-        {"name": REFERENCE, "adapter": "torch", "ops": str(reference.path.absolute())},
-        {"name": NEW, "adapter": "torch", **mode_of(candidate), "ops": str(candidate.path.absolute())},
-    )
+    names = {REFERENCE: reference, NEW: candidate}
+    modes = {REFERENCE: {}, NEW: mode_of(candidate)}
     return {
         "version": 1,
-        "backends": list(backends),
+        "backends": [
+            {"name": n, "adapter": item.adapter, **modes[n], "ops": str((item.run_path or item.path).absolute())}
+            for n, item in names.items()
+        ],
         "subject": NEW,
         "dtypes": list(dtypes),
         "cases": [item.case for item in asked],

@@ -10,7 +10,8 @@ from pathlib import Path
 from parity.check import CheckError
 from parity.check.backend_bench import operator_pair
 from parity.check.flashinfer_bench import definition_pair
-from parity.check.generated import CANDIDATE, Source, written
+from parity.check.frameworks import NUMPY, TORCH
+from parity.check.generated import CANDIDATE, REFERENCE, Source, written
 from parity.check.gpu_mode import task_pair
 from parity.check.pair import MODEL, FilePair, FormatPair, definitions, named_file, pair_of
 from parity.check.robust_kbench import FUNCTION, module_pair
@@ -22,9 +23,15 @@ OPERATORS = ("aten", "torch.ops.aten")
 Reader = Callable[[str, str, Path, str | None], FormatPair]
 
 
-def plain_pair(reference: str, candidate: str, folder: Path, inputs: str | None) -> FormatPair:
+def plain_pair(
+    reference: str, candidate: str, folder: Path, inputs: str | None, adapter: str | None = None
+) -> FormatPair:
     """A pair of files as they are; one that runs the candidate's where that has another name than the reference's."""
-    pair = pair_of(reference, candidate, inputs)
+    pair = pair_of(reference, candidate, inputs, adapter)
+    known = pair.reference
+    if known.adapter == NUMPY:
+        text = Source(known.path).text("a reference in NumPy", torch=False) + "DIFFERENTIABLE = False\n"
+        pair = replace(pair, reference=replace(known, run_path=written(folder, REFERENCE, text)))
     return FormatPair(renamed(pair, folder))
 
 
@@ -39,10 +46,21 @@ READERS: Mapping[str, Reader] = {
 
 
 def resolved(
-    reference: str, candidate: str, folder: Path, *, inputs: str | None = None, format_name: str | None = None
+    reference: str,
+    candidate: str,
+    folder: Path,
+    *,
+    inputs: str | None = None,
+    format_name: str | None = None,
+    adapter: str | None = None,
 ) -> FormatPair:
-    """The pair that two files or folders are, in the format of this name or in the one found out. Raises CheckError."""
+    """The pair that two files or folders are, in the format of this name or in the one found out; `adapter` is the
+    candidate's. Raises CheckError."""
     name = format_name or format_of(reference, candidate)
+    if name == FILES:
+        return plain_pair(reference, candidate, folder, inputs, adapter)
+    if adapter not in (None, TORCH):
+        raise CheckError(f"--adapter {adapter}: a pair in the format {name} is one of PyTorch")
     return READERS[name](reference, candidate, folder, inputs)
 
 
@@ -81,8 +99,9 @@ def has_module(candidate: str) -> bool:
 def renamed(pair: FilePair, folder: Path) -> FilePair:
     """The pair, whose candidate's file defines what is compared under the name that the reference has."""
     known, new = pair.reference, pair.candidate
-    usual = known.name + NEW if known.is_class else known.name
+    usual = known.name + NEW if known.is_class and new.adapter == TORCH else known.name
     if new.name == usual or (new.name == known.name and usual not in definitions(new.path)):
         return pair
-    text = Source(new.path).text(f"a candidate named {new.name}") + f"{usual} = {new.name}\n"
+    source = Source(new.path).text(f"a candidate named {new.name}", torch=new.adapter == TORCH)
+    text = source + f"{usual} = {new.name}\n"
     return replace(pair, candidate=replace(new, path=written(folder, CANDIDATE, text), origin=new.path))

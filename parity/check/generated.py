@@ -26,14 +26,13 @@ ABOUT = '"""Written by `parity check` for {what}: it runs {origin}, and adds how
 RUN = """
 import ast as parity_ast
 import sys as parity_sys
-
-import torch as parity_torch
-
+{imports}
 __file__ = {origin!r}  # {digest}
 parity_sys.path += [folder for folder in {folders!r} if folder not in parity_sys.path]
 with open(__file__, "rb") as parity_file:
     parity_code = parity_ast.parse(parity_file.read(), __file__)
 """
+TORCH_IMPORT = "\nimport torch as parity_torch\n"
 EXECUTE = """exec(compile(parity_code, __file__, "exec", dont_inherit=True), globals())
 """
 ON_CPU = '''
@@ -69,12 +68,13 @@ class Source:
     path: Path
     folders: tuple[Path, ...] = ()
 
-    def text(self, what: str, *, on_cpu: bool = False) -> str:
-        """The beginning of a generated file, which runs this one."""
+    def text(self, what: str, *, on_cpu: bool = False, torch: bool = True) -> str:
+        """The beginning of a generated file, which runs this one; `torch`: it imports PyTorch before."""
         path = self.path.absolute()
         folders = [str(folder.absolute()) for folder in (path.parent, *self.folders)]
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        run = RUN.format(origin=str(path), folders=folders, digest=digest)
+        imports = TORCH_IMPORT if torch else ""
+        run = RUN.format(origin=str(path), folders=folders, digest=digest, imports=imports)
         return ABOUT.format(what=what, origin=path.name) + run + (ON_CPU if on_cpu else "") + EXECUTE
 
 

@@ -23,6 +23,8 @@ OFFSET, SCALE, TINY, OUTLIER, NAN = "offset", "scale", "tiny", "outlier", "nan"
 """Kinds of cases that are judged in a way of their own."""
 FAR = frozenset((OFFSET, SCALE, TINY, OUTLIER))
 """Those whose numbers are far from 1."""
+NONFINITE = "nonfinite"
+"""The verdict of a NaN or an infinity in one of two tensors; their largest difference is that of other elements."""
 NEW, REFERENCE = "new", "reference"
 """The backends of a check."""
 
@@ -57,6 +59,8 @@ def spreads(row: Comparison) -> bool:
 
 def as_far(own: Comparison, reference: Comparison) -> bool:
     """Whether a candidate's largest error is not much more than the reference's own, or than rounding's."""
+    if NONFINITE in (own.verdict.value, reference.verdict.value):
+        return own.verdict == reference.verdict and str(own.actual_value) == str(reference.actual_value)
     if own.max_abs_diff is None or reference.max_abs_diff is None:
         return str(own.actual_value) == str(reference.actual_value)
     rounding = max((row.envelope.max for row in (own, reference) if row.envelope is not None), default=0.0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parity.check import CheckError
+from parity.check.frameworks import TORCH, candidate_adapter, reference_adapter
 from parity.program.worker.user_module import NEW
 
 MODEL = "Model"
@@ -17,13 +18,16 @@ INIT_INPUTS = "get_init_inputs"
 
 @dataclass(frozen=True)
 class Named:
-    """A class or function of a file; `origin` is the user's file if `path` was generated to run that."""
+    """A class or function of a file; `origin` is the user's file if `path` was generated to run that, `adapter` that of
+    the framework in which it computes, `run_path` what a worker runs where that is another file."""
 
     path: Path
     name: str
     is_class: bool
     line: int
     origin: Path | None = None
+    adapter: str = TORCH
+    run_path: Path | None = None
 
     @property
     def own_path(self) -> Path:
@@ -45,12 +49,17 @@ class FilePair:
     inputs: tuple[Path, str]
 
 
-def pair_of(reference: str, candidate: str, inputs: str | None = None) -> FilePair:
-    """The pair that `FILE.py` or `FILE.py:NAME` name. Raises CheckError."""
+def pair_of(reference: str, candidate: str, inputs: str | None = None, adapter: str | None = None) -> FilePair:
+    """The pair that `FILE.py` or `FILE.py:NAME` name; `adapter` is the candidate's, else its imports say it.
+
+    Raises CheckError.
+    """
     (path, name), (own_path, own) = named_file(reference), named_file(candidate)
     theirs = definitions(path)
     known = one_of(path, theirs, name, reference_names(theirs, definitions(own_path)), "reference")
-    new = candidate_of(known, own_path, own)
+    known = replace(known, adapter=reference_adapter(path, known.name, is_class=known.is_class))
+    kind = adapter or candidate_adapter(own_path, has_class=known.is_class and has_class(known, own_path, own))
+    new = candidate_of(known, own_path, own) if kind == TORCH else function_of(known, own_path, own, kind)
     source, function = named_file(inputs) if inputs else (path, INPUTS)
     if inputs is None and INPUTS not in theirs:
         raise CheckError(
@@ -74,6 +83,29 @@ def candidate_of(known: Named, path: Path, own: str) -> Named:
     kind = "class" if known.is_class else "function"
     has = ", ".join(ours) or "nothing"
     raise CheckError(f"{path} defines no {kind} {own or ' or '.join(usual)}, only {has}; name one: {path}:NAME")
+
+
+def function_of(known: Named, path: Path, own: str, adapter: str) -> Named:
+    """The candidate's function in a framework other than PyTorch. Raises CheckError."""
+    ours = {**assigned(path), **definitions(path)}
+    usual = [known.name.lower(), f"{known.name.lower()}_new", known.name] if known.is_class else [known.name]
+    names = [own] if own else usual
+    hit = next((ours[name] for name in names if name in ours), None)
+    if hit is None:
+        has = ", ".join(definitions(path)) or "nothing"
+        raise CheckError(f"{path} defines no function {' or '.join(names)}, only {has}; name one: {path}:NAME")
+    if hit.is_class:
+        raise CheckError(
+            f"{hit.location}: {hit.name} is a class, which is called only in PyTorch; in {adapter}, write a function "
+            "of the arguments, with weights as further arguments by their names, such as fc_weight"
+        )
+    return replace(hit, adapter=adapter)
+
+
+def has_class(known: Named, path: Path, own: str) -> bool:
+    """Whether a file has a class, which may be imported, under the name of a candidate for a reference's class."""
+    ours = {**assigned(path), **definitions(path)}
+    return any(name in ours for name in ([own] if own else [known.name + NEW, known.name]))
 
 
 def assigned(path: Path) -> dict[str, Named]:

@@ -34,6 +34,7 @@ from parity.check.fault import (
     of_gradients,
     reached,
 )
+from parity.check.frameworks import TORCH
 from parity.check.match import Array, Known, difference, factors_of
 from parity.check.pair import FilePair
 from parity.check.triton_code import variables_of
@@ -118,6 +119,8 @@ def located(asked: FaultCase, pair: FilePair, seconds: float) -> FaultLine | Non
     path, reference = pair.candidate.own_path.absolute(), pair.reference.own_path
     if asked.cause in KEPT and (line := line_that_keeps(path)):
         return FaultLine(path, line, reference)
+    if {pair.candidate.adapter, pair.reference.adapter} != {TORCH}:
+        return None
     with candidate(asked, pair, until) as codes:
         theirs = None if asked.cause == MUTATED else reference_trail(asked, pair, until)
         own = codes()

@@ -11,8 +11,10 @@ from typing import Any
 import yaml
 
 from parity.cases.brought import RecordedFunction
+from parity.check.adapted import adapted, check_installed, notes_of
 from parity.check.cases import CheckCase, Designer, config
 from parity.check.formats import resolved
+from parity.check.numpy_problem import problem_of
 from parity.check.pair import FilePair
 from parity.check.problem import ReferenceProblem
 from parity.check.sizes import small
@@ -61,19 +63,21 @@ def prepared(
     dtypes: Sequence[str] = (),
     forward_only: bool = False,
     format_name: str | None = None,
+    adapter: str | None = None,
 ) -> PreparedCheck:
     """Write the config of a pair to a folder. Raises CheckError."""
-    format_pair = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name)
+    format_pair = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name, adapter=adapter)
     pair = format_pair.pair
-    problem = ReferenceProblem(pair, given or {})
+    check_installed(pair)
+    problem = problem_of(pair, given or {})
     settings = small(problem)
     sized = problem.at(settings)
     folder.mkdir(parents=True, exist_ok=True)
     designer = Designer(problem, folder / "inputs", forward_only or format_pair.forward_only)
-    designer.notes += format_pair.notes
+    designer.notes += [*format_pair.notes, *notes_of(pair)]
     if is_interpreted(pair.candidate):
         designer.notes.append(f"{pair.candidate.own_path.name} {INTERPRETED}")
-    asked = list(designer.all(sized))
+    asked = list(adapted(designer.all(sized), pair))
     smaller = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
     plan = planned(folder / CONFIG, problem, asked, dtypes or (sized.dtype,), designer.notes)
     designer.notes += unrecorded(plan)

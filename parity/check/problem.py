@@ -133,7 +133,7 @@ class ReferenceProblem:
         path = self.pair.reference.path.absolute()
         self.source = ReferenceFile(path, path.read_bytes())
         with self.telling():
-            self.names = dict_of(torch_namespace(self.source))
+            self.names = self.loaded()
         unknown = [name for name in self.given if name not in self.names]
         if unknown:
             raise CheckError(f"--set {unknown[0]}: {path.name} has no global of this name")
@@ -148,6 +148,10 @@ class ReferenceProblem:
                 self.inputs = namespace(other, plain=True).get(name)
         if not callable(self.inputs):
             raise CheckError(f"{own_path} defines no function {name}")
+
+    def loaded(self) -> dict[str, Any]:
+        """The names that the file defines. Raises BroughtError where it cannot be run."""
+        return dict_of(torch_namespace(self.source))
 
     @property
     def numbers(self) -> dict[str, Size]:
@@ -264,7 +268,7 @@ class ReferenceProblem:
         sized: Sized,
         options: Mapping[str, Any] | None = None,
         values: Mapping[str, NDArray[Any]] | None = None,
-        dtype: Any = None,
+        dtype: str = "",
     ) -> dict[str, NDArray[Any]]:
         """What the reference returns at a size, for its own inputs or for other `values` of them; in another `dtype` of
         floating-point numbers if one is given."""
@@ -273,7 +277,9 @@ class ReferenceProblem:
         given = {a.name: torch.tensor(a.value) for a in sized.arguments if a.is_tensor}
         given |= {weight.name: torch.tensor(weight.values) for weight in sized.weights}
         given |= {name: torch.tensor(array) for name, array in (values or {}).items()}
-        given = {name: t.to(dtype) if dtype and t.is_floating_point() else t for name, t in given.items()}
+        given = {
+            name: t.to(getattr(torch, dtype)) if dtype and t.is_floating_point() else t for name, t in given.items()
+        }
         with self.telling(), self.having(sized.settings), torch.no_grad():
             outputs = UserModule(self.entry)(**given, **sized.params, **(options or {}))
         return {name: array_of(value) for name, value in outputs.items()}

@@ -1,4 +1,4 @@
-"""`parity check`: a reference in PyTorch and code that should do the same."""
+"""`parity check`: a reference in PyTorch or NumPy and code that should do the same."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 
 FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinfer-bench")
 """Those of `parity.check.formats`."""
+ADAPTERS = ("torch", "numpy", "jax", "tensorflow", "mlx", "paddle", "oneflow", "mindspore")
+"""Those of `parity.config.backends` that call a function of a user."""
 
 
 @main.command(
-    short_help="Check a pair of files: a reference in PyTorch, and code that should do the same.",
+    short_help="Check a pair of files: a reference in PyTorch or NumPy, and code that should do the same.",
     epilog=example(
         "parity check reference.py new.py",
         "parity check ref.py:softmax kernels.py:fast_softmax --inputs ref.py:get_inputs",
+        "parity check ref.py port.py:model --adapter jax",
         "parity check level1/19_ReLU.py mine/19.py --set batch_size=64 --json",
         "parity check level1/ mine/ -j 2 --out answers --junit-xml answers.xml",
     ),
@@ -39,6 +42,12 @@ FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinf
 @click.argument("new", required=False)
 @click.option("--inputs", metavar="FILE.py:NAME", help="The function that returns the arguments of a call.")
 @click.option("--format", "format_name", type=click.Choice(FORMATS), help="Of the files (default: found out).")
+@click.option(
+    "--adapter",
+    type=click.Choice(ADAPTERS),
+    help="The framework of NEW (default: found out from its imports); one that is not installed is not created: "
+    "`parity env create NAME` does that.",
+)
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set a global of REFERENCE. Repeatable.")
 @click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Repeatable (default: that of the inputs).")
 @click.option("--forward-only", is_flag=True, help="Compare outputs only, no gradients.")
@@ -78,8 +87,12 @@ def check(
     """Check whether NEW computes what REFERENCE does: outputs and gradients, for inputs beyond the given ones.
 
     Each is FILE.py or FILE.py:NAME: a class of torch.nn.Module (Model, and ModelNew in NEW) or a function. REFERENCE
-    defines get_inputs(), and get_init_inputs() for a class. Both files are code that you choose to run: REFERENCE runs
-    in this process, NEW in one of its own.
+    defines get_inputs(), and get_init_inputs() for a class; it may be a function of NumPy. Both files are code that you
+    choose to run: REFERENCE runs in this process, NEW in one of its own.
+
+    NEW may be a function in JAX, TensorFlow, MLX, Paddle, OneFlow, MindSpore or NumPy: of the arguments in REFERENCE's
+    order, then of weights by their names (fc_weight). It runs in the environment of its framework, which
+    `parity env create NAME` makes.
 
     Two folders are many pairs: files of the same name, or of the same number before `_`. So is one folder of folders
     with reference.py and new.py, submission.py or solution.py. Each pair is checked by a process of its own.
@@ -154,6 +167,7 @@ def answered(
     as_json: bool,
     inputs: str | None,
     format_name: str | None,
+    adapter: str | None,
     settings: tuple[str, ...],
     dtypes: tuple[str, ...],
     forward_only: bool,
@@ -197,6 +211,7 @@ def answered(
             folder,
             inputs=inputs,
             format_name=format_name,
+            adapter=adapter,
             given=dict(map(setting, settings)),
             dtypes=dtypes,
             forward_only=forward_only,

@@ -22,7 +22,7 @@ from parity.config.grammar import model_of
 from parity.config.inputs import WrittenInputs, add_at
 from parity.config.nodes import Node, Problems
 from parity.program.torch_reference import is_torch, torch_reference
-from parity.program.worker.user_module import AFTER
+from parity.program.worker.user_module import AFTER, ARGUMENTS
 
 REFERENCE = "reference"
 NAMED = re.compile(r"\.py:\w+$")
@@ -67,7 +67,7 @@ def read_brought(case: Node, name: str, report: Problems) -> Brought | None:
     if wanted:
         names = ", ".join(wanted)
         report.add(case, f"{location} takes {names}: a tensor goes under inputs, a number under params", value=False)
-    integers = tuple((key, *bounds(inputs[key])) for key in tensors if "integers" in inputs[key].mapping)
+    integers = tuple((key, *bounded) for key in tensors if (bounded := bounds_of(inputs[key])) is not None)
     if len(report) > n_before:
         return None
     floating = tuple(key for key in tensors if key not in {key for key, _, _ in integers})
@@ -79,6 +79,7 @@ def read_brought(case: Node, name: str, report: Problems) -> Brought | None:
         differentiable_of(case, floating, report),
         tuple(n for n in left if n in params or given[n].default is not None),
         tuple(key.removeprefix(GRADIENT) for key in inputs if key.startswith(GRADIENT)),
+        (ARGUMENTS,) if ARGUMENTS in params and ARGUMENTS not in given else (),
     )
 
 

@@ -11,7 +11,7 @@ from parity.config.nodes import printable
 from parity.environments.interpreter import THREAD_VARIABLES
 from parity.judge.bound.envelope import WORK
 from parity.judge.compare.verdict import Verdict
-from parity.program.worker import user_module
+from parity.program.worker import user_function, user_module
 from parity.repro.literals import INDENT, WIDTH, Code, array, block, literal
 from parity.repro.recipe import Check, ScriptRecipe
 from parity.repro.source import Calls, calls, has_method, has_mode
@@ -43,7 +43,8 @@ def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops:
         archive=archive,
         data=[(key, array(values, INDENT)) for key, values in recipe.data.items()] if not archive else [],
         user_ops=user_ops,
-        module_code=Code(inspect.getsource(user_module)) if user_module.ARGUMENTS in recipe.params else "",
+        module_code=Code(calling_code(recipe)) if user_module.ARGUMENTS in recipe.params else "",
+        wrapper=Code("UserModule" if takes_modules(recipe) else "UserFunction"),
         recipe=recipe,
         placements=[(name, p.strides, p.offset, p.size) for name, p in recipe.placements.items()],
         leaf=Code(recipe.leaf),
@@ -72,6 +73,20 @@ def render(recipe: ScriptRecipe, header: Sequence[Code], archive: str, user_ops:
         reference=reference(recipe),
         wide=Code(literal(WORK[recipe.cell.dtype].__name__)),
     )
+
+
+def takes_modules(recipe: ScriptRecipe) -> bool:
+    """Whether a user's function may be a class of PyTorch's modules."""
+    return bool(adapter_class(recipe.framework).modules)
+
+
+def calling_code(recipe: ScriptRecipe) -> str:
+    """The source of what calls a user's class or function with tensors by name."""
+    code = inspect.getsource(user_module)
+    if takes_modules(recipe):
+        return code
+    lines = inspect.getsource(user_function).splitlines(keepends=True)
+    return code + "".join(line for line in lines if not line.startswith(("from __future__", "from parity.")))
 
 
 def reference(recipe: ScriptRecipe) -> list[Code]:

@@ -178,7 +178,7 @@ def hello(request: Message) -> tuple[Backend | None, Message]:
         return None, {"ok": False, "outcome": "unavailable", "message": text}
     import numpy
 
-    backend = Backend(adapter, UserOps(), InterpreterGuard(adapter))
+    backend = Backend(adapter, UserOps(modules=adapter.modules), InterpreterGuard(adapter))
     reply = {"ok": True, "version": adapter.version(), "python": platform.python_version(), "numpy": numpy.__version__}
     return backend, {**reply, "flags": adapter.flags(), **backend.user_ops.capabilities(adapter)}
 

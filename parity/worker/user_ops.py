@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from parity.adapters.base import Adapter, Job, Unsupported, parts_of
+from parity.program.worker.user_function import UserFunction
 from parity.program.worker.user_module import ARGUMENTS, UserModule, entry_of, is_module_class
 
 ELSEWHERE = re.compile(r"cannot import name .* from '(\w+)'|module '(\w+)' has no attribute")
@@ -28,9 +29,10 @@ class UserOpsError(Exception):
 
 
 class UserOps:
-    """The functions of the user's file by name; none until a file is loaded."""
+    """The functions of the user's file by name; none until a file is loaded. `modules`: they are PyTorch's."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, modules: bool = False) -> None:
+        self.wrapper: Callable[[Any], Any] = UserModule if modules else UserFunction
         self.path: Optional[str] = None
         self.namespace: Dict[str, Any] = {}
         self.modules: Dict[str, UserModule] = {}
@@ -131,7 +133,7 @@ class UserOps:
         """The job with the user's function and the params that it accepts; unchanged if there is no such function."""
         function = self.function(job.op)
         if function is not None and ARGUMENTS in job.params and not isinstance(function, UserModule):
-            function = UserModule(function)
+            function = self.wrapper(function)
         if problem := self.problem(job.op):
             raise UserOpsError(problem)
         if self.path is not None and not self.brings(job.op):

@@ -25,6 +25,7 @@ SWITCHES: Mapping[str, str] = {
 class TorchTensors(TapeAdapter):
     """PyTorch's tensors, on a CPU or a CUDA device."""
 
+    modules = True
     no_kernel: ClassVar[tuple[str, ...]] = (
         r'"\w+" not implemented for',
         "Expected more than 1 value per channel",
