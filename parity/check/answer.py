@@ -13,7 +13,7 @@ from typing import Any
 from parity import exit_codes
 from parity.cases.layout import LAYOUTS
 from parity.check.at_size import SizeAnswer
-from parity.check.limit import NEW, excused
+from parity.check.limit import NAN, NEW, excused
 from parity.check.pair import FilePair
 from parity.check.place import fault_line_of
 from parity.check.prepare import PreparedCheck
@@ -126,7 +126,7 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     if prepared.degenerate:
         text = f"{pair.reference.location}: a constant would pass, so nothing is shown: the reference returns one"
         return CheckAnswer("degenerate-problem", exit_codes.INCOMPLETE, text, **common)
-    lost = [cell for cell in own if cell.outcome == Outcome.OK and not cell.compared]
+    lost = [c for c in own if c.outcome == Outcome.OK and not c.compared and kinds[c.id] != NAN]
     if lost:
         why = next((row.message for row in lost[0].rows if row.message), "its results were not compared")
         text = f"{lost[0].id}: {why}; {len(compared)} other cases agree"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from parity.cases.draw import DISTRIBUTIONS, Special, TensorPlan
 from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
-from parity.check.limit import NAN, NEW, OFFSET, OUTLIER, REFERENCE, SCALE, TINY
+from parity.check.limit import FAR_OFFSET, NAN, NEW, OFFSET, OUTLIER, REFERENCE, SCALE, TIES, TINY, ZEROS
 from parity.check.problem import (
     GIVEN,
     INTEGERS,
@@ -43,13 +43,20 @@ ODD = (33, 31, 129, 127)
 JITTER = 0.3
 """The deviation of weights that are constants at first, such as a norm's ones and zeros."""
 VALUES: Mapping[str, Mapping[str, Any]] = {
-    "zeros": {"constant": 0.0},
-    "ties": {"constant": 1.0, "special": {"values": [-1.0, 2.0], "count": 2}},
+    ZEROS: {"constant": 0.0},
+    TIES: {"constant": 1.0, "special": {"values": [-1.0, 2.0], "count": 2}},
     NAN: {"special": {"values": [float("nan")]}},
     TINY: {"scale": 1e-20},
     OUTLIER: {"special": {"values": [1.0e4, -1.0e4, 88.0], "count": 3}},
 }
 """Unusual values of an input."""
+UNUSUAL_INTEGERS: Mapping[str, int] = {"ignored": -100, "large-integers": 100_000}
+"""Unusual values of an input of integers: the label that PyTorch's losses ignore by default, and one whose square is
+beyond int32."""
+FEW_INTEGERS = 2
+"""Integers of so few values are true or false."""
+MOST_LENGTHS = 8
+"""Axes, of all or of the first ones, that get another length."""
 MOST_UNUSUAL = 4
 """Inputs that get unusual values."""
 MOST_SIZED, MOST_OPERATIONS = 1 << 16, 1 << 24
@@ -104,7 +111,8 @@ class Designer:
         if sized.modal and not self.options:
             yield CheckCase("eval", self.case("eval", sized, drawn, training=False))
         sizes = self.of_sizes(sized)
-        yield from self.batches(sized, drawn)
+        yield from self.lengths(sized, drawn)
+        yield from self.integers(sized, drawn)
         yield from islice(sizes, FIRST_SIZES)
         yield from self.moved(sized, drawn)
         yield from self.unusual(sized, drawn)
@@ -165,12 +173,16 @@ class Designer:
             return {"shape": shape}
         return {"shape": shape, "uniform": {"low": 0.0, "high": 1.0}}
 
-    def tried(self, sized: Sized, inputs: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """What the reference returns for such inputs; NaN where it fails."""
+    def tried(
+        self, sized: Sized, inputs: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """What the reference returns for such inputs, and `arrays` for some of them; NaN where it fails."""
         free = {name: item for name, item in inputs.items() if "shape" in item and "integers" not in item}
         values = {name: sample(name, item).astype(np.float32) for name, item in free.items()}
+        whole = {a.name: a.value for a in sized.arguments if "integers" in inputs.get(a.name, {})}
+        values |= {name: np.resize(array, inputs[name]["shape"]) for name, array in whole.items()}
         try:
-            return self.problem.call(sized, values=values)
+            return self.problem.call(sized, values={**values, **(arrays or {})})
         except CheckError:
             return {"y": np.full(1, np.nan)}
 
@@ -180,11 +192,11 @@ class Designer:
         given = {a.name for a in sized.arguments}
         biases = [name for name in free if name not in given and len(drawn[name]["shape"]) == 1]
         own = [name for name in free if name in given]
-        for offset, names in ((SHIFT, [*own, *biases]), (FAR_SHIFT, own)):
+        for kind, offset, names in ((OFFSET, SHIFT, [*own, *biases]), (FAR_OFFSET, FAR_SHIFT, own)):
             for name in names:
                 changed = {**drawn, name: {**drawn[name], "offset": offset}}
                 if is_finite(self.tried(sized, changed)):
-                    yield CheckCase(OFFSET, self.case(f"{name}-offset={offset:g}", sized, changed))
+                    yield CheckCase(kind, self.case(f"{name}-offset={offset:g}", sized, changed))
         for scale in (LARGE, SMALL):
             changed = {n: {**item, "scale": scale} if n in given and n in free else item for n, item in drawn.items()}
             if any(name in given for name in free) and is_finite(self.tried(sized, changed)):
@@ -228,18 +240,41 @@ class Designer:
         except CheckError:
             return None
 
-    def batches(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
-        """Another length of the first axis, where no global says it."""
+    def lengths(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
+        """Other lengths of axes, where no global says them: of all axes of the same length, or of the first ones."""
         tensors = {a.name: list(a.value.shape) for a in sized.arguments if a.is_tensor and a.value.shape}
-        length = next(iter(tensors.values()), [0])[0]
-        along = [name for name, shape in tensors.items() if shape[0] == length]
-        numbers = {**self.problem.numbers, **sized.settings}
-        if length in map(largest, numbers.values()) or not all("shape" in drawn[name] for name in along):
-            return
-        for other in (1, length + 1):
-            changed = {n: {**drawn[n], "shape": [other, *tensors[n][1:]]} if n in along else drawn[n] for n in drawn}
-            if other != length and is_finite(self.tried(sized, changed)):
-                yield CheckCase(SIZE, self.case(f"batch={other}", sized, changed))
+        known = set(map(largest, {**self.problem.numbers, **sized.settings}.values()))
+        free = {n: shape for n, shape in tensors.items() if "shape" in drawn[n]}
+        lengths = dict.fromkeys(n for shape in free.values() for n in shape if n > 1 and n not in known)
+        for length, first in islice(product(lengths, (True, False)), MOST_LENGTHS):
+            axes = {(n, i) for n, shape in tensors.items() for i, size in enumerate(shape) if size == length}
+            axes = {(name, axis) for name, axis in axes if not axis or not first}
+            if not axes or not {name for name, _ in axes} <= free.keys():
+                continue
+            for other in (1, length + 1):
+                changed = {n: resized(item, n, axes, other) for n, item in drawn.items()}
+                if is_finite(self.tried(sized, changed)):
+                    word = "batch" if first and length == next(iter(tensors.values()))[0] else f"length-{length}"
+                    name = f"{word}-first={other}" if first and word != "batch" else f"{word}={other}"
+                    yield CheckCase(SIZE, self.case(name, sized, changed))
+
+    def integers(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
+        """Labels that PyTorch ignores, and integers whose squares overflow, where the reference takes them."""
+        names = [a.name for a in sized.arguments if a.kind == INTEGERS and a.bounds[1] - a.bounds[0] > FEW_INTEGERS]
+        values = {a.name: a.value for a in sized.arguments}
+        for name, (word, number) in product(names[:MOST_UNUSUAL], UNUSUAL_INTEGERS.items()):
+            array = values[name].copy()
+            array.reshape(-1)[:: max(2, array.size // 8)] = number
+            if is_finite(self.tried(sized, drawn, {name: array})):
+                changed = {**drawn, name: self.stored(f"{name}-{word}", name, array)}
+                yield CheckCase(word, self.case(f"{name}-{word}", sized, changed))
+
+
+def resized(item: Mapping[str, Any], name: str, axes: Collection[tuple[str, int]], length: int) -> dict[str, Any]:
+    """An input with another length of some axes."""
+    if "shape" not in item:
+        return dict(item)
+    return {**item, "shape": [length if (name, axis) in axes else n for axis, n in enumerate(item["shape"])]}
 
 
 def without_draw(item: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

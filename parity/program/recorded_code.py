@@ -228,7 +228,7 @@ def of_op(call: RecordedCall, options: CodeOptions) -> Compute:
             fixed[param.name] = given[param.name]
         elif is_option(param.name, kind) and (param.name in given or default is not None):
             chosen[param.name] = options.add(name, param.name, given.get(param.name, default))
-    left = [key for key, value in given.items() if key not in {*fixed, *chosen} and value not in (False, None)]
+    left = [key for key, value in given.items() if key not in {*fixed, *chosen} and not is_unused(key, value)]
     if left:
         raise BroughtError(
             f"{call.source_line}: {name} is called with {', '.join(left)}, which parity's op does not have"
@@ -245,6 +245,11 @@ def of_op(call: RecordedCall, options: CodeOptions) -> Compute:
         return op(name, changes, **arguments, **{key: numbers[option] for key, option in chosen.items()})
 
     return compute
+
+
+def is_unused(name: str, value: Any) -> bool:
+    """Whether an argument asks for nothing: 0, False or None, where 0 is no index."""
+    return value in (False, None) and (value is None or not name.endswith("_idx"))
 
 
 def op_of(call: RecordedCall) -> tuple[Op, dict[str, Any]]:
