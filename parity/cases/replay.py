@@ -112,6 +112,12 @@ def apart(recorded: Any, own: Any, kind: str, size: float) -> str:
     return f"is {own[at]:.6g}{where}, and {recorded[at]:.6g} in the recording"
 
 
+def whole_numbers(rng: np.random.Generator, low: int, high: int, shape: tuple[int, ...]) -> Array:
+    """Integers from `low` on and below `high`; where `low` is negative, the ends only: a negative label may mean that
+    there is none, and those between it and 0 nothing."""
+    return rng.choice((low, high - 1), shape) if low < 0 else rng.integers(low, high, shape)
+
+
 def drawn_inputs(
     shapes: Mapping[str, tuple[int, ...]], integers: Mapping[str, tuple[int, int]]
 ) -> Iterator[dict[str, Array]]:
@@ -119,7 +125,7 @@ def drawn_inputs(
     rng = np.random.default_rng(0)
     for low, high in ((-2.0, 2.0), (0.25, 3.0), (-3.0, -0.25)):
         yield {
-            name: rng.integers(*integers[name], shape) if name in integers else rng.uniform(low, high, shape)
+            name: whole_numbers(rng, *integers[name], shape) if name in integers else rng.uniform(low, high, shape)
             for name, shape in shapes.items()
         }
 

@@ -126,7 +126,9 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     if prepared.degenerate:
         text = f"{pair.reference.location}: a constant would pass, so nothing is shown: the reference returns one"
         return CheckAnswer("degenerate-problem", exit_codes.INCOMPLETE, text, **common)
-    lost = [c for c in own if c.outcome == Outcome.OK and not c.compared and kinds[c.id] != NAN]
+    lost = [cell for cell in own if cell.outcome == Outcome.OK and not cell.compared]
+    numberless = [cell for cell in lost if kinds[cell.id] == NAN]
+    lost = [cell for cell in lost if cell not in numberless]
     if lost:
         why = next((row.message for row in lost[0].rows if row.message), "its results were not compared")
         text = f"{lost[0].id}: {why}; {len(compared)} other cases agree"
@@ -134,7 +136,7 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     n = sum(len(cell.compared_rows) for cell in compared)
     text = f"{pair.candidate.name} computes what {pair.reference.name} does: {n} tensors in {len(compared)} cases agree"
     lacking = [cell for cell in unsure if cell.status is Status.UNSUPPORTED]
-    if left := len(own) - len(compared) - len(refused) - len(lacking):
+    if left := len(own) - len(compared) - len(refused) - len(lacking) - len(numberless):
         text += f"; {left} cases were not run, the time was over"
     if lacking:
         text += f"; {len(lacking)} cases could not be judged, such as {lacking[0].id}: {lacking[0].message}"

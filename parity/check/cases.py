@@ -57,6 +57,8 @@ FEW_INTEGERS = 2
 """Integers of so few values are true or false."""
 MOST_LENGTHS = 8
 """Axes, of all or of the first ones, that get another length."""
+FAR_VALUE = 1000.0
+"""One that no result which depends on it fails to show."""
 MOST_UNUSUAL = 4
 """Inputs that get unusual values."""
 MOST_SIZED, MOST_OPERATIONS = 1 << 16, 1 << 24
@@ -209,7 +211,7 @@ class Designer:
         for number, name in enumerate(free[:MOST_UNUSUAL]):
             for word, change in VALUES.items():
                 changed = {**drawn, name: {**without_draw(drawn[name], change), **change}}
-                if word != NAN and not is_finite(self.tried(sized, changed)):
+                if not (self.keeps_nan(sized, drawn, name) if word == NAN else is_finite(self.tried(sized, changed))):
                     continue
                 case = self.case(f"{name}-{word}" if number else word, sized, changed)
                 # Of a NaN or its neighbours there is no gradient that all agree on.
@@ -223,6 +225,18 @@ class Designer:
             laid = {n: {**item, "layout": layout} if n in movable else item for n, item in drawn.items()}
             if movable:
                 yield CheckCase(layout, self.case(layout, sized, laid))
+
+    def keeps_nan(self, sized: Sized, drawn: Mapping[str, Any], name: str) -> bool:
+        """Whether a NaN in an input reaches only results that depend on that element. Others get 0 times NaN, as from
+        values that attention masks: code may as well not look at them."""
+        values = (float("nan"), FAR_VALUE, -FAR_VALUE)
+        with_nan, *others = (
+            self.tried(sized, {**drawn, name: {**drawn[name], "special": {"values": [value]}}}) for value in values
+        )
+        one, other = others
+        if not with_nan.keys() == one.keys() == other.keys():
+            return False
+        return not any((np.isnan(with_nan[n]) & (one[n] == other[n])).any() for n in with_nan)
 
     def sizes(self, sized: Sized) -> Iterator[Sized]:
         """The problem at odd sizes, one global changed at a time: first each is 1, then one more, then others."""

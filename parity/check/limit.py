@@ -49,8 +49,15 @@ def excused(comparisons: Iterable[Comparison], kinds: Mapping[str, str]) -> froz
     beyond = {(row.case, row.dtype) for row in reference.values() if REFERENCE in row.culprit}
     hard = {key for key in own if key[:2] in beyond or kinds[key[0]] in FAR}
     same = {key for key in hard & reference.keys() if as_far(own[key], reference[key])}
+    # Attention, for example, may or may not look at keys that are masked.
+    same |= {key for key in own if kinds[key[0]] == NAN and is_lost(own[key]) and is_lost(reference.get(key))}
     free = {key for key, row in own.items() if is_free(row, kinds[key[0]]) or is_not_kept(row)}
     return frozenset(same | free)
+
+
+def is_lost(row: Comparison | None) -> bool:
+    """Whether a NaN is not kept, or spreads."""
+    return row is not None and row.verdict.value == NONFINITE
 
 
 def is_free(row: Comparison, kind: str) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from parity.cases.draw import Constant, Draw, Normal, Shape, Uniform, generator
 from parity.cases.op import Input, Op, TensorShapes
 from parity.cases.oracle import evaluate
+from parity.cases.replay import whole_numbers
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array
 from parity.judge.diagnose.reduction import shapes_of
@@ -109,7 +110,7 @@ def drawn_input(
 ) -> Array:
     """Values of an input, or of a grad_output (None), in float64, or in int64 within `bounds`."""
     if bounds is not None:
-        return rng.integers(*bounds, shape)
+        return whole_numbers(rng, *bounds, shape)
     default = item.default if item is not None and item.default is not None else Normal()
     values = spread(default, shape, rng, strength)
     if item is None or not isinstance(item.start, Constant):
