@@ -120,6 +120,9 @@ def check(
         reply = checked(reference, new, as_json=as_json, **given)
     except UserError as error:
         reply = not_judged(str(error), seconds=time.monotonic() - started)
+    except BlockingIOError as error:
+        text = f"{error.filename}: {error.strerror}; name another folder with --out"
+        reply = not_judged(text, seconds=time.monotonic() - started)
     except KeyboardInterrupt:
         reply = not_judged("interrupted", seconds=time.monotonic() - started, exit_code=INTERRUPTED)
     except click.ClickException:

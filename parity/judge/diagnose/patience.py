@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
+Item = TypeVar("Item")
 SECONDS: ContextVar[float] = ContextVar("SECONDS", default=math.inf)
 """The seconds for each finding."""
 UNSEARCHED: ContextVar[frozenset[str]] = ContextVar("UNSEARCHED", default=frozenset())
@@ -28,3 +30,11 @@ def limited() -> Iterator[None]:
 def is_late() -> bool:
     """Whether the time of a search is over."""
     return time.monotonic() > _UNTIL.get()
+
+
+def in_time(items: Iterable[Item]) -> Iterator[Item]:
+    """The items, until the time of a search is over."""
+    for item in items:
+        if is_late():
+            return
+        yield item

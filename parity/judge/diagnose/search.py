@@ -16,6 +16,7 @@ from parity.judge.diagnose.evaluator import Evaluator, Observed, ratio, worst
 from parity.judge.diagnose.explanation import CLEAR, COST, KernelExplanation, together, unaltered
 from parity.judge.diagnose.fits import fitted
 from parity.judge.diagnose.locality import localized, narrow_step
+from parity.judge.diagnose.patience import in_time
 from parity.judge.diagnose.proposals import Causes, coarse, proposals, scaled
 from parity.judge.diagnose.statistics import implies, statistics_causes
 
@@ -193,7 +194,7 @@ def steps(
 ) -> Iterator[KernelExplanation]:
     """All explanations with one more cause that reduce the error; `propose` adds changes that the observed tensors
     suggest."""
-    for cause in causes:
+    for cause in in_time(causes):
         step = origin.extended(cause)
         if step is None:
             continue
@@ -203,7 +204,7 @@ def steps(
             # A cause that does not help alone, but whose prediction is wrong only by factors.
             scaled_steps = (step.extended(factor) for factor in scaled(step))
             yield from (s for s in scaled_steps if s is not None and s.explains)
-    for proposal in propose(origin) if propose else ():
+    for proposal in in_time(propose(origin) if propose else ()):
         step = origin.extended(*proposal)
         if step is not None and step.improves(origin):
             yield step
@@ -213,8 +214,8 @@ def pairs(start: KernelExplanation, plain: Sequence[Cause]) -> Iterator[KernelEx
     """Two causes that counteract each other, so that neither helps alone; tried if predictions are cheap."""
     if start.evaluator.n_elements * len(plain) ** 2 > MAX_PAIR_WORK:
         return
-    singles = [single for cause in plain if (single := start.extended(cause)) is not None]
-    for i, single in enumerate(singles):
+    singles = [single for cause in in_time(plain) if (single := start.extended(cause)) is not None]
+    for i, single in enumerate(in_time(singles)):
         for other in singles[i + 1 :]:
             tried = other.ids != single.ids and may_give_the_outputs(single, other)
             both = single.extended(*other.causes) if tried else None

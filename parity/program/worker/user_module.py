@@ -6,6 +6,7 @@ It runs where the class runs: in a worker for a candidate, in the host for a ref
 from __future__ import annotations
 
 import contextlib
+import difflib
 import inspect
 import json
 import re
@@ -25,6 +26,8 @@ DRAWS = ("rand", "randn", "rand_like", "randn_like")
 SEED = 0
 """The seed before each constructor and each call."""
 MODULE = "torch.nn.modules.module"
+PLAIN_WORDS = re.compile(r"proj(ection)?|linear|layer|^w(?=[a-z]$)|_")
+"""What the names of layers have besides what tells them apart."""
 
 
 class UserModuleError(ValueError):
@@ -65,7 +68,8 @@ class UserModule:
                 function = self.module(init, dtype)
                 if training is not None:
                     function.train(bool(training))
-                put(function, {name: given.pop(name) for name in state_of(function) if name in given})
+                names = state_names(function, spec, given)
+                put(function, {own: given.pop(name) for name, own in names.items()})
             seed(torch)
             outputs = outputs_of(function(*arguments_of(spec, given)))
             return {**outputs, **statistics_after(function)}
@@ -182,6 +186,56 @@ def state_of(module: Any) -> Dict[str, str]:
     layers = {name for name, layer in module.named_modules() if isinstance(layer, _NormBase)}
     statistics = [n for n, b in module.named_buffers() if n.rpartition(".")[0] in layers and b.is_floating_point()]
     return {word_of(name): name for name in [*(name for name, _ in module.named_parameters()), *statistics]}
+
+
+def state_names(module: Any, spec: Any, given: Mapping[str, Any]) -> Dict[str, str]:
+    """The names of a module's state by those of the tensors that are given for it: the same, else as `renamed`."""
+    own = {word: shape_of_state(module, name) for word, name in state_of(module).items()}
+    same = {word: word for word in own if word in given}
+    arguments = [name for name, _ in parsed(spec)] if spec is not None else list(given)
+    others = {n: tuple(t.shape) for n, t in given.items() if n not in same and n not in arguments}
+    return {**same, **renamed(others, {word: shape for word, shape in own.items() if word not in same})}
+
+
+def renamed(given: Mapping[str, Any], own: Mapping[str, Any]) -> Dict[str, str]:
+    """Names of `own` for those `given`, of the same shape; those that only one fits come first.
+
+    Of several, that of the same kind (weight, bias), of a layer that is matched already, of a similar name, and the
+    first. Raises UserModuleError for a tensor that none fits.
+    """
+    names: Dict[str, str] = {}
+    layers: Dict[str, str] = {}
+
+    def free(name: str) -> List[str]:
+        return [word for word in own if word not in names.values() and own[word] == given[name]]
+
+    while len(names) < len(given):
+        name = min((n for n in given if n not in names), key=lambda n: len(free(n)) > 1)
+        fitting = free(name)
+        if not fitting:
+            raise UserModuleError(f"has no parameter or running statistic {name} of shape {list(given[name])}")
+        layer, _, kind = name.rpartition("_")
+        names[name] = max(
+            fitting,
+            key=lambda word: (
+                word.rpartition("_")[2] == kind,
+                layers.get(layer) == word.rpartition("_")[0],
+                likeness(word.rpartition("_")[0], layer),
+            ),
+        )
+        layers[layer] = names[name].rpartition("_")[0]
+    return names
+
+
+def likeness(one: str, other: str) -> float:
+    """How similar the names of two layers are, up to 1, without words that say only that they are layers."""
+    return difflib.SequenceMatcher(None, PLAIN_WORDS.sub("", one), PLAIN_WORDS.sub("", other)).ratio()
+
+
+def shape_of_state(module: Any, name: str) -> Tuple[int, ...]:
+    """The shape of a parameter or buffer."""
+    owner, _, own = name.rpartition(".")
+    return tuple(getattr(module.get_submodule(owner), own).shape)
 
 
 def statistics_after(function: Any) -> Dict[str, Any]:
