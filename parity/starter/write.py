@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from parity.starter import StarterError
 from parity.starter.design import Designed, Written, design
 from parity.starter.source import UserFile, adapter_of, read_source
 
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef)
 EXAMPLE = """\
   def layer_norm(x, weight, bias, normalized_shape, eps):
       ...
@@ -75,8 +77,17 @@ def without_ops(source: UserFile) -> str:
         EXAMPLE,
         "`parity ops` lists the params and tensors of each.",
         "An op that parity does not know needs a `reference:` in the config: docs/own-kernel.md.",
+        *pair_lines(source),
     ]
     return "\n".join(lines)
+
+
+def pair_lines(source: UserFile) -> list[str]:
+    """How the file is checked as one of a pair, where it has such code."""
+    names = {node.name for node in ast.parse(source.path.read_bytes()).body if isinstance(node, DEFINITIONS)}
+    if {"get_inputs", "get_init_inputs"} & names:
+        return [f"It defines inputs, as a reference of a pair does: parity check {source.path} NEW.py"]
+    return [f"To compare it with code in PyTorch that is right: parity check REFERENCE.py {source.path}"]
 
 
 def framework_itself(adapter: str, ops: list[str]) -> bool:
