@@ -153,7 +153,8 @@ def with_size(reply: CheckAnswer, size: SizeAnswer, prepared: PreparedCheck, sec
             exit_code=exit_codes.MISMATCH,
             sentence=f"at the size of the file, {size.reason}; at small sizes it is right ({prepared.smaller})",
             location=prepared.pair.candidate.location,
-            counterexample=size.counterexample,
+            counterexample={k: finite(v) if isinstance(v, float) else v for k, v in (size.counterexample or {}).items()}
+            or None,
             checks=checks,
             seconds=seconds,
         )

@@ -66,6 +66,8 @@ class SizeDifference:
 def asked_at_size(prepared: PreparedCheck, engine: EngineOptions, run_dir: Path, deadline: float) -> SizeAnswer:
     """Call both at the size of the file, the candidate first. `deadline` is a time of the monotonic clock."""
     problem = prepared.problem
+    if time.monotonic() > deadline:
+        return SizeAnswer("not run", "the time was over")
     reason = too_large(problem, deadline - time.monotonic())
     if reason:
         return SizeAnswer("not run", reason)

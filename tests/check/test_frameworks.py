@@ -84,7 +84,7 @@ def test_numpy_has_no_gradients_and_an_overflow_of_its_outputs_counts(tmp_path):
 def test_a_reference_in_numpy(tmp_path):
     row = answered(tmp_path, NUMPY, FUNCTION, "--seconds", "1")  # the first case only
     assert row["verdict"] == "right", row
-    assert "not run at its size: batch 64 -> 8, dim 512 -> 8" in row["not_judged"], row
+    assert "not run at its size: batch 64 -> 8, dim 512 -> 8: the time was over" in row["not_judged"], row
     wrong = answered(tmp_path, NUMPY, FUNCTION.replace("dim=-1", "dim=0"), "--diagnose-seconds", "0", "--forward-only")
     assert (wrong["verdict"], wrong["exit_code"]) == ("wrong", 1), wrong
     assert wrong["place"] == "new.py:5"

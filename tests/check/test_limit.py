@@ -51,3 +51,30 @@ def test_a_nan_that_spreads_is_excused_and_one_that_is_lost_is_not():
     assert excused([row(NEW, "M-nan", None, culprit=True, actual_value=nan, oracle_value=0.5)], KINDS)
     assert not excused([row(NEW, "M-nan", None, culprit=True, actual_value=0.5, oracle_value=nan)], KINDS)
     assert not excused([row(NEW, "M-drawn", None, culprit=True, actual_value=nan, oracle_value=0.5)], KINDS)
+
+
+FURTHER = {**KINDS, "M-x-offset=10000": "far-offset", "M-zeros": "zeros", "M-ties": "ties"}
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "is_excused"),
+    [
+        ("M-zeros", {"tensor": "grad.x"}, True),  # relu has every gradient from 0 to 1 there
+        ("M-zeros", {"tensor": "grad.x", "actual_value": float("nan")}, False),
+        ("M-ties", {"tensor": "grad.x"}, True),
+        ("M-ties", {"tensor": "y"}, False),
+        ("M-drawn", {"tensor": "grad.x"}, False),
+        ("M-x-offset=10000", {"required_rtol": 1e-3}, True),
+        ("M-x-offset=10000", {"required_rtol": 0.5}, False),
+        ("M-x-offset=100", {"required_rtol": 1e-3}, False),
+    ],
+)
+def test_where_an_answer_is_free(case, changes, is_excused):
+    assert bool(excused([row(NEW, case, 1.0, culprit=True, **changes)], FURTHER)) == is_excused
+
+
+@pytest.mark.parametrize(("reference", "is_excused"), [(Verdict.NONFINITE, True), (Verdict.CLOSE, False)])
+def test_a_nan_that_the_reference_loses_too(reference, is_excused):
+    own = row(NEW, "M-nan", None, culprit=True, verdict=Verdict.NONFINITE, actual_value=1.0, oracle_value=float("nan"))
+    rows = [own, row(REFERENCE, "M-nan", None, verdict=reference, worst_index=[1])]
+    assert bool(excused(rows, KINDS)) == is_excused

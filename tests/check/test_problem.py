@@ -103,3 +103,63 @@ def test_a_function_with_a_number(tmp_path):
 def test_inputs_that_cannot_be_used(tmp_path, text, told):
     with pytest.raises(CheckError, match=told):
         problem(tmp_path, text).at({})
+
+
+LITERAL = """
+import torch
+import torch.nn.functional as F
+
+
+def f(x, target):
+    return F.cross_entropy(x, target)
+
+
+def get_inputs():
+    return [torch.randn(6, 5), torch.randint(0, 5, (6,))]
+"""
+
+
+def designed(folder: Path, text: str) -> list[str]:
+    it = problem(folder, text)
+    return [case.id for case in Designer(it, folder / "inputs").all(it.at({}))]
+
+
+def test_lengths_that_no_global_says_and_labels_that_are_ignored(tmp_path):
+    ids = designed(tmp_path, LITERAL)
+    assert {"f-batch=1", "f-batch=7", "f-length-5=6", "f-target-ignored"} <= set(ids)
+    assert "f-length-5=1" not in ids  # no such class
+    assert "f-target-large-integers" not in ids
+    assert len(ids) == len(set(ids))
+
+
+SQUARES = """
+import torch
+
+
+def f(n):
+    return (n * n).sum(-1)
+
+
+def get_inputs():
+    return [torch.randint(-9, 9, (3, 4))]
+"""
+MASKED = """
+import torch
+
+
+def f(s, v):
+    return s.masked_fill(torch.ones(4, 4).triu(1) > 0, float("-inf")).softmax(-1) @ v
+
+
+def get_inputs():
+    return [torch.randn(4, 4), torch.randn(4, 3)]
+"""
+
+
+def test_integers_whose_squares_overflow(tmp_path):
+    assert "f-n-large-integers" in designed(tmp_path, SQUARES)
+
+
+def test_a_nan_that_is_masked_is_not_asked(tmp_path):
+    assert "f-v-nan" not in designed(tmp_path, MASKED)
+    assert "Model-nan" in designed(tmp_path, REFERENCE)
