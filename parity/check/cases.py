@@ -255,7 +255,8 @@ class Designer:
             return None
 
     def lengths(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
-        """Other lengths of axes, where no global says them: of all axes of the same length, or of the first ones."""
+        """Other lengths of axes, where no global says them: of all axes of the same length, or of the first ones. Only
+        these become 1, with which others would be broadcast."""
         tensors = {a.name: list(a.value.shape) for a in sized.arguments if a.is_tensor and a.value.shape}
         known = set(map(largest, {**self.problem.numbers, **sized.settings}.values()))
         free = {n: shape for n, shape in tensors.items() if "shape" in drawn[n]}
@@ -265,7 +266,7 @@ class Designer:
             axes = {(name, axis) for name, axis in axes if not axis or not first}
             if not axes or not {name for name, _ in axes} <= free.keys():
                 continue
-            for other in (1, length + 1):
+            for other in (1, length + 1) if first else (length + 1,):
                 changed = {n: resized(item, n, axes, other) for n, item in drawn.items()}
                 if is_finite(self.tried(sized, changed)):
                     word = "batch" if first and length == next(iter(tensors.values()))[0] else f"length-{length}"
