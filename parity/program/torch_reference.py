@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from math import prod
 from typing import Any
 from warnings import catch_warnings
@@ -59,6 +60,8 @@ def torch_namespace(source: ReferenceFile) -> Mapping[str, Any]:
 
     Raises BroughtError where the file cannot be run.
     """
+    with suppress(ImportError):  # The file's own import tells that; where there is PyTorch, it takes none of its time.
+        import_module("torch")
     names = namespace(source, plain=True)
     import torch
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from parity.program.worker.user_module import UserModuleError, renamed
+from parity.program.worker.user_module import UserModule, UserModuleError, renamed
 
 SQUARE, ROW = (8, 8), (8,)
 
@@ -35,3 +36,13 @@ def test_the_names_of_weights(given, own):
 def test_a_weight_that_none_fits():
     with pytest.raises(UserModuleError, match=r"has no parameter or running statistic fc_weight of shape \[8, 8\]"):
         renamed({"fc_weight": SQUARE}, {"fc_w": ROW})
+
+
+def test_a_weight_of_another_shape_is_refused():
+    """PyTorch's recurrent layers read beyond a smaller one."""
+    call = UserModule(torch.nn.GRU)
+    x, weights = torch.ones(2, 3, 4), dict(torch.nn.GRU(4, 5).named_parameters())
+    given = {"init_input_size": 4, "init_hidden_size": 5, "arguments": "x"}
+    assert call(x=x, **weights, **given)["y0"].shape == (2, 3, 5)
+    with pytest.raises(UserModuleError, match=r"weight_ih_l0 has shape \[15, 4\], and \[2, 4\] is given"):
+        call(x=x, **{**weights, "weight_ih_l0": torch.ones(2, 4)}, **given)

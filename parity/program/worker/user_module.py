@@ -250,7 +250,11 @@ def statistics_after(function: Any) -> Dict[str, Any]:
 
 
 def put(module: Any, values: Mapping[str, Any]) -> None:
-    """Make tensors a module's state, by the names of inputs; a buffer becomes a copy, since a call may change it."""
+    """Make tensors a module's state, by the names of inputs; a buffer becomes a copy, since a call may change it.
+
+    Raises UserModuleError for a tensor of another shape: PyTorch's recurrent layers do not check it, and end the
+    process.
+    """
     names = state_of(module)
     shared: Dict[int, List[str]] = {}
     for name, tensor in module.named_parameters(remove_duplicate=False):
@@ -258,6 +262,9 @@ def put(module: Any, values: Mapping[str, Any]) -> None:
     parameters = dict(module.named_parameters())
     for word, value in values.items():
         name = names[word]
+        if tuple(value.shape) != shape_of_state(module, name):
+            own = list(shape_of_state(module, name))
+            raise UserModuleError(f"{name} has shape {own}, and {list(value.shape)} is given")
         if name in parameters:
             value._is_param = True  # PyTorch's own mark of a tensor that is a parameter, too
             paths = shared[id(parameters[name])]
