@@ -78,9 +78,8 @@ def asked_at_size(prepared: PreparedCheck, engine: EngineOptions, run_dir: Path,
             return SizeAnswer("not run", f"{NEW}: {message}")
         if outcome != Outcome.OK:
             return SizeAnswer("failed", f"{NEW} gives no result: {message}")
-        with fused_attention():
-            exact = problem.call(sized, prepared.options, dtype="float64")
-            reference = problem.call(sized, prepared.options)
+        exact = problem.call(sized, prepared.options, dtype="float64")
+        reference = problem.call(sized, prepared.options)
     except (CheckError, MemoryError) as error:
         return SizeAnswer("not run", str(error) or "there is not enough memory")
     return compared(own, exact, reference)
@@ -137,18 +136,6 @@ def of_candidate(
             except BackendError as error:
                 return error.outcome, str(error), {}
     return Outcome(reply["outcome"]), str(reply["message"]), arrays
-
-
-@contextmanager
-def fused_attention() -> Iterator[None]:
-    """Inside, PyTorch's attention does not keep all scores."""
-    import torch
-
-    torch.backends.cuda.enable_flash_sdp(True)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_flash_sdp(False)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ its gradient is PyTorch's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,9 @@ class OpaqueCall:
         before = torch.get_default_dtype()
         torch.set_default_dtype(next((t.dtype for t in tensors if t.dtype == torch.float64), before))
         try:
-            result = self.original.function(*nested(self.original.args, given), **nested(self.original.kwargs, given))
+            with unfused_attention():
+                args, kwargs = nested(self.original.args, given), nested(self.original.kwargs, given)
+                result = self.original.function(*args, **kwargs)
         finally:
             torch.set_default_dtype(before)
         if result is None:
@@ -96,6 +99,20 @@ class OpaqueGradient:
         """The gradient in words."""
         arriving, *operands = texts
         return f"gradient({self.function.text_of(operands)}, {operands[self.position]}, {arriving})"
+
+
+@contextmanager
+def unfused_attention() -> Iterator[None]:
+    """Inside, PyTorch's attention is computed by steps that check shapes. The fused one does not on a CPU, and writes
+    beyond its memory where they do not fit."""
+    import torch
+
+    before = torch.backends.cuda.flash_sdp_enabled()
+    torch.backends.cuda.enable_flash_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_flash_sdp(before)
 
 
 def dtype_of(arrays: Sequence[Array]) -> np.dtype[Any]:

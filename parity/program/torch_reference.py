@@ -22,7 +22,7 @@ from parity.cases.replay import agree, drawn_inputs, first_difference, narrowest
 from parity.cases.user_code import BroughtError, placed, user_code
 from parity.cases.writable import unwrapped
 from parity.program.interception import intercepted
-from parity.program.opaque import opaque_step
+from parity.program.opaque import opaque_step, unfused_attention
 from parity.program.recorded import RecordedCall
 from parity.program.recorded_code import CHANGE, Array, CodeFunction, CodeOptions, Recording
 from parity.program.whole import DYNAMIC, WholeCode
@@ -55,8 +55,6 @@ def torch_reference(
 
 def torch_namespace(source: ReferenceFile) -> Mapping[str, Any]:
     """The names that a file defines. PyTorch has one thread then: tensors are small, and threads wait for each other.
-    Its fused attention is off, too: on a CPU that does not check shapes, and writes beyond its memory where they do not
-    fit.
 
     Raises BroughtError where the file cannot be run.
     """
@@ -66,7 +64,6 @@ def torch_namespace(source: ReferenceFile) -> Mapping[str, Any]:
     import torch
 
     torch.set_num_threads(1)
-    torch.backends.cuda.enable_flash_sdp(False)
     return names
 
 
@@ -137,7 +134,7 @@ class TorchFunction:
         sizes = dict(shapes)
         small = sum(map(prod, sizes.values())) <= MOST_REPLAYED
         draws = [self.scaled(inputs) for inputs in drawn_inputs(sizes, self.integers)]
-        with catch_warnings(action="ignore"), user_code(self.source.path), self.placing():
+        with catch_warnings(action="ignore"), user_code(self.source.path), self.placing(), unfused_attention():
             try:
                 return self.of_recording(draws, params, small=small)
             except (BroughtError, UntracedError, LookupError, ValueError, TypeError) as error:

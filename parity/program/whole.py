@@ -9,7 +9,7 @@ import numpy as np
 
 from parity.cases.op import Variant
 from parity.cases.writable import TRACING, unwrapped, wrapped
-from parity.program.opaque import Array, array_of, differentiable, dtype_of, tensor_of
+from parity.program.opaque import Array, array_of, differentiable, dtype_of, tensor_of, unfused_attention
 from parity.program.worker.user_module import UserModule
 from parity.torch_gradients import scalar_of
 
@@ -43,7 +43,8 @@ class WholeOutput:
         """The output as a tensor; what is no weight is a copy, which the code may write to."""
         state = self.module.state()
         given = {n: t if n in state else t.clone() for n, t in zip(self.names, tensors, strict=True)}
-        return self.module(**given, **self.params)[self.output]
+        with unfused_attention():
+            return self.module(**given, **self.params)[self.output]
 
     def gradients(self, arriving: Array, arrays: Sequence[Array]) -> Sequence[Any]:
         """The gradients of all inputs; None for those that have none. Each is asked for, so the last ones are kept."""

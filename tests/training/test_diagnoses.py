@@ -253,7 +253,7 @@ SHORTER = {
         "v_hat = new exp_avg_sq, where the reference has new exp_avg_sq / bc2"
     )
 }
-"""The same mistake in another form of the optimizer, which says it in fewer words."""
+"""The same mistake in another form of the optimizer; which one comes first depends on the last digits."""
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_mistake_that_nobody_listed_has_an_expression(case: str, text: str, ca
     found = judged(cases[case], {"honest": SILENT, "liar": edited(cases[case], text)})
     [diagnosis] = found.diagnoses
     assert (diagnosis.id, diagnosis.explained, diagnosis.evidence["stage"]) == ("reference-edit", True, "update")
-    assert diagnosis.evidence["expression"].startswith(SHORTER.get(text, text))
+    assert diagnosis.evidence["expression"].startswith((text, SHORTER.get(text, text)))
 
 
 @pytest.mark.parametrize("patterns", [("*.bias",), ("linear0.*",)])
