@@ -263,8 +263,8 @@ def put(module: Any, values: Mapping[str, Any]) -> None:
     for word, value in values.items():
         name = names[word]
         if tuple(value.shape) != shape_of_state(module, name):
-            own = list(shape_of_state(module, name))
-            raise UserModuleError(f"{name} has shape {own}, and {list(value.shape)} is given")
+            shape = list(shape_of_state(module, name))
+            raise UserModuleError(f"{name} has shape {shape}, and {list(value.shape)} is given")
         if name in parameters:
             value._is_param = True  # PyTorch's own mark of a tensor that is a parameter, too
             paths = shared[id(parameters[name])]
