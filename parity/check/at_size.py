@@ -131,9 +131,7 @@ def of_candidate(
             }
             try:
                 reply, arrays = workers.take(spec).ask(request, options.timeout_s)
-            except WorkerError as error:
-                return error.outcome, str(error), {}
-            except BackendError as error:
+            except (WorkerError, BackendError) as error:
                 return error.outcome, str(error), {}
     return Outcome(reply["outcome"]), str(reply["message"]), arrays
 

@@ -95,7 +95,10 @@ class ForkServer:
         return True
 
     def fork(self, environment: Mapping[str, str]) -> ForkedWorker:
-        """A new worker with unbuffered pipes, if the server is usable. Raises RuntimeError if it has ended."""
+        """A new worker with unbuffered pipes, if the server is usable; auditing hooks see it as one that is started.
+
+        Raises RuntimeError if the server has ended.
+        """
         sys.audit("subprocess.Popen", "worker", [], None, None)
         message = json.dumps({"environment": dict(environment), "folder": str(Path.cwd())}).encode()
         with self._lock:
