@@ -30,7 +30,10 @@ VERDICTS: Mapping[str, str] = {"unstable": "unstable", "degraded": "degraded", "
 DEVICE = re.compile(r"\b(cuda|hip|nvcc|nvidia|triton|gpu|mps)\b", re.IGNORECASE)
 """What an error says that is due to a device that is not there."""
 LINE = re.compile(r"[\w.-]+\.py:\d+")
-MOST_TEXT = 400
+MOST_TEXT = 600
+DIFFERENT_STEP = "different-step"
+WITHOUT_FORMULA = ("unexplained", "localized")
+"""Diagnoses that say less than the lines of both files."""
 
 
 @dataclass(frozen=True)
@@ -183,14 +186,19 @@ def of_finding(finding: Finding, pair: FilePair, run_dir: Path, common: Mapping[
     # In one dtype alone, the size of an error does not tell a wrong formula from one that loses digits; an edit does.
     verdict = "wrong" if finding.id.startswith(EDIT) else VERDICTS.get(row.verdict.value, "wrong")
     ratio = row.ratios.get(finding.worst.backend)
-    sentence = f"{finding.sentence().plain.removeprefix(f'{NEW}: ')}, {finding.scope()}"
     location = fault_line_of(run_dir, finding, pair)
-    formula = finding.formula()
+    if location is not None and finding.id in WITHOUT_FORMULA:
+        cause = DIFFERENT_STEP
+        parts = [f"{location.difference} ({DIFFERENT_STEP}), {finding.scope()}", finding.formula()]
+    else:
+        cause = finding.id.partition(" ")[0]
+        named = f"{finding.sentence().plain.removeprefix(f'{NEW}: ')}, {finding.scope()}"
+        parts = [named, finding.formula(), location.sentence if location else ""]
     return CheckAnswer(
         verdict,
         exit_codes.MISMATCH,
-        "; ".join(filter(None, (sentence, formula, location.sentence if location else ""))),
-        cause=finding.id.partition(" ")[0],
+        "; ".join(filter(None, parts)),
+        cause=cause,
         location=str(location or pair.candidate.location),
         counterexample=counterexample(row, finding, run_dir),
         error_ratio=ratio,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.check.match import MOVED, NONE, Array, Known, difference
+from parity.check.match import MOVED, NONE, PART, SCALED, Array, Known, difference
 
 WIDE = {"float64": 1e-8, "float32": 3e-5, "float16": 2e-2, "bfloat16": 1e-1}
 """What two values may differ by, in relation to their largest element, by the narrowest dtype that they came from."""
@@ -167,7 +167,7 @@ class FaultSearch:
             named = "" if maker is None else self.code.rows[maker].function
             narrow = min(self.code.narrow.get(value, 0), self.most)
             hit = self.known.level(self.code.values[value], WIDE[ORDER[narrow]], padded=named in PADDING)
-            self.levels[value] = NONE if hit == MOVED and named in SELECTING else hit
+            self.levels[value] = NONE if hit in (PART, MOVED) and named in SELECTING else hit
         return self.levels[value]
 
     def is_known(self, value: int) -> bool:
@@ -209,22 +209,28 @@ class FaultSearch:
         return sorted(begun)
 
     def location(self, ends: Iterable[int]) -> TrailRow | None:
-        """The last of the rows through which what is unknown begins, or what has moved an operand of it."""
+        """The last of the rows through which what is unknown begins, or what has moved an operand of it: one of numbers
+        before one of indices, which may only be another way to the same."""
         begun = [number for number in self.entries(ends) if self.code.rows[number].line]
         if not begun:
             return None
-        return self.code.rows[self.moved(begun[-1])]
+        of_numbers = [n for n in begun if any(self.code.dtypes[i] in ORDER for i in self.code.rows[n].results)]
+        return self.code.rows[self.moved((of_numbers or begun)[-1])]
 
     def moved(self, number: int) -> int:
-        """The row that moved the elements of an operand, where such one is before; else the row itself."""
+        """The row that first moved or scaled the elements of an operand, where such one is before; else the row."""
         row, makers = self.code.rows[number], self.code.makers
-        for value in row.reads:
-            if value in makers and self.level(value) == MOVED and self.code.rows[makers[value]].line:
-                source = self.code.rows[makers[value]]
-                read = [i for i in source.reads if self.code.values[i].size > self.code.values[value].size]
-                if not read:
-                    return makers[value]
+        for level in (MOVED, SCALED):
+            for value in row.reads:
+                if value in makers and self.level(value) == level and self.changes(makers[value], value):
+                    return self.moved(makers[value])
         return number
+
+    def changes(self, number: int, value: int) -> bool:
+        """Whether a row has a line and makes a value of others that are no larger, such as no part of one."""
+        row = self.code.rows[number]
+        larger = any(self.code.values[i].size > self.code.values[value].size for i in row.reads)
+        return bool(row.line) and not larger
 
 
 def amplified(narrow: Computation, wide: Computation, ends: Iterable[str]) -> TrailRow | None:

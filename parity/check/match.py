@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-NONE, MOVED, KNOWN = 0, 1, 2
-"""How well a value is known: not at all; its elements only, in another order or location; as it is."""
+NONE, PART, MOVED, SCALED, KNOWN = 0, 1, 2, 3, 4
+"""How well a value is known: not at all; as a part of a larger one; its elements, in another order or location; up to a
+factor; as it is."""
 FEW = 4
 """Values with so few different elements are compared by location: their elements alone say nothing."""
 MANY = 8
@@ -88,7 +89,8 @@ class Known:
     def __init__(self, arrays: Iterable[Array], factors: Iterable[float] = (), until: float = math.inf) -> None:
         self.until = until
         self.items = [Item(array) for array in arrays if array.size]
-        self.factors = tuple({1.0, -1.0, *(sign * f for f in factors for sign in (1, -1) if f)})
+        others = {sign * f for f in factors for sign in (1, -1) if f} - {1.0, -1.0}
+        self.factors = (1.0, -1.0, *others)
         ends = [item.ends for item in self.items]
         self.low = np.array([low for low, _ in ends])
         self.high = np.array([high for _, high in ends])
@@ -105,8 +107,10 @@ class Known:
             for other in self.alike(item, factor, tolerance):
                 best = max(best, compared(item, other, factor, tolerance))
                 if best == KNOWN:
-                    return KNOWN
-        return MOVED if best == NONE and self.is_part(item, tolerance, padded) else best
+                    return KNOWN if abs(factor) == 1.0 else SCALED
+        if best == NONE and self.is_part(item, tolerance, padded):
+            return MOVED if padded else PART
+        return best
 
     def alike(self, item: Item, factor: float, tolerance: float) -> Iterator[Item]:
         """The values that, times the factor, have the same ends."""

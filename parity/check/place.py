@@ -37,8 +37,9 @@ from parity.check.fault import (
 from parity.check.frameworks import TORCH
 from parity.check.match import Array, Known, difference, factors_of
 from parity.check.pair import FilePair
+from parity.check.related import related
 from parity.check.triton_code import variables_of
-from parity.check.written import line_that_keeps, opening
+from parity.check.written import line_that_keeps, opening, statement
 from parity.program.torch_reference import TorchCode, recording_of
 from parity.program.worker import trail
 from parity.program.worker.user_module import UserModule
@@ -50,6 +51,15 @@ KEPT = (STATEFUL, "nondeterministic")
 MOST_INSIDE = 1 << 22
 """Numbers of all values inside a reference's calls that are looked at."""
 GRADIENT = "grad."
+VALUE, BACKWARD, BEYOND, CUT, DIGITS, OVERFLOW = "value", "backward", "gradient", "cut", "digits", "overflow"
+KINDS = {
+    BACKWARD: "the backward pass has another gradient at {}",
+    BEYOND: "outputs are right, the gradient through {} is not",
+    CUT: "no gradient flows through {}",
+    DIGITS: "most digits are lost at {}",
+    OVERFLOW: "numbers overflow at {}",
+}
+"""What is wrong at a line, by the kind of its row; the value itself is told beside the reference's."""
 BOOT = "import sys; sys.argv[:] = sys.argv[1:]; sys.path[:] = [p for p in sys.path if p]; sys.path.insert(0, {!r}); "
 ADAPTED = "from parity.adapters.torch.triton_interpreter import adapt; adapt(); "
 TRAIL = "from parity.program.worker.trail import main; main()"
@@ -63,6 +73,8 @@ class FaultLine:
     line: int
     reference: Path
     reference_line: int = 0
+    kind: str = VALUE
+    relation: str = ""
 
     def __str__(self) -> str:
         return f"{self.file.name}:{self.line}"
@@ -73,6 +85,19 @@ class FaultLine:
         if not self.reference_line:
             return ""
         return f"{self.reference.name}:{self.reference_line} computes what {self} does not"
+
+    @property
+    def difference(self) -> str:
+        """`new.py:14 has "s = x / 8" where ref.py:12 has "s = x / 4": 1/2 times it`, in the words of its kind."""
+        code = statement(self.file, self.line)
+        own = f"{self} `{code}`"
+        relation = f": {self.relation}" if self.relation else ""
+        if self.kind != VALUE:
+            return f"{KINDS[self.kind].format(own)}{relation}"
+        if not self.reference_line:
+            return f"{own} has a value that {self.reference.name} never computes{relation}"
+        location = f"{self.reference.name}:{self.reference_line}"
+        return f"{self} has `{code}` where {location} has `{statement(self.reference, self.reference_line)}`{relation}"
 
 
 @dataclass(frozen=True)
@@ -121,29 +146,54 @@ def located(asked: FaultCase, pair: FilePair, seconds: float) -> FaultLine | Non
         return FaultLine(path, line, reference)
     if {pair.candidate.adapter, pair.reference.adapter} != {TORCH}:
         return None
+    hit = line_of(asked, pair, until)
+    if hit is not None and hit.kind == BEYOND:
+        # A bias of zeros or a scale of ones hides in outputs what its gradient shows.
+        with tempfile.TemporaryDirectory(prefix="parity-varied-") as name, suppress(Exception):
+            again = line_of(varied(asked, Path(name)), pair, until)
+            return again if again is not None and again.kind == VALUE and again.reference_line else hit
+    return hit
+
+
+def line_of(asked: FaultCase, pair: FilePair, until: float) -> FaultLine | None:
+    """The line at fault for these inputs."""
+    path = pair.candidate.own_path.absolute()
     with candidate(asked, pair, until) as codes:
         theirs = None if asked.cause == MUTATED else reference_trail(asked, pair, until)
         own = codes()
     if not own:
         return None
-    line, other = opening(path, line_of(own, theirs, asked, until)) or line_that_keeps(path), 0
+    row, kind = faulty(own, theirs, asked, until)
+    line = row.line if row is not None else next((code.error_line for code in own if code.error_line), 0)
+    line = (opening(path, line) if kind in (CUT, BEYOND) else line) or line_that_keeps(path)
+    if not line:
+        return None
+    lost, words = None, ""
     if theirs is not None:
         with suppress(TimeoutError):
-            other = missing(theirs, own[0], asked, until)
-    return FaultLine(path, line, reference, other) if line else None
+            lost = missing(theirs, own[0], asked, until)
+            if row is not None and kind in (VALUE, BACKWARD):
+                words = related(row, own[0], theirs, lost, until)
+    return FaultLine(path, line, pair.reference.own_path, 0 if lost is None else lost.line, kind, words)
 
 
-def line_of(codes: Sequence[Computation], theirs: Computation | None, asked: FaultCase, until: float) -> int:
-    """The line of the row at fault; else that at which the candidate fails; 0 if there is none."""
+def varied(asked: FaultCase, folder: Path) -> FaultCase:
+    """The same with other numbers for inputs whose elements are all the same, such as initial weights."""
+    rng, given = np.random.default_rng(0), dict(asked.given)
+    for name, array in loaded(asked.given).items():
+        if array.dtype.kind == "f" and array.size > 1 and not np.ptp(array):
+            given[name] = folder / f"{len(given)}-{rng.integers(1 << 30)}.npy"
+            np.save(given[name], (array + rng.normal(size=array.shape) / 2).astype(array.dtype))
+    return replace(asked, given=given)
+
+
+def faulty(
+    codes: Sequence[Computation], theirs: Computation | None, asked: FaultCase, until: float
+) -> tuple[TrailRow | None, str]:
+    """The row of the candidate that is at fault, and what is wrong there: `codes` are its computations in float64 and
+    in the case's dtype."""
     if theirs is None:
-        row = next((row for code in codes for row in code.rows if row.writes and row.line), None)
-    else:
-        row = faulty(codes, theirs, asked, until)
-    return row.line if row is not None else next((code.error_line for code in codes if code.error_line), 0)
-
-
-def faulty(codes: Sequence[Computation], theirs: Computation, asked: FaultCase, until: float) -> TrailRow | None:
-    """The row of the candidate that is at fault: `codes` are its computations in float64 and in the case's dtype."""
+        return next((row for code in codes for row in code.rows if row.writes and row.line), None), VALUE
     wide, *others = codes
     factors = factors_of(theirs.numbers, [a.shape for a in theirs.arrays()])
     search = FaultSearch(wide, Known(theirs.arrays(gradients=bool(asked.arriving)), factors, until), asked.dtype)
@@ -151,9 +201,15 @@ def faulty(codes: Sequence[Computation], theirs: Computation, asked: FaultCase, 
     if wrong:
         ends = [wide.outputs[name] for name in wrong]
         first = not_finite(search, sorted(reached(wide, ends)), finite_in_one(wide, theirs, wrong))
-        return first or search.location(ends)
-    hit = None if asked.outputs else of_wrong_gradients(search, theirs)
-    return hit or next((row for code in others if (row := amplified(code, wide, wide.outputs))), None)
+        return first or search.location(ends), VALUE
+    row, kind = (None, VALUE) if asked.outputs else of_wrong_gradients(search, theirs)
+    if row is not None:
+        return row, kind
+    for code in others:
+        if (row := amplified(code, wide, wide.outputs)) is not None:
+            is_finite = all(np.isfinite(code.values[i]).all() for i in row.results)
+            return row, DIGITS if is_finite else OVERFLOW
+    return None, DIGITS
 
 
 def finite_in_one(code: Computation, theirs: Computation, names: Sequence[str]) -> set[bool]:
@@ -175,8 +231,8 @@ def differs(code: Computation, theirs: Computation, name: str) -> bool:
     return difference(own, exact) > MADE
 
 
-def of_wrong_gradients(search: FaultSearch, theirs: Computation) -> TrailRow | None:
-    """The row at fault where outputs are right."""
+def of_wrong_gradients(search: FaultSearch, theirs: Computation) -> tuple[TrailRow | None, str]:
+    """The row at fault where outputs are right, and what is wrong there."""
     code = search.code
     names = [name for name in theirs.gradients if name not in code.gradients]
     exact = {name: theirs.values[value] for name, value in theirs.gradients.items()}
@@ -184,18 +240,25 @@ def of_wrong_gradients(search: FaultSearch, theirs: Computation) -> TrailRow | N
     if any(row.backward and row.line for row in code.rows):
         hit = search.location(ends)
         if hit is not None and hit.backward:
-            return hit
+            return hit, BACKWARD
     if names or ends:
-        return cut(code, theirs) or of_gradients(search, ends)
-    return None
+        row = cut(code, theirs)
+        return (row, CUT) if row is not None else (of_gradients(search, ends), BEYOND)
+    return None, VALUE
 
 
-def missing(theirs: Computation, own: Computation, asked: FaultCase, until: float) -> int:
-    """The reference's line of the first value that the candidate never computes; 0 if there is none."""
+def missing(theirs: Computation, own: Computation, asked: FaultCase, until: float) -> TrailRow | None:
+    """The reference's row of the first value that the candidate never computes."""
     factors = factors_of(theirs.numbers, [a.shape for a in own.arrays()])
     search = FaultSearch(theirs, Known(own.arrays(), factors, until), asked.dtype)
-    row = search.location([theirs.outputs[name] for name in asked.outputs if name in theirs.outputs])
-    return 0 if row is None else row.line
+    names = [name for name in theirs.outputs if name in own.outputs and differs(own, theirs, name)]
+    ends = [theirs.outputs[name] for name in names]
+    return search.location(ends) or (whole_row(theirs) if names else None)
+
+
+def whole_row(code: Computation) -> TrailRow | None:
+    """The last row with a line, where an output is written inside of a call."""
+    return next((row for row in reversed(code.rows) if row.line), None)
 
 
 # The two computations

@@ -25,6 +25,18 @@ def opening(path: Path, line: int) -> int:
     return max(around, default=line)
 
 
+LONGEST = 90
+
+
+def statement(path: Path, line: int) -> str:
+    """The statement at a line in one line of text, of a block its head; cut to `LONGEST` characters."""
+    nodes = [n for n in ast.walk(ast.parse(path.read_bytes())) if isinstance(n, ast.stmt)]
+    around = [n for n in nodes if n.lineno <= line <= (n.end_lineno or 0)]
+    node = max(around, key=lambda n: (n.lineno, -(n.end_lineno or 0)), default=None)
+    text = "" if node is None else ast.unparse(node).splitlines()[0]
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
 def stops(item: ast.withitem) -> bool:
     """Whether a context ends gradients."""
     words = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(item.context_expr)}

@@ -28,6 +28,7 @@ from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array
 from parity.judge.diagnose.kernel import Kernel
+from parity.judge.diagnose.patience import in_time, is_late
 from parity.judge.diagnose.probes import KEEPS_ALL, generic, within
 
 APPROXIMATED = "approximated-function"
@@ -148,7 +149,7 @@ def approximations_of(name: str, samples: Sequence[Sample]) -> list[Approximatio
         return []
     targets = [error / size for error, size in zip(errors, sizes, strict=True)]
     approximations: list[Approximation] = []
-    for positions, operand in list(steps_of(samples[0].trial.program, name))[:MOST_TRIED]:
+    for positions, operand in in_time(list(steps_of(samples[0].trial.program, name))[:MOST_TRIED]):
         models = (ErrorModel(name, positions, operand, relative) for relative in kinds_of_error(positions, samples))
         fits = (fitted(model, samples, targets, sizes) for model in models)
         approximations += islice((fit for fit in fits if fit is not None and fit.part <= SMALL), 1)
@@ -195,6 +196,8 @@ class ErrorModel:
         columns = [spline(values, knots) for values in self.operands(trial)]
         rows = []
         for number in range(knots.size):
+            if is_late():
+                return None
             changes = [(1 + STEP * c[number]) if self.relative else STEP * c[number] for c in columns]
             output = self._with(trial, changes)
             if output is None:
@@ -222,7 +225,7 @@ def fitted(
     given = given[np.isfinite(given)]
     n_elements = min(given.size, sum(target.size // 2 for target in targets))
     work = len(samples) * len(samples[0].trial.program.steps)
-    for n in (n for n in KNOTS if PER_NUMBER * n <= n_elements and n * work <= MOST_WORK):
+    for n in in_time(n for n in KNOTS if PER_NUMBER * n <= n_elements and n * work <= MOST_WORK):
         knots = knots_of(given, n)
         approximation = None if knots is None else over(knots, model, samples, targets, sizes)
         if approximation is not None:
