@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 from parity.cases import OPS
 from parity.cases.writable import TRACING, unwrapped, wrapped
+
+
+@dataclass
+class InnerOps:
+    """The ops that a function calls: the params and shapes of the first call of each, by name. `changes` are arguments
+    of their references with which they compute a variant."""
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    params: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    shapes: dict[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
+
+
+INNER: ContextVar[InnerOps | None] = ContextVar("INNER", default=None)
+
+
+@contextmanager
+def inner_ops(changes: Mapping[str, Any]) -> Iterator[InnerOps]:
+    """Inside, calls of ops are noted, and changed."""
+    calls = InnerOps(changes)
+    token = INNER.set(calls)
+    try:
+        yield calls
+    finally:
+        INNER.reset(token)
 
 
 def op_outputs(name: str, changes: Mapping[str, Any] | None = None, **given: Any) -> dict[str, Any]:
@@ -19,8 +46,12 @@ def op_outputs(name: str, changes: Mapping[str, Any] | None = None, **given: Any
     known = {item.name for item in definition.inputs}
     params = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     params = {name: value for name, value in params.items() if name not in known}
+    if (inner := INNER.get()) is not None and name not in inner.params:
+        inner.params[name] = params
+        inner.shapes[name] = {n: tuple(v.shape) for n, v in given.items() if n in known and hasattr(v, "shape")}
+    changes = {**(inner.changes if inner is not None else {}), **(changes or {})}
     outputs = definition.reference(
-        {n: v for n, v in given.items() if n in known}, definition.params(**params), **(changes or {})
+        {n: v for n, v in given.items() if n in known}, definition.params(**params), **changes
     )
     return {n: wrapped(value) for n, value in outputs.items()} if is_traced else dict(outputs)
 

@@ -20,7 +20,7 @@ from parity.cases.op import Op
 from parity.cases.program import labelled_as, one_call
 from parity.cases.user_code import BroughtError
 from parity.cases.writable import TRACING, unwrapped, wrapped
-from parity.program.op_calls import op
+from parity.program.op_calls import inner_ops, op
 from parity.program.recorded import WHOLE, RecordedCall, Value, mapped, written
 from parity.program.torch_functions import TORCH, bound
 
@@ -102,6 +102,11 @@ class CodeOptions:
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, tuple[str, str]] = field(default_factory=dict)
     calls: dict[str, RecordedOpCall] = field(default_factory=dict)
+    first_parts: dict[tuple[Any, ...], str] = field(default_factory=dict)
+
+    def first_part(self, call: RecordedCall) -> str:
+        """The name of the first result of a call."""
+        return self.first_parts.setdefault((call.function, tuple(call.reads), call.source_line), call.name)
 
     def add(self, op_name: str, param: str, value: Any) -> str:
         """A new option; returns its name."""
@@ -197,21 +202,29 @@ def reference(recording: Recording, inputs: Mapping[str, Array], folder: Path) -
 
 def computation(call: RecordedCall, options: CodeOptions) -> Compute:
     """What a call computes; the options of an op are added to `options`. Raises BroughtError if it is not known."""
-    compute = of_function(call) if call.function in TORCH else of_op(call, options)
+    compute = of_function(call, options) if call.function in TORCH else of_op(call, options)
     return compute if call.part is None else lambda values, given: compute(values, given)[call.part]
 
 
-def of_function(call: RecordedCall) -> Compute:
-    """What a function of PyTorch computes."""
+def of_function(call: RecordedCall, options: CodeOptions) -> Compute:
+    """What a function of PyTorch computes; where that is an op with other arguments, its variants are known, too."""
     function, kwargs = TORCH[call.function], {name: v for name, v in call.kwargs.items() if name != "inplace"}
+    name = options.first_part(call) if call.part is not None else call.name
+    prefix = f"{name}{CHANGE}"
 
-    def compute(values: Values, _given: Values) -> Any:
+    def compute(values: Values, given: Values) -> Any:
         def value(item: Value) -> Any:
             return values[item.mark]
 
-        return function(
-            *(mapped(item, value) for item in call.args), **{n: mapped(v, value) for n, v in kwargs.items()}
-        )
+        changes = {key.removeprefix(prefix): v for key, v in given.items() if key.startswith(prefix)}
+        with inner_ops(changes) as inner:
+            result = function(
+                *(mapped(item, value) for item in call.args), **{n: mapped(v, value) for n, v in kwargs.items()}
+            )
+        if len(inner.params) == 1 and name not in options.calls:
+            (op_name, params), (shapes,) = next(iter(inner.params.items())), inner.shapes.values()
+            options.calls[name] = RecordedOpCall(OPS[op_name], params, {}, dict(shapes))
+        return result
 
     return compute
 

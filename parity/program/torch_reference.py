@@ -111,6 +111,20 @@ class TorchFunction:
             {name: given[name] for name in self.tensors}, {n: v for n, v in given.items() if n not in self.known}
         )
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it has been recorded for some shapes."""
+        return any(not isinstance(code, BroughtError) for code in self.codes.values())
+
+    def output_kinds(
+        self, tensors: Mapping[str, Array], params: Mapping[str, Any]
+    ) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape and dtype of every output, as the code returns them in float64, without recording it. Raises
+        BroughtError with the user's line."""
+        with catch_warnings(action="ignore"), user_code(self.source.path), self.placing(), unfused_attention():
+            outputs = called(self.module, tensors, params)
+        return {name: (values.shape, values.dtype) for name, values in outputs.items()}
+
     def variants(self, params: Any, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Variant]:
         """What a kernel may compute instead, for these params and shapes."""
         key = tuple((n, tuple(shapes[n])) for n in self.tensors), tuple((n, getattr(params, n)) for n in self.params)

@@ -120,7 +120,8 @@ class Inquiry:
             return (self._in_float32() if is_open else None) or result
 
     def _in_its_dtype(self, exact: Sequence[str]) -> SearchResult:
-        return self._result(exact or self._same_in_float64())
+        same = exact or self._same_in_float64()
+        return (self._named(same) if self._is_long else None) or self._result(same)
 
     @explainer("comparing the error with that in float64")
     def _same_in_float64(self) -> Sequence[str]:
@@ -173,6 +174,19 @@ class Inquiry:
             return replace(result, best=result.start, behaviours=approximated)
         same = set(result.start.wrong) <= set(exact)
         return (None if same else self._milder()) or replace(result, behaviours=self._behaviours(small, result.best))
+
+    @property
+    def _is_long(self) -> bool:
+        """Whether the program is too long for edits, and the case too large to be searched as it is."""
+        evaluator = self._measurement.evaluator
+        return evaluator.n_elements > SMALL and len(structure(evaluator)) > MAX_STEPS
+
+    @explainer("trying named causes", lambda: None)
+    def _named(self, exact: Sequence[str]) -> SearchResult | None:
+        """The named cause that explains the user's tensors, if there is one, without looking for a smaller case."""
+        first = self._search(exact, 1)
+        kept = self.confirmed(complete(first)) or self.confirmed_here(complete(first))
+        return self.concluded(first, kept) if kept else None
 
     @explainer("asking in float32", lambda: None)
     def _in_float32(self) -> SearchResult | None:
@@ -515,7 +529,7 @@ class Inquiry:
     def _asked(self, numbers: Iterable[int]) -> Iterator[Measurement]:
         evaluator = self._measurement.evaluator
         for number in numbers if self._kernel is not None else ():
-            measurement = self._ask(*generic(evaluator.case, number))
+            measurement = self._ask(*generic(evaluator.case, number, evaluator.inputs))
             if measurement is not None and structure(measurement.evaluator) == structure(evaluator):
                 yield measurement
 

@@ -39,13 +39,16 @@ STRENGTHS = (1.0, 0.5, 0.0)
 """How much the spread of rows varies; less if the reference is not finite, because states contradict each other."""
 
 
-def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
+def generic(case: CasePlan, number: int, user: Mapping[str, Array] | None = None) -> tuple[CasePlan, dict[str, Array]]:
     """A case of the same op and the same shapes with generic options and inputs, the same for the same `number`.
 
     Backends may lack branches, or reject values of options. Of three numbers, the first changes all options; the second
     keeps those that are 0 or 1, and counters; the third keeps all, with data so small that the smallest option is a
     tenth of their square. All values are exact in float32 and in the case's dtypes. Where the reference, a user's for
     example, fails with other options, it keeps its own. Raises ValueError if it fails with those.
+
+    Inputs of an op that does not say which of them is the data are no larger than those of the `user`: with large
+    weights, what a recurrence computes depends on the last digits.
     """
     op = case.definition
     plans = {plan.name: plan for plan in case.tensors}
@@ -60,7 +63,10 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
                 inputs[name] = plans[name].sample(0, case.id, *case.dtypes)
                 continue
             rng = generator(number, "generic", name)
-            values = drawn_input(op.input(name), array.shape, shapes.integers.get(name), rng, strength)
+            item = op.input(name)
+            values = drawn_input(item, array.shape, shapes.integers.get(name), rng, strength)
+            if user is not None and item is not None and op.data is None and values.dtype.kind == "f":
+                values = values * size_of(user.get(name))
             if name == op.data and number % 3 == KEEPS_ALL and tiny:
                 values = values * np.sqrt(10 * tiny)
             inputs[name] = values if values.dtype.kind == "i" else plans[name].held(values, (*case.dtypes, "float32"))
@@ -70,10 +76,19 @@ def generic(case: CasePlan, number: int) -> tuple[CasePlan, dict[str, Array]]:
         except Exception as error:
             if params == case.params:
                 raise ValueError(f"the reference fails for other inputs: {error}") from error
-            return generic(case, 3 * number + KEEPS_ALL)
+            return generic(case, 3 * number + KEEPS_ALL, user)
         if all(np.isfinite(values).all() for values in outputs.values()):
             break
     return replace(case, params=params), inputs
+
+
+LEAST_SIZE = 0.05
+
+
+def size_of(values: Array | None) -> float:
+    """The root mean square of a user's input, if it is below 1; at least `LEAST_SIZE`, as a bias may begin with 0."""
+    finite = np.empty(0) if values is None else values[np.isfinite(values)].astype(np.float64)
+    return float(np.clip(np.sqrt(np.mean(finite * finite)), LEAST_SIZE, 1.0)) if finite.size else 1.0
 
 
 def within(
