@@ -53,6 +53,9 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
 UNUSUAL_INTEGERS: Mapping[str, int] = {"ignored": -100, "large-integers": 100_000}
 """Unusual values of an input of integers: the label that PyTorch's losses ignore by default, and one whose square is
 beyond int32."""
+REPEATED = "repeated-integers"
+OVERWRITING = frozenset(("scatter", "index_copy", "index_put", "setitem", "put"))
+"""Functions whose results are not defined where an index is given twice."""
 FEW_INTEGERS = 2
 """Integers of so few values are true or false."""
 MOST_LENGTHS = 8
@@ -115,6 +118,7 @@ class Designer:
         sizes = self.of_sizes(sized)
         yield from self.lengths(sized, drawn)
         yield from self.integers(sized, drawn)
+        yield from self.repeated(sized, drawn)
         yield from islice(sizes, FIRST_SIZES)
         yield from self.moved(sized, drawn)
         yield from self.unusual(sized, drawn)
@@ -283,6 +287,22 @@ class Designer:
             if is_finite(self.tried(sized, drawn, {name: array})):
                 changed = {**drawn, name: self.stored(f"{name}-{word}", name, array)}
                 yield CheckCase(word, self.case(f"{name}-{word}", sized, changed))
+
+    def repeated(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
+        """Integers that the file gives once each, some of them twice: elements that are added up do not overwrite each
+        other."""
+        whole = {a.name: a.value for a in sized.arguments if a.is_tensor and a.value.dtype.kind in "iu"}
+        names = [
+            n for n, values in whole.items() if values.size > FEW_INTEGERS and np.unique(values).size == values.size
+        ]
+        if not names or not (made := self.problem.functions(sized)) or made & OVERWRITING:
+            return
+        for name in names[:MOST_UNUSUAL]:
+            array = whole[name].copy()
+            array.reshape(-1)[1::2] = array.reshape(-1)[: array.size // 2 * 2 : 2]
+            if is_finite(self.tried(sized, drawn, {name: array})):
+                changed = {**drawn, name: self.stored(f"{name}-repeated", name, array)}
+                yield CheckCase(REPEATED, self.case(f"{name}-repeated", sized, changed))
 
 
 def resized(item: Mapping[str, Any], name: str, axes: Collection[tuple[str, int]], length: int) -> dict[str, Any]:

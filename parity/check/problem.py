@@ -263,6 +263,18 @@ class ReferenceProblem:
         with other_seed():
             return not same(first, self.call(sized, options))
 
+    def functions(self, sized: Sized) -> set[str]:
+        """The names of PyTorch's functions that a call makes, without underscores."""
+        names = set[str]()
+
+        def record(function: Any, _args: Any, _kwargs: Any, result: Any) -> Any:
+            names.add(getattr(function, "__name__", "").strip("_"))
+            return result
+
+        with passing(record):
+            self.call(sized)
+        return names
+
     def call(
         self,
         sized: Sized,

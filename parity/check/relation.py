@@ -141,7 +141,7 @@ def reordered(own: Array, other: Array) -> str:
 
 
 def in_part(own: Array, other: Array) -> str:
-    """`equal but for 32 to 34 of axis 1, of 35`, where only some indices of an axis differ."""
+    """`equal but for indices 32 to 34 of axis 1 (of 35)`, where only some indices of an axis differ."""
     unequal = ~near(own, other)
     best: tuple[int, str] = (own.size // 2 + 1, "")
     for axis, length in enumerate(own.shape):
@@ -149,19 +149,25 @@ def in_part(own: Array, other: Array) -> str:
         indices = np.flatnonzero(rows)
         n_wrong = len(indices) * own.size // length
         if 0 < len(indices) < length and n_wrong < best[0]:
-            best = n_wrong, f"equal but for {span(indices)} of the {length} indices of axis {axis}"
+            best = n_wrong, f"equal but for {span(indices)} of axis {axis} (of {length})"
     return best[1]
 
 
 def span(indices: NDArray[np.intp]) -> str:
-    """`0`, `the last 3`, `32 to 34`, `0, 7 and 9`, `12`."""
+    """`index 3`, `indices 32 to 34`, `every 8th index from 7 on`, `12 indices`."""
     first, last = int(indices[0]), int(indices[-1])
     if first == last:
-        return f"number {first}"
+        return f"index {first}"
     if last - first + 1 == len(indices):
-        return f"{first} to {last}"
+        return f"indices {first} to {last}"
     steps = np.unique(np.diff(indices))
-    return f"every {steps[0]}. from {first} on" if len(steps) == 1 else f"{len(indices)}"
+    return f"every {ordinal(int(steps[0]))} index from {first} on" if len(steps) == 1 else f"{len(indices)} indices"
+
+
+def ordinal(value: int) -> str:
+    """`2nd`, `8th`."""
+    ends = {1: "st", 2: "nd", 3: "rd"} if value % 100 // 10 != 1 else {}
+    return f"{value}{ends.get(value % 10, 'th')}"
 
 
 def by_axis(own: Array, other: Array) -> str:
@@ -172,10 +178,10 @@ def by_axis(own: Array, other: Array) -> str:
             continue
         which = f"for each index of axis {' and '.join(map(str, axes))}"
         factor = (own * other).sum(axis=rest, keepdims=True) / (other * other).sum(axis=rest, keepdims=True)
-        if is_equal(own, factor * other):
+        if is_equal(own, factor * other) and not near(factor, np.ones_like(factor)).mean() > 0.5:
             return f"it times another number {which} ({number(float(factor.min()))} to {number(float(factor.max()))})"
         shift = (own - other).mean(axis=rest, keepdims=True)
-        if is_equal(own, other + shift):
+        if is_equal(own, other + shift) and not near(shift, np.zeros_like(shift)).mean() > 0.5:
             return f"it plus another number {which} ({number(float(shift.min()))} to {number(float(shift.max()))})"
     return ""
 
@@ -205,11 +211,12 @@ def partial_sum(own: Array, function: str, operands: Sequence[Array]) -> str:
             continue
         part, parts = own.reshape(rest), np.cumsum(terms, axis)
         whole = np.take(parts, [-1], axis)
+        # Less than a half is a step on the way to the sum.
         for count in range(1, length):
             head = np.take(parts, count - 1, axis)
-            if is_equal(part, head):
+            if 2 * count > length and is_equal(part, head):
                 return f"the sum of only 0 to {count - 1} of the {length} elements of axis {axis}"
-            if is_equal(part, whole.reshape(head.shape) - head):
+            if 2 * count < length and is_equal(part, whole.reshape(head.shape) - head):
                 return f"the sum of only {count} to {length - 1} of the {length} elements of axis {axis}"
     return ""
 

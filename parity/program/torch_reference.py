@@ -24,7 +24,7 @@ from parity.cases.writable import unwrapped
 from parity.program.interception import intercepted
 from parity.program.opaque import opaque_step, unfused_attention
 from parity.program.recorded import RecordedCall
-from parity.program.recorded_code import CHANGE, Array, CodeFunction, CodeOptions, Recording
+from parity.program.recorded_code import CHANGE, Array, CodeFunction, CodeOptions, RecordedOpCall, Recording
 from parity.program.whole import DYNAMIC, WholeCode
 from parity.program.worker.recording import UntracedError
 from parity.program.worker.tracer import FORMATS, Tracer
@@ -252,20 +252,20 @@ class TorchCode:
         return self.built
 
     def variants(self) -> Iterator[Variant]:
-        """The variants of the ops that it calls, each as one of the whole: another argument of one call's reference."""
+        """The variants of the ops that it calls, each as one of the whole: another argument of one call's reference, or
+        of all calls from one line, as in a loop."""
         options = CodeOptions() if self.built is None else self.built.options
+        lines = {call.name: call.source_line for call in self.recording.calls}
+        groups: dict[str, list[tuple[Variant, dict[str, Any]]]] = {}
         for name, call in options.calls.items():
-            chosen = {param: options.values[option] for param, option in call.options.items()}
-            params = {key: tuple(value) if isinstance(value, list) else value for key, value in call.params.items()}
-            try:
-                listed = list(call.op.variants(call.op.params(**params, **chosen), call.shapes))
-            except (LookupError, TypeError, ValueError):  # Operands that are no tensors, such as a mask of numbers.
-                continue
-            for variant in listed:
-                if not variant.absent and variant.params.keys() <= call.options.keys():
-                    changes = {f"{name}{CHANGE}{key}": value for key, value in variant.arguments.items()}
-                    changes |= {call.options[param]: value for param, value in variant.params.items()}
-                    yield Variant(variant.id, changes, unstable=variant.unstable)
+            for variant, changes in variants_of_call(name, call, options.values):
+                key = repr((lines.get(name, name), call.op.name, variant.id, variant.arguments, variant.params))
+                groups.setdefault(key, []).append((variant, changes))
+        for group in groups.values():
+            variant, every = group[0][0], {key: value for _, changes in group for key, value in changes.items()}
+            alone = [changes for _, changes in group] if 1 < len(group) <= FEW_CALLS else []
+            for changes in (every, *alone):
+                yield Variant(variant.id, changes, unstable=variant.unstable)
 
     @property
     def opaque(self) -> list[str]:
@@ -317,6 +317,26 @@ class TorchCode:
         line = lines.get(returned.get(difference.name, ""), "")
         reads = f"; Python gets values of tensors at {', '.join(self.recording.reads)}" if self.recording.reads else ""
         return f"{line}: its recording differs: {difference.name} {difference.text}{reads}"
+
+
+FEW_CALLS = 3
+"""Calls from one line of which each may be wrong alone."""
+
+
+def variants_of_call(
+    name: str, call: RecordedOpCall, values: Mapping[str, Any]
+) -> Iterator[tuple[Variant, dict[str, Any]]]:
+    """The variants of an op that recorded code calls, each with the options of the whole that it changes."""
+    chosen = {param: values[option] for param, option in call.options.items()}
+    params = {key: tuple(value) if isinstance(value, list) else value for key, value in call.params.items()}
+    try:
+        listed = list(call.op.variants(call.op.params(**params, **chosen), call.shapes))
+    except (LookupError, TypeError, ValueError):  # Operands that are no tensors, such as a mask of numbers.
+        return
+    for variant in listed:
+        if not variant.absent and variant.params.keys() <= call.options.keys():
+            changes = {f"{name}{CHANGE}{key}": value for key, value in variant.arguments.items()}
+            yield variant, changes | {call.options[param]: value for param, value in variant.params.items()}
 
 
 def called(module: UserModule, inputs: Mapping[str, Array], params: Mapping[str, Any]) -> dict[str, Array]:

@@ -233,3 +233,90 @@ def test_numbers_that_are_not_what_they_should_be_are_refused(tmp_path):
     """
     with pytest.raises((LookupError, ValueError, TypeError)):
         place(tmp_path, CLAMPED, new, ["y"])
+
+
+SCORES = """
+    import torch
+
+    def f(x, w):
+        s = (x * w) @ x.T / 4
+        return torch.softmax(s, -1) @ x
+
+    def get_inputs():
+        return [torch.randn(6, 10), torch.randn(10)]
+"""
+
+
+def test_the_difference_says_what_one_value_is_to_the_other(tmp_path):
+    new = """
+        import torch
+
+        def f(x, w):
+            s = (x * w) @ x.T / 8
+            return torch.softmax(s, -1) @ x
+    """
+    found = place(tmp_path, SCORES, new, ["y"])
+    assert found.difference == (
+        "new.py:4 has `s = x * w @ x.T / 8` where ref.py:4 has `s = x * w @ x.T / 4`: 1/2 times it"
+    )
+
+
+def test_the_difference_where_the_tail_of_a_sum_is_left_out(tmp_path):
+    new = """
+        import torch
+
+        def f(x, w):
+            total = 0
+            for start in range(0, x.shape[1] // 4 * 4, 4):
+                total = total + (x * w)[:, start : start + 4].sum(1)
+            return total
+    """
+    reference = """
+        import torch
+
+        def f(x, w):
+            return (x * w).sum(1)
+
+        def get_inputs():
+            return [torch.randn(6, 10), torch.randn(10)]
+    """
+    found = place(tmp_path, reference, new, ["y"])
+    assert str(found) == "new.py:6"
+    assert found.difference.endswith(": the sum of only 0 to 7 of the 10 elements of axis 1")
+
+
+def test_the_difference_where_no_gradient_flows(tmp_path):
+    new = """
+        import torch
+
+        def f(x, w):
+            mean = x.detach().mean(-1, keepdim=True)
+            var = ((x - mean) ** 2).mean(-1, keepdim=True)
+            return (x - mean) * torch.rsqrt(var + 1e-5) * w
+    """
+    found = place(tmp_path, NORM, new, ["grad.x"])
+    assert found.difference == "no gradient flows through new.py:4 `mean = x.detach().mean(-1, keepdim=True)`"
+
+
+def test_a_weight_of_ones_hides_a_fault_from_outputs_only(tmp_path):
+    reference = """
+        import torch
+
+        def f(x, w):
+            y = torch.tanh(x)
+            return y * w
+
+        def get_inputs():
+            return [torch.randn(10, 10), torch.ones(10)]
+    """
+    new = """
+        import torch
+
+        def f(x, w):
+            y = torch.tanh(x)
+            return y * w[:, None]
+    """
+    rng = np.random.default_rng(0)
+    given = {"x": rng.normal(size=(10, 10)), "w": np.ones(10), "grad.y": rng.normal(size=(10, 10))}
+    found = place(tmp_path, reference, new, ["grad.w"], inputs=given)
+    assert found.difference.startswith("new.py:5 has `return y * w[:, None]` where ref.py:5 has `return y * w`")

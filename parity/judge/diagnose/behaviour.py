@@ -386,7 +386,8 @@ def independent(
             continue
         if exceeds(whole[part], row, limit):
             return {}
-        parts[name] = part
+        if row.any():  # Zeros, as behind a ReLU, may be equal by chance.
+            parts[name] = part
     return parts
 
 

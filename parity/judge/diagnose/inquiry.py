@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from parity.cases import OPS
 from parity.cases.candidates import MAX_STEPS
 from parity.cases.dtypes import COMPUTED_IN, as_dtype
+from parity.cases.oracle import program_of
 from parity.cases.trial import Trial
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import ERROR_BOUND, UNIT_ROUNDOFF, Array, size
@@ -395,6 +397,8 @@ class Inquiry:
         measurements: dict[int, Measurement] = {}
 
         def shows_error(case: CasePlan, inputs: Mapping[str, Array]) -> bool:
+            if not is_traced_as(case, inputs):
+                return False
             measurement = self._ask(case, inputs)
             if measurement is None or structure(measurement.evaluator) != steps:
                 return False
@@ -632,6 +636,17 @@ def data_of(evaluator: Evaluator, name: str, values: Array | None) -> Observatio
     return Observation(trial, values, ~wrong_elements(values, evaluator.base[name]))
 
 
+def is_traced_as(case: CasePlan, inputs: Mapping[str, Array]) -> bool:
+    """Whether a user's reference has a program for these shapes: code that runs may not be recorded at each size."""
+    if case.definition.name in OPS:
+        return True
+    try:
+        program_of(case.definition, case.params, inputs, gradients=case.gradients)
+    except Exception:  # Whatever a user's code raises at a size that nobody has asked for.
+        return False
+    return True
+
+
 def structure(evaluator: Evaluator) -> list[str]:
     """The names of a program's steps; an edit fits programs with equal names."""
     return [step.name for step in evaluator.program(Alteration()).steps]
@@ -701,7 +716,7 @@ def widened(prediction: Prediction, causes: Sequence[Cause], probe: Measurement)
     """A prediction with the error bound of a careful implementation of the causes, which may be wider than the
     reference's."""
     alteration = together(causes)
-    if not alteration.edits:
+    if not (alteration.edits or alteration.arguments):
         return prediction
     own = probe.evaluator.own_envelopes(alteration)
     return {n: replace(p, envelope=p.envelope.joined(own.get(n, p.envelope))) for n, p in prediction.items()}
