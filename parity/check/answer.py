@@ -13,7 +13,7 @@ from typing import Any
 from parity import exit_codes
 from parity.cases.layout import LAYOUTS
 from parity.check.at_size import SizeAnswer
-from parity.check.limit import NAN, NEW, excused
+from parity.check.limit import NAN, NEW, excused, of_another_kind
 from parity.check.pair import FilePair
 from parity.check.place import fault_line_of
 from parity.check.prepare import PreparedCheck
@@ -22,7 +22,7 @@ from parity.judge.compare.verdict import Comparison
 from parity.outcome import Outcome
 from parity.reporting.results.cells import CellResult, Status, cells
 from parity.reporting.results.rows import Results
-from parity.reporting.text.findings import EDIT, Finding, findings
+from parity.reporting.text.findings import EDIT, Finding, by_cause, findings
 
 SCHEMA = "parity-check/1"
 VERDICTS: Mapping[str, str] = {"unstable": "unstable", "degraded": "degraded", "rounding": "degraded"}
@@ -117,6 +117,9 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": notes}
     if all_findings:
         return of_finding(all_findings[0], pair, run_dir, common)
+    unlike = [row for row in of_another_kind(results.comparisons, kinds) if row.tensor_key not in same]
+    if unlike and not failed:
+        return replace(of_finding(by_cause(results, unlike)[0], pair, run_dir, common), verdict="wrong")
     if failed:
         return of_error(failed[0], own, pair, common)
     if results.summary.exit_code == exit_codes.INTERRUPTED:
@@ -187,7 +190,8 @@ def of_finding(finding: Finding, pair: FilePair, run_dir: Path, common: Mapping[
     verdict = "wrong" if finding.id.startswith(EDIT) else VERDICTS.get(row.verdict.value, "wrong")
     ratio = row.ratios.get(finding.worst.backend)
     location = fault_line_of(run_dir, finding, pair)
-    if location is not None and finding.id in WITHOUT_FORMULA:
+    is_open = finding.id in WITHOUT_FORMULA or row.verdict.value == "rounding"
+    if location is not None and is_open:
         cause = DIFFERENT_STEP
         parts = [f"{location.difference} ({DIFFERENT_STEP}), {finding.scope()}", finding.formula()]
     else:

@@ -10,6 +10,28 @@ from parity.check.fault import Computation, TrailRow, reached
 from parity.check.match import Array, Item
 from parity.check.relation import PRODUCTS, SUMS, aligned, is_equal, partial_sum, relation
 
+ELEMENTWISE = frozenset(
+    (
+        *(
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log2",
+            "log1p",
+            "sqrt",
+            "rsqrt",
+            "square",
+            "reciprocal",
+            "abs",
+            "neg",
+            "sign",
+        ),
+        *("sigmoid", "tanh", "relu", "gelu", "silu", "elu", "selu", "softplus", "mish", "hardswish", "hardsigmoid"),
+        *("sin", "cos", "erf", "softmax", "log_softmax", "floor", "ceil", "round", "trunc"),
+    )
+)
+"""Functions of one value that stand for one another where a formula is confused."""
 IT = re.compile(r"\bit\b")
 
 
@@ -32,7 +54,25 @@ def related(row: TrailRow, own: Computation, theirs: Computation, lost: TrailRow
                 return ""
             if words := relation(value, array, weak=name == "it"):
                 return IT.sub(name, words)
-    return of_outputs(own, theirs)
+    return of_function(row, own, theirs) or of_outputs(own, theirs)
+
+
+def of_function(row: TrailRow, own: Computation, theirs: Computation) -> str:
+    """`of the same value, the reference takes sigmoid (line 12)`, for a function of a value that the reference has."""
+    if row.function not in ELEMENTWISE or row.backward:
+        return ""
+    value = own.values[row.reads[0]]
+    rows = (r for r in theirs.rows if r.line and not r.backward and r.function in ELEMENTWISE)
+    readers = [r for r in rows if any(is_same(theirs.values[i], value) for i in r.reads)]
+    names = dict.fromkeys(f"{r.function} (line {r.line})" for r in readers)
+    if not names or any(r.function == row.function for r in readers):
+        return ""
+    return f"of the same value, the reference takes {' and '.join(names)}"
+
+
+def is_same(one: Array, other: Array) -> bool:
+    """Whether two values are equal in shape and elements."""
+    return one.shape == other.shape and is_equal(one, other)
 
 
 def of_outputs(own: Computation, theirs: Computation) -> str:

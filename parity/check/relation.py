@@ -96,7 +96,7 @@ def scaled(own: Array, other: Array) -> str:
     if factor and is_equal(own, factor * other) and varies(other):
         return "its negative" if abs(factor + 1) < NEAR else f"{number(factor)} times it"
     shift = float((own - other).mean())
-    return f"it plus {number(shift)}" if is_equal(own, other + shift) and varies(other) else ""
+    return f"it plus {number(shift)}" if is_equal(own - shift, other) and varies(other) else ""
 
 
 def varies(values: Array) -> bool:
@@ -181,7 +181,7 @@ def by_axis(own: Array, other: Array) -> str:
         if is_equal(own, factor * other) and not near(factor, np.ones_like(factor)).mean() > 0.5:
             return f"it times another number {which} ({number(float(factor.min()))} to {number(float(factor.max()))})"
         shift = (own - other).mean(axis=rest, keepdims=True)
-        if is_equal(own, other + shift) and not near(shift, np.zeros_like(shift)).mean() > 0.5:
+        if is_equal(own - shift, other) and not near(shift, np.zeros_like(shift)).mean() > 0.5:
             return f"it plus another number {which} ({number(float(shift.min()))} to {number(float(shift.max()))})"
     return ""
 

@@ -17,6 +17,8 @@ INIT = "init_"
 TRAINING = "training"
 ARGUMENTS = "arguments"
 """The param with the arguments of `forward` in their order, as in `x, mask: bool, alpha`."""
+RUNNING = "running_"
+"""How the names of buffers begin that a layer changes when it is called in training mode."""
 AFTER = "after_"
 """The prefix of outputs that are what a call has left in a buffer."""
 NEW = "New"
@@ -180,11 +182,10 @@ def word_of(name: str) -> str:
 
 
 def state_of(module: Any) -> Dict[str, str]:
-    """The names of parameters and of norms' running statistics, by the names of inputs; other buffers are constants."""
-    from torch.nn.modules.batchnorm import _NormBase
-
-    layers = {name for name, layer in module.named_modules() if isinstance(layer, _NormBase)}
-    statistics = [n for n, b in module.named_buffers() if n.rpartition(".")[0] in layers and b.is_floating_point()]
+    """The names of parameters and of running statistics (`running_mean`, `running_var`), by the names of inputs; other
+    buffers are constants."""
+    names = [name for name, buffer in module.named_buffers() if buffer.is_floating_point()]
+    statistics = [name for name in names if name.rpartition(".")[2].startswith(RUNNING)]
     return {word_of(name): name for name in [*(name for name, _ in module.named_parameters()), *statistics]}
 
 
