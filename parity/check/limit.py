@@ -81,8 +81,8 @@ def of_another_kind(comparisons: Iterable[Comparison], kinds: Mapping[str, str])
     """The comparisons with the exact answer that an error bound lets pass, although the reference's own code has hardly
     any error, and most elements of the candidate differ, by a percent and more.
 
-    The bound is wide where digits decide between values, as between equal ones: then rounding may change results, but in
-    a few elements. Numbers far from 1, kinks and NaN are left out.
+    The bound is wide where digits decide between values, as between equal ones: then rounding may change results, but
+    few of them. Numbers far from 1, kinks and NaN are left out.
     """
     exact = [row for row in comparisons if row.expected == ORACLE and kinds[row.case] not in FAR | KINKS | {NAN}]
     reference = {row.tensor_key: row for row in exact if row.actual == REFERENCE}

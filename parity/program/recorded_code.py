@@ -20,7 +20,7 @@ from parity.cases.op import Op
 from parity.cases.program import labelled_as, one_call
 from parity.cases.user_code import BroughtError
 from parity.cases.writable import TRACING, unwrapped, wrapped
-from parity.program.op_calls import inner_ops, op
+from parity.program.op_calls import InnerOps, inner_ops, op
 from parity.program.recorded import WHOLE, RecordedCall, Value, mapped, written
 from parity.program.torch_functions import TORCH, bound
 
@@ -107,6 +107,12 @@ class CodeOptions:
     def first_part(self, call: RecordedCall) -> str:
         """The name of the first result of a call."""
         return self.first_parts.setdefault((call.function, tuple(call.reads), call.source_line), call.name)
+
+    def note(self, name: str, inner: InnerOps) -> None:
+        """Keep the op that a call makes inside, if it is one, for its variants."""
+        if len(inner.params) == 1 and name not in self.calls:
+            (op_name, params), (shapes,) = next(iter(inner.params.items())), inner.shapes.values()
+            self.calls[name] = RecordedOpCall(OPS[op_name], params, {}, dict(shapes))
 
     def add(self, op_name: str, param: str, value: Any) -> str:
         """A new option; returns its name."""
@@ -218,13 +224,12 @@ def of_function(call: RecordedCall, options: CodeOptions) -> Compute:
 
         changes = {key.removeprefix(prefix): v for key, v in given.items() if key.startswith(prefix)}
         with inner_ops(changes) as inner:
-            result = function(
-                *(mapped(item, value) for item in call.args), **{n: mapped(v, value) for n, v in kwargs.items()}
-            )
-        if len(inner.params) == 1 and name not in options.calls:
-            (op_name, params), (shapes,) = next(iter(inner.params.items())), inner.shapes.values()
-            options.calls[name] = RecordedOpCall(OPS[op_name], params, {}, dict(shapes))
-        return result
+            try:
+                return function(
+                    *(mapped(item, value) for item in call.args), **{n: mapped(v, value) for n, v in kwargs.items()}
+                )
+            finally:
+                options.note(name, inner)
 
     return compute
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from parity.check.limit import NEW, REFERENCE, excused
+from parity.check.limit import NEW, REFERENCE, excused, of_another_kind
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Comparison, EnvelopeRow, ErrorRatios, Verdict
 
@@ -78,3 +78,23 @@ def test_a_nan_that_the_reference_loses_too(reference, is_excused):
     own = row(NEW, "M-nan", None, culprit=True, verdict=Verdict.NONFINITE, actual_value=1.0, oracle_value=float("nan"))
     rows = [own, row(REFERENCE, "M-nan", None, verdict=reference, worst_index=[1])]
     assert bool(excused(rows, KINDS)) == is_excused
+
+
+@pytest.mark.parametrize(
+    ("changes", "reference", "counts"),
+    [
+        ({}, 1e-8, True),
+        ({}, 1e-5, False),  # the reference's own code has such errors
+        ({"n_mismatched": 2}, 1e-8, False),  # as where rounding changes a few codes
+        ({"required_rtol": 1e-3}, 1e-8, False),
+        ({"verdict": Verdict.CLOSE}, 1e-8, False),
+        ({"tensor": "grad.x"}, 1e-8, False),
+        ({"case": "M-nan"}, 1e-8, False),
+    ],
+)
+def test_most_elements_may_not_differ_where_the_reference_has_hardly_any_error(changes, reference, counts):
+    sizes = {"n_elements": 8, "n_mismatched": 8, "required_rtol": 0.5}
+    wide = {"verdict": Verdict.ROUNDING, **sizes, **changes}
+    case, tensor = wide.pop("case", "M-drawn"), {"tensor": wide.get("tensor", "y")}
+    rows = [row(NEW, case, 0.03, **wide), row(REFERENCE, case, reference, **sizes | tensor)]
+    assert of_another_kind(rows, KINDS) == (rows[:1] if counts else [])

@@ -41,7 +41,10 @@ def test_a_relation_of_all_elements(own, words):
         (np.where(np.arange(35) == 3, 0, X), "equal but for index 3 of axis 1 (of 35)"),
         (np.where(np.arange(35) % 8 == 7, 0, X), "equal but for every 8th index from 7 on of axis 1 (of 35)"),
         (np.minimum(X, 1.0), f"equal where it is at most {X[X <= 1].max():.4g}"),
-        (np.where(np.arange(140).reshape(4, 35) == 50, np.nan, X), "NaN or infinite in 1 of 140 elements, where the other is finite"),
+        (
+            np.where(np.arange(140).reshape(4, 35) == 50, np.nan, X),
+            "NaN or infinite in 1 of 140 elements, where the other is finite",
+        ),
     ],
 )
 def test_a_relation_of_a_part_is_told_only_of_values_that_are_meant_for_the_same(own, words):

@@ -15,8 +15,9 @@ from parity.config.plan import CasePlan
 from parity.diagnoses import catalogue
 from parity.judge.bound.envelope import ERROR_BOUND, envelopes
 from parity.judge.compare.cell import consult_oracle
-from parity.judge.diagnose.behaviour import BEHAVIOURS, Evidence, behaviours
+from parity.judge.diagnose.behaviour import BEHAVIOURS, Evidence, behaviours, independent
 from parity.judge.diagnose.kernel import Kernel
+from parity.judge.diagnose.reduction import Dim
 from tests.exhaustive import one_of_each
 from tests.judge.judging import Tensors, drawn, planned
 from tests.judge.test_reduction import CASES
@@ -238,6 +239,15 @@ def test_a_row_that_depends_on_others_is_batch_variant(kernel: Callable[..., Ten
 def test_an_op_that_mixes_rows_is_not_batch_variant():
     found = shown(computed, planned("batch_norm", x=(6, 5)))
     assert found == {}
+
+
+def test_rows_of_zeros_say_nothing_of_other_rows():
+    """What the reference returns for a row alone and among others may be 0 by chance, as behind a ReLU."""
+    small, whole = {"y": np.zeros((1, 3))}, {"y": np.zeros((4, 3))}
+    bound = {"y": 1e-6}
+    dim = Dim(4, (("x", 0),))
+    assert independent(whole, small, dim, 0, bound) == {}
+    assert independent({"y": np.ones((4, 3))}, {"y": np.ones((1, 3))}, dim, 0, bound).keys() == {"y"}
 
 
 def test_bounds_may_be_given_for_each_element():

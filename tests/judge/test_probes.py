@@ -12,7 +12,7 @@ from parity.cases.draw import Uniform
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
 from parity.judge.diagnose.growth import lengthened
-from parity.judge.diagnose.probes import generic, numbers_in
+from parity.judge.diagnose.probes import KEEPS_ALL, LEAST_SIZE, generic, numbers_in, size_of
 from parity.judge.diagnose.reduction import sizes_of
 from tests.configs.loading import load_case
 from tests.judge.judging import Tensors, planned
@@ -138,3 +138,16 @@ def test_a_size_that_an_op_cannot_have_is_left_out(tmp_path):
     found = {length: [lengthened(case, inputs, dim, length) for dim in sizes_of(case, inputs)] for length in (16, 1024)}
     assert all(found[16])
     assert None in found[1024]
+
+
+def test_inputs_of_a_users_reference_are_no_larger_than_the_users():
+    """With large weights, what a recurrence computes depends on the last digits."""
+    assert size_of(None) == size_of(np.full(4, 30.0)) == 1.0
+    assert size_of(np.array([0.1, -0.1, np.nan])) == pytest.approx(0.1)
+    assert size_of(np.zeros(4)) == LEAST_SIZE
+    case = CASES["clip_grad_norm"]
+    user = {plan.name: np.full(plan.shape, 0.1) for plan in case.tensors}
+    own, small = generic(case, KEEPS_ALL)[1], generic(case, KEEPS_ALL, user)[1]
+    for name, values in own.items():
+        if values.dtype.kind == "f" and OPS["clip_grad_norm"].input(name) is not None:
+            np.testing.assert_allclose(small[name], 0.1 * values, rtol=1e-5)

@@ -299,3 +299,59 @@ def test_a_cast_to_bfloat16_rounds(tmp_path: Path) -> None:
     )
     rounded = torch.tensor(recorded.inputs["x"]).to(torch.bfloat16).double().numpy()
     np.testing.assert_array_equal(recorded.code(recorded.inputs)["y"], rounded)
+
+
+class TestVariants:
+    """What a kernel may compute instead of the ops that recorded code calls."""
+
+    LAYER = """
+class f(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(6, 5)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
+"""
+    LOOP = """
+class f(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(6, 6)
+
+    def forward(self, x, y):
+        for _ in range(5):
+            y = self.cell(x, y)
+        return y
+"""
+
+    def changed(self, folder: Path, text: str, names: str, name: str, value: str) -> tuple[Any, Any]:
+        recorded = Recorded(folder, text, names)
+        own = recorded.code(dict(recorded.inputs))["y"]
+        found = [v for v in recorded.code.variants() if v.id == name and value in v.arguments.values()]
+        return own, [(v.arguments, recorded.code(dict(recorded.inputs), v.arguments)["y"]) for v in found]
+
+    def test_of_a_layer(self, tmp_path):
+        own, found = self.changed(tmp_path, self.LAYER, "x", "reset-placement", "before")
+        ((arguments, other),) = found
+        assert len(arguments) == 1
+        assert np.abs(own - other).max() > 1e-3
+
+    def test_of_a_call_in_a_loop_in_all_turns_together(self, tmp_path):
+        own, found = self.changed(tmp_path, self.LOOP, "x y", "reset-placement", "before")
+        ((arguments, other),) = found
+        assert len(arguments) == 5
+        assert np.abs(own - other).max() > 1e-3
+
+
+def test_shapes_are_those_of_a_recording_without_one(tmp_path):
+    recorded = Recorded(tmp_path, "def f(x, y): return x @ y.T, (x > 0).sum(0)", "x y")
+    shapes = tuple((n, v.shape) for n, v in recorded.inputs.items())
+    assert not recorded.function.is_recorded
+    recorded.function.codes[shapes, ()] = recorded.code
+    assert recorded.function.is_recorded
+    kinds = recorded.function.output_kinds({"x": np.ones((2, 5)), "y": np.ones((3, 5))}, {})
+    assert {n: shape for n, (shape, _) in kinds.items()} == {"y0": (2, 3), "y1": (5,)}
+    assert [dtype.kind for _, dtype in kinds.values()] == ["f", "i"]
+    with pytest.raises(BroughtError):
+        recorded.function.output_kinds({"x": np.ones((2, 5)), "y": np.ones((3, 4))}, {})

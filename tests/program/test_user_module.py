@@ -46,3 +46,25 @@ def test_a_weight_of_another_shape_is_refused():
     assert call(x=x, **weights, **given)["y0"].shape == (2, 3, 5)
     with pytest.raises(UserModuleError, match=r"weight_ih_l0 has shape \[15, 4\], and \[2, 4\] is given"):
         call(x=x, **{**weights, "weight_ih_l0": torch.ones(2, 4)}, **given)
+
+
+class Running(torch.nn.Module):
+    """A norm of somebody's own, with running statistics."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(n))
+        self.register_buffer("scale", torch.ones(n))
+
+    def forward(self, x):
+        self.running_mean.mul_(0.9).add_(0.1 * x.mean(0))
+        return x - self.running_mean
+
+
+def test_running_statistics_of_any_layer_are_state():
+    call, x = UserModule(Running), torch.arange(6.0).reshape(2, 3)
+    given = {"running_mean": torch.ones(3), "init_n": 3, "arguments": "x"}
+    first, second = call(x=x, **given), call(x=x, **given)
+    assert first.keys() == {"y", "after_running_mean"}
+    assert torch.equal(first["after_running_mean"], 0.9 + 0.1 * x.mean(0))
+    assert all(torch.equal(first[name], second[name]) for name in first)
