@@ -260,17 +260,17 @@ class Designer:
 
     def lengths(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
         """Other lengths of axes, where no global says them: of all axes of the same length, or of the first ones. Only
-        these become 1, with which others would be broadcast."""
+        these become 1, where no other axis has their length, with which they would be broadcast."""
         tensors = {a.name: list(a.value.shape) for a in sized.arguments if a.is_tensor and a.value.shape}
         known = set(map(largest, {**self.problem.numbers, **sized.settings}.values()))
         free = {n: shape for n, shape in tensors.items() if "shape" in drawn[n]}
         lengths = dict.fromkeys(n for shape in free.values() for n in shape if n > 1 and n not in known)
         for length, first in islice(product(lengths, (True, False)), MOST_LENGTHS):
-            axes = {(n, i) for n, shape in tensors.items() for i, size in enumerate(shape) if size == length}
-            axes = {(name, axis) for name, axis in axes if not axis or not first}
+            every = {(n, i) for n, shape in tensors.items() for i, size in enumerate(shape) if size == length}
+            axes = {(name, axis) for name, axis in every if not axis or not first}
             if not axes or not {name for name, _ in axes} <= free.keys():
                 continue
-            for other in (1, length + 1) if first else (length + 1,):
+            for other in (1, length + 1) if axes == every and first else (length + 1,):
                 changed = {n: resized(item, n, axes, other) for n, item in drawn.items()}
                 if is_finite(self.tried(sized, changed)):
                     word = "batch" if first and length == next(iter(tensors.values()))[0] else f"length-{length}"

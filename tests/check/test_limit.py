@@ -98,3 +98,27 @@ def test_most_elements_may_not_differ_where_the_reference_has_hardly_any_error(c
     case, tensor = wide.pop("case", "M-drawn"), {"tensor": wide.get("tensor", "y")}
     rows = [row(NEW, case, 0.03, **wide), row(REFERENCE, case, reference, **sizes | tensor)]
     assert of_another_kind(rows, KINDS) == (rows[:1] if counts else [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_excused"),
+    [
+        ({"tensor": "grad.w"}, True),
+        ({"required_rtol": 2e-5, "error_ratio": ErrorRatios(65.0, None)}, True),
+        ({"required_rtol": 0.59, "error_ratio": ErrorRatios(183.0, None)}, False),
+        ({"tensor": "grad.x", "verdict": Verdict.NONFINITE, "oracle_value": None}, True),
+        ({"tensor": "grad.x", "verdict": Verdict.NONFINITE, "oracle_value": 1.0}, False),
+    ],
+)
+def test_digits_that_go_with_a_mean_of_100_deviations(changes, is_excused):
+    rows = [row(NEW, "M-x-offset=100", 1.0, culprit=True, **{"verdict": Verdict.UNSTABLE, **changes})]
+    rows.append(row(REFERENCE, "M-x-offset=100", 1e-6, tensor=changes.get("tensor", "y")))
+    assert bool(excused(rows, KINDS)) == is_excused
+
+
+def test_far_from_one_a_gradient_counts_where_an_output_does():
+    case, gradient = "M-x-offset=100", {"tensor": "grad.w", "culprit": (NEW,), "verdict": Verdict.UNSTABLE}
+    rows = [row(NEW, case, 1.0, **gradient), row(REFERENCE, case, 1e-6, tensor="grad.w")]
+    output = row(NEW, case, 1.0, culprit=True, required_rtol=0.5)
+    assert excused(rows, KINDS) == {rows[0].tensor_key}
+    assert excused([*rows, output], KINDS) == set()
