@@ -68,11 +68,8 @@ def alone(
     large term, for example, they are differences of almost equal numbers. A wrong backward pass shows elsewhere."""
     gradients = {key for key, row in own.items() if kinds[key[0]] in FAR and key[2].startswith(GRADIENT)}
     gradients = {key for key in gradients if own[key].verdict.value != NONFINITE}
-    wrong = {
-        key[:2]
-        for key, row in own.items()
-        if NEW in row.culprit and not key[2].startswith(GRADIENT) and key not in free
-    }
+    outputs = {key: row for key, row in own.items() if not key[2].startswith(GRADIENT) and key not in free}
+    wrong = {key[:2] for key, row in outputs.items() if row.fails and NEW in row.culprit}
     return {key for key in gradients if key[:2] not in wrong}
 
 
