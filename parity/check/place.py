@@ -238,13 +238,22 @@ def of_wrong_gradients(search: FaultSearch, theirs: Computation) -> tuple[TrailR
     exact = {name: theirs.values[value] for name, value in theirs.gradients.items()}
     ends = [i for n, i in code.gradients.items() if n in exact and difference(code.values[i], exact[n]) > MADE]
     if any(row.backward and row.line for row in code.rows):
-        hit = search.location(ends)
-        if hit is not None and hit.backward:
-            return hit, BACKWARD
+        # What an own backward pass returns goes through calls that nobody sees before it arrives at an input.
+        for some in (ends, [*ends, *unread(code)] if ends else []):
+            hit = search.location(some)
+            if hit is not None and hit.backward:
+                return hit, BACKWARD
     if names or ends:
         row = cut(code, theirs)
         return (row, CUT) if row is not None else (of_gradients(search, ends), BEYOND)
     return None, VALUE
+
+
+def unread(code: Computation) -> list[int]:
+    """The results of an own backward pass that it does not read itself."""
+    rows = [row for row in code.rows if row.backward and row.line]
+    read = {value for row in rows for value in row.reads}
+    return [value for row in rows for value in row.results if value not in read]
 
 
 def missing(theirs: Computation, own: Computation, asked: FaultCase, until: float) -> TrailRow | None:

@@ -320,3 +320,37 @@ def test_a_weight_of_ones_hides_a_fault_from_outputs_only(tmp_path):
     given = {"x": rng.normal(size=(10, 10)), "w": np.ones(10), "grad.y": rng.normal(size=(10, 10))}
     found = place(tmp_path, reference, new, ["grad.w"], inputs=given)
     assert found.difference.startswith("new.py:5 has `return y * w[:, None]` where ref.py:5 has `return y * w`")
+
+
+def test_an_own_backward_pass_whose_result_goes_on(tmp_path):
+    reference = """
+        import torch
+
+        def f(x, w):
+            return torch.tanh(x * w) * 2
+
+        def get_inputs():
+            return [torch.randn(6, 10), torch.randn(10)]
+    """
+    new = """
+        import torch
+
+        class Tanh(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                y = torch.tanh(x)
+                ctx.save_for_backward(y)
+                return y
+
+            @staticmethod
+            def backward(ctx, g):
+                y, = ctx.saved_tensors
+                slope = 1 - y
+                return g * slope
+
+        def f(x, w):
+            return Tanh.apply(x * w) * 2
+    """
+    found = place(tmp_path, reference, new, ["grad.x", "grad.w"])
+    assert found.line in (13, 14)
+    assert found.difference.startswith("the backward pass has another gradient at new.py:")
