@@ -144,7 +144,8 @@ def compared(item: Item, other: Item, factor: float, tolerance: float) -> int:
     slack = tolerance * item.scale
     if not within(mine, theirs, slack) or not within(theirs, mine, slack):
         return NONE
-    return KNOWN if same_positions(item.squeezed, other.squeezed * factor, slack) else MOVED
+    one, whole = item.squeezed, other.squeezed * factor
+    return KNOWN if same_positions(one, whole, slack) or is_repeated(one, whole, slack) else MOVED
 
 
 def times(distinct: Array, factor: float) -> Array:
@@ -177,6 +178,19 @@ def same_positions(mine: Array, theirs: Array, slack: float) -> bool:
     flat = other.ravel()
     orders = permutations(range(one.ndim)) if one.ndim <= MOST_AXES else [tuple(range(one.ndim))]
     return any(is_near(one.transpose(order).ravel(), flat, slack) for order in orders)
+
+
+def is_repeated(mine: Array, theirs: Array, slack: float) -> bool:
+    """Whether a larger value is another one several times along an axis, as the two halves of a rotary table."""
+    if not 0 < mine.size < theirs.size or theirs.size % mine.size:
+        return False
+    count = theirs.size // mine.size
+    for axis in (axis for axis, n in enumerate(theirs.shape) if n % count == 0):
+        first, *others = np.split(theirs, count, axis)
+        same = all(is_near(first.ravel(), other.ravel(), slack) for other in others)
+        if same and same_positions(mine, first, slack):
+            return True
+    return False
 
 
 def is_near(one: Array, other: Array, slack: float) -> bool:
