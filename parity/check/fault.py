@@ -222,8 +222,9 @@ class FaultSearch:
         row, makers = self.code.rows[number], self.code.makers
         for level in (MOVED, SCALED):
             for value in row.reads:
-                if value in makers and self.level(value) == level and self.changes(makers[value], value):
-                    return self.moved(makers[value])
+                source = makers.get(value, number)
+                if source < number and self.level(value) == level and self.changes(source, value):
+                    return self.moved(source)
         return number
 
     def changes(self, number: int, value: int) -> bool:

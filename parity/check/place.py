@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from parity.cases.brought import ReferenceFile, namespace
+from parity.cases.op import GRADIENT
 from parity.cases.user_code import user_code
 from parity.check.fault import (
     MADE,
@@ -50,7 +51,6 @@ KEPT = (STATEFUL, "nondeterministic")
 """The causes for which something is kept from one call to the next."""
 MOST_INSIDE = 1 << 22
 """Numbers of all values inside a reference's calls that are looked at."""
-GRADIENT = "grad."
 VALUE, BACKWARD, BEYOND, CUT, DIGITS, OVERFLOW = "value", "backward", "gradient", "cut", "digits", "overflow"
 KINDS = {
     BACKWARD: "the backward pass has another gradient at {}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from itertools import chain, permutations
 
 import numpy as np
@@ -112,11 +113,9 @@ def number(value: float) -> str:
 
 def fraction(value: float) -> str:
     """A number as a fraction of small numbers; empty if it is none."""
-    for bottom in range(1, FRACTIONS + 1):
-        top = value * bottom
-        if abs(top - round(top)) < 1e-6 * abs(top) and 0 < abs(round(top)) <= FRACTIONS:
-            return f"{round(top)}/{bottom}" if bottom > 1 else str(round(top))
-    return ""
+    near_one = Fraction(value).limit_denominator(FRACTIONS) if np.isfinite(value) else Fraction(0)
+    is_small = 0 < abs(near_one.numerator) <= FRACTIONS and abs(float(near_one) - value) < 1e-6 * abs(value)
+    return str(near_one) if is_small else ""
 
 
 def reordered(own: Array, other: Array) -> str:
@@ -131,13 +130,20 @@ def reordered(own: Array, other: Array) -> str:
         for axis, length in enumerate(own.shape):
             if length > 1 and is_equal(own, np.flip(other, axis)):
                 return f"it reversed along axis {axis}"
-            moved = next((by for by in range(1, length) if is_equal(own, np.roll(other, by, axis))), 0)
+            moved = next((by for by in shifts(own, other, axis) if is_equal(own, np.roll(other, by, axis))), 0)
             if moved:
                 by = moved if moved <= length // 2 else moved - length
                 return f"it shifted by {by} along axis {axis}"
     if is_equal(np.sort(own, axis=None), np.sort(other, axis=None)) and varies(other):
         return "its elements in another order"
     return ""
+
+
+def shifts(own: Array, other: Array, axis: int) -> Iterator[int]:
+    """The shifts along an axis after which the first elements are equal."""
+    line = np.moveaxis(other, axis, 0).reshape(other.shape[axis], -1)[:, 0]
+    slack = NEAR * np.abs(other).max()
+    yield from (-int(i) % line.size for i in np.flatnonzero(np.abs(line - own.flat[0]) <= slack) if i)
 
 
 def in_part(own: Array, other: Array) -> str:
@@ -209,25 +215,29 @@ def partial_sum(own: Array, function: str, operands: Sequence[Array]) -> str:
         rest = [n for i, n in enumerate(terms.shape) if i != axis]
         if length < 2 or [n for n in own.shape if n != 1] != [n for n in rest if n != 1]:
             continue
-        part, parts = own.reshape(rest), np.cumsum(terms, axis)
+        part = np.expand_dims(own.reshape(rest), axis)
+        parts = np.cumsum(terms, axis) / (length if function == "mean" else 1)
         whole = np.take(parts, [-1], axis)
+        others = tuple(i for i in range(terms.ndim) if i != axis)
+        counts = np.arange(1, length + 1)
         # Less than a half is a step on the way to the sum.
-        for count in range(1, length):
-            head = np.take(parts, count - 1, axis)
-            if 2 * count > length and is_equal(part, head):
-                return f"the sum of only 0 to {count - 1} of the {length} elements of axis {axis}"
-            if 2 * count < length and is_equal(part, whole.reshape(head.shape) - head):
-                return f"the sum of only {count} to {length - 1} of the {length} elements of axis {axis}"
+        heads = np.flatnonzero(near(part, parts).all(axis=others) & (2 * counts > length) & (counts < length))
+        if heads.size:
+            return f"the sum of only 0 to {heads[0]} of the {length} elements of axis {axis}"
+        tails = np.flatnonzero(near(part, whole - parts).all(axis=others) & (2 * counts < length))
+        if tails.size:
+            return f"the sum of only {tails[0] + 1} to {length - 1} of the {length} elements of axis {axis}"
     return ""
 
 
 MOST_TERMS = 1 << 22
+"""Terms of 32 MB, which are added up step by step."""
 
 
 def terms_of(function: str, operands: Sequence[Array]) -> Array | None:
     """What a function adds up; None where that is not known, or too large."""
     if function in SUMS and operands:
-        return operands[0] / (operands[0].size if function == "mean" else 1)
+        return operands[0]
     if function not in PRODUCTS or len(operands) < 2:
         return None
     one, other = operands[:2]

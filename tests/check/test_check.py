@@ -102,3 +102,66 @@ def test_what_cannot_be_checked_is_told_in_a_sentence(tmp_path, reference, new, 
 def test_a_setting_that_the_file_does_not_have(tmp_path):
     row = answered(tmp_path, REFERENCE, RIGHT, "--set", "sizes=3")
     assert row["sentence"] == "--set sizes: reference.py has no global of this name"
+
+
+SCORES = """
+import torch
+
+def f(x, w):
+    s = (x * w) @ x.T / {}
+    return torch.softmax(s, -1) @ torch.tanh(x)
+
+def get_inputs():
+    return [torch.randn(6, 10), torch.randn(10)]
+"""
+
+
+def test_the_line_is_told_where_there_is_no_time_for_a_formula(tmp_path):
+    row = answered(tmp_path, SCORES.format("4"), SCORES.format("5.5"), "--diagnose-seconds", "0")
+    assert (row["verdict"], row["cause"], row["place"]) == ("wrong", "different-step", "new.py:5"), row
+    told = "new.py:5 has `s = x * w @ x.T / 5.5` where reference.py:5 has `s = x * w @ x.T / 4`: 8/11 times it"
+    assert row["sentence"].startswith(f"{told} (different-step)")
+
+
+ADDED = """
+import torch
+
+def f(x, index):
+    out = torch.zeros_like(x)
+    {}
+    return out
+
+def get_inputs():
+    return [torch.randn(12, 4), torch.randperm(12)]
+"""
+
+
+def test_indices_that_the_file_gives_once_are_asked_twice(tmp_path):
+    new = ADDED.format("out[index] = x")
+    row = answered(tmp_path, ADDED.format("out = out.index_add(0, index, x)"), new, "--diagnose-seconds", "5")
+    assert (row["verdict"], row["exit_code"]) == ("wrong", 1), row
+    states = {name: state for name, state, _ in row["checks"]}
+    assert states["repeated-integers"] == "failed"
+    row = answered(tmp_path, new, new.replace("f(x, index)", "f(x, index, _=0)"))
+    assert "repeated-integers" not in [name for name, *_ in row["checks"]]
+
+
+RANKED = """
+import torch
+
+def f(x):
+    less = (x[:, None, :] < x[:, :, None]).sum(-1)
+    equal = (x[:, None, :] == x[:, :, None]).sum(-1)
+    ranks = less.to(x.dtype) + {} / 2
+    return ranks / (ranks * ranks).sum(1, keepdim=True).sqrt()
+
+def get_inputs():
+    return [torch.randint(0, 4, (6, 20)).float()]
+"""
+
+
+def test_ranks_of_equal_values_are_judged_by_the_references_own_error(tmp_path):
+    row = answered(tmp_path, RANKED.format("(equal - 1).to(x.dtype)"), RANKED.format("0"))
+    assert (row["verdict"], row["exit_code"], row["counterexample"]["tensor"]) == ("wrong", 1, "y"), row
+    row = answered(tmp_path, RANKED.format("(equal - 1).to(x.dtype)"), RANKED.format("(equal - 1.0)"))
+    assert row["verdict"] == "right", row

@@ -70,6 +70,9 @@ def test_axes_of_one_element_do_not_count():
         (X[:, 3:].sum(1), "sum", [X], "the sum of only 3 to 34 of the 35 elements of axis 1"),
         (X[:, :32] @ X[:, :32].T, "linear", [X, X], "the sum of only 0 to 31 of the 35 elements of axis 1"),
         (X[:, :32] @ X.T[:32], "matmul", [X, X.T], "the sum of only 0 to 31 of the 35 elements of axis 1"),
+        (X[:, :32].sum(1) / 35, "mean", [X], "the sum of only 0 to 31 of the 35 elements of axis 1"),
+        (X[:, :32].mean(1), "mean", [X], ""),
+        (X[:, :8].sum(1), "sum", [X], ""),  # a step on the way
         (X.sum(1), "sum", [X], ""),
         (X.max(1), "sum", [X], ""),
         (X.max(1), "amax", [X], ""),

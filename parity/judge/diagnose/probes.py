@@ -83,10 +83,11 @@ def generic(case: CasePlan, number: int, user: Mapping[str, Array] | None = None
 
 
 LEAST_SIZE = 0.05
+"""Smaller numbers, as the zeros with which a bias begins, would hide what an input does."""
 
 
 def size_of(values: Array | None) -> float:
-    """The root mean square of a user's input, if it is below 1; at least `LEAST_SIZE`, as a bias may begin with 0."""
+    """The root mean square of a user's input, if it is below 1; at least `LEAST_SIZE`."""
     finite = np.empty(0) if values is None else values[np.isfinite(values)].astype(np.float64)
     return float(np.clip(np.sqrt(np.mean(finite * finite)), LEAST_SIZE, 1.0)) if finite.size else 1.0
 
