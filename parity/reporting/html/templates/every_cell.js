@@ -38,6 +38,7 @@
   const numberOf = (key, row) => (key === "op" ? cells.opOf[cells.case[row]] : cells[key][row]);
 
   const filter = () => {
+    clearTimeout(waiting);
     const wanted = KEYS.map((key) => [key, $(`every-${key}`).value]).filter(([, value]) => value).map(([key, value]) => [key, Number(value)]);
     const words = query.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
     const named = words.length ? cells.ids.map((id) => words.every((word) => id.toLowerCase().includes(word))) : null;

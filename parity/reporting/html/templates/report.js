@@ -136,11 +136,21 @@
 
   // Links into the page
 
+  // Cases are laid out when they come into view, and move what is below them: the element is brought again until the user acts.
+  let bringing = null;
+  const bring = (element, frames = 60) => {
+    if (bringing !== element) return;
+    element.scrollIntoView();
+    if (frames) requestAnimationFrame(() => bring(element, frames - 1));
+  };
+  for (const act of ["wheel", "pointerdown", "keydown", "touchstart"]) window.addEventListener(act, () => (bringing = null), { capture: true, passive: true });
+
   const openAt = (element) => {
     const around = element.closest("details") || element.querySelector("details:not(.inputs)");
     if (around) around.open = true;
     if (element.matches("tr")) element.hidden = false;
-    element.scrollIntoView();
+    bringing = element;
+    bring(element);
   };
 
   const follow = () => {
