@@ -43,6 +43,7 @@ class CheckAnswer:
     verdict: str
     exit_code: int
     sentence: str
+    details: Sequence[str] = ()
     cause: str = ""
     location: str = ""
     counterexample: Mapping[str, Any] | None = None
@@ -64,7 +65,7 @@ class CheckAnswer:
             "verdict": self.verdict,
             "exit_code": self.exit_code,
             "cause": self.cause,
-            "sentence": short(self.sentence),
+            "sentence": short("; ".join((self.sentence, *self.details))),
             "place": self.location,
             "counterexample": shown,
             "error_ratio": finite(self.error_ratio),
@@ -84,9 +85,9 @@ def short(text: str, most: int = MOST_TEXT) -> str:
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
-def finite(number: float | None) -> float | None:
+def finite(number: float | None, digits: int = 4) -> float | None:
     """A number that JSON has."""
-    return None if number is None or not math.isfinite(number) else float(f"{number:.4g}")
+    return None if number is None or not math.isfinite(number) else float(f"{number:.{digits}g}")
 
 
 def not_judged(
@@ -193,15 +194,17 @@ def of_finding(finding: Finding, pair: FilePair, run_dir: Path, common: Mapping[
     is_open = finding.id in WITHOUT_FORMULA or row.verdict.value == "rounding"
     if location is not None and is_open:
         cause = DIFFERENT_STEP
-        parts = [f"{location.difference} ({DIFFERENT_STEP}), {finding.scope()}", finding.formula()]
+        named = f"{location.difference} ({DIFFERENT_STEP}), {finding.scope()}"
+        details = [finding.formula()] if finding.id not in WITHOUT_FORMULA else []
     else:
         cause = finding.id.partition(" ")[0]
         named = f"{finding.sentence().plain.removeprefix(f'{NEW}: ')}, {finding.scope()}"
-        parts = [named, finding.formula(), location.sentence if location else ""]
+        details = [location.sentence if location else "", finding.formula()]
     return CheckAnswer(
         verdict,
         exit_codes.MISMATCH,
-        "; ".join(filter(None, parts)),
+        named,
+        details=list(filter(None, details)),
         cause=cause,
         location=str(location or pair.candidate.location),
         counterexample=counterexample(row, finding, run_dir),
@@ -220,8 +223,8 @@ def counterexample(row: Comparison, finding: Finding, run_dir: Path) -> dict[str
         "case": row.case,
         "tensor": row.tensor,
         "index": row.worst_index,
-        "got": finite(row.actual_value),
-        "exact": finite(row.oracle_value),
+        "got": finite(row.actual_value, 9),
+        "exact": finite(row.oracle_value, 9),
         "bound": finite(None if row.envelope is None else row.envelope.max),
     }
 

@@ -68,6 +68,8 @@ MOST_SIZED, MOST_OPERATIONS = 1 << 16, 1 << 24
 """Elements and operations of a call at another size."""
 MOST_SIZES, FIRST_SIZES = 8, 3
 """Cases at other sizes, and how many of them come first: a batch of one shows what nothing else does."""
+FAILED: Mapping[str, NDArray[Any]] = {"y": np.full(1, np.nan)}
+"""Stands for the outputs of a call that fails."""
 Case = dict[str, Any]
 
 
@@ -96,11 +98,15 @@ class Designer:
         self.notes: list[str] = []
         self.options: dict[str, Any] = {}
         self.degenerate = False
+        self.infinite = False
 
     def all(self, sized: Sized) -> Iterator[CheckCase]:
         """The cases, those first that show most: as given, drawn with other weights, then what is unusual."""
         who = self.problem.pair.reference.location
-        if not alike(sized.outputs, self.problem.call(sized)):
+        with self.problem.overflowing() as functions:
+            again = self.problem.call(sized)
+        self.infinite = bool(functions)
+        if not alike(sized.outputs, again):
             raise CheckError(f"{who} returns something else when it is called again with the same inputs and seed")
         if self.problem.is_random(sized, {}):
             if self.problem.is_random(sized, {TRAINING: False}):
@@ -181,16 +187,19 @@ class Designer:
 
     def tried(
         self, sized: Sized, inputs: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None
-    ) -> dict[str, NDArray[Any]]:
-        """What the reference returns for such inputs, and `arrays` for some of them; NaN where it fails."""
+    ) -> Mapping[str, NDArray[Any]]:
+        """What the reference returns for such inputs, and `arrays` for some of them. NaN where it fails, and where a
+        step overflows that does not for the inputs of the file: code may as well not survive that."""
         free = {name: item for name, item in inputs.items() if "shape" in item and "integers" not in item}
         values = {name: sample(name, item).astype(np.float32) for name, item in free.items()}
         whole = {a.name: a.value for a in sized.arguments if "integers" in inputs.get(a.name, {})}
         values |= {name: np.resize(array, inputs[name]["shape"]) for name, array in whole.items()}
         try:
-            return self.problem.call(sized, values={**values, **(arrays or {})})
+            with self.problem.overflowing() as functions:
+                outputs = self.problem.call(sized, values={**values, **(arrays or {})})
         except CheckError:
-            return {"y": np.full(1, np.nan)}
+            return FAILED
+        return FAILED if functions and not self.infinite else outputs
 
     def moved(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
         """Inputs and weights far from zero, large and small, each only where the reference stays finite."""

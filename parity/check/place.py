@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,9 @@ from parity.check.fault import (
 from parity.check.frameworks import TORCH
 from parity.check.match import Array, Known, difference, factors_of
 from parity.check.pair import FilePair
+from parity.check.patch import Patch, Patching
 from parity.check.related import related
+from parity.check.relation import relation
 from parity.check.triton_code import variables_of
 from parity.check.written import line_that_keeps, opening, statement
 from parity.program.torch_reference import TorchCode, recording_of
@@ -46,7 +48,7 @@ from parity.program.worker import trail
 from parity.program.worker.user_module import UserModule
 from parity.reporting.text.findings import MUTATED, STATEFUL, Finding
 
-SECONDS = 10.0
+SECONDS = 15.0
 KEPT = (STATEFUL, "nondeterministic")
 """The causes for which something is kept from one call to the next."""
 MOST_INSIDE = 1 << 22
@@ -75,13 +77,17 @@ class FaultLine:
     reference_line: int = 0
     kind: str = VALUE
     relation: str = ""
+    is_shown: bool = False
 
     def __str__(self) -> str:
         return f"{self.file.name}:{self.line}"
 
     @property
     def sentence(self) -> str:
-        """`ref.py:12 computes what new.py:14 does not`; "" where the reference's line is not known."""
+        """`ref.py:12 computes what new.py:14 does not`, or the difference where that is shown; "" where the reference's
+        line is not known."""
+        if self.is_shown:
+            return self.difference
         if not self.reference_line:
             return ""
         return f"{self.reference.name}:{self.reference_line} computes what {self} does not"
@@ -97,7 +103,9 @@ class FaultLine:
         if not self.reference_line:
             return f"{own} has a value that {self.reference.name} never computes{relation}"
         location = f"{self.reference.name}:{self.reference_line}"
-        return f"{self} has `{code}` where {location} has `{statement(self.reference, self.reference_line)}`{relation}"
+        shown = "; with that value there, all outputs agree" if self.is_shown else ""
+        theirs = statement(self.reference, self.reference_line)
+        return f"{self} has `{code}` where {location} has `{theirs}`{relation}{shown}"
 
 
 @dataclass(frozen=True)
@@ -160,7 +168,8 @@ def line_of(asked: FaultCase, pair: FilePair, until: float) -> FaultLine | None:
     path = pair.candidate.own_path.absolute()
     with candidate(asked, pair, until) as codes:
         theirs = None if asked.cause == MUTATED else reference_trail(asked, pair, until)
-        own = codes()
+        all_codes = codes()
+        own = [code for code in all_codes if code.outputs] or all_codes
     if not own:
         return None
     row, kind = faulty(own, theirs, asked, until)
@@ -172,9 +181,52 @@ def line_of(asked: FaultCase, pair: FilePair, until: float) -> FaultLine | None:
     if theirs is not None:
         with suppress(TimeoutError):
             lost = missing(theirs, own[0], asked, until)
+            if row is not None and kind == VALUE:
+                shown = shown_by(row, lost, (own[0], theirs), asked, pair, until)
+                if shown is not None:
+                    return shown
             if row is not None and kind in (VALUE, BACKWARD):
                 words = related(row, own[0], theirs, lost, until)
     return FaultLine(path, line, pair.reference.own_path, 0 if lost is None else lost.line, kind, words)
+
+
+def shown_by(
+    row: TrailRow,
+    lost: TrailRow | None,
+    codes: tuple[Computation, Computation],
+    asked: FaultCase,
+    pair: FilePair,
+    until: float,
+) -> FaultLine | None:
+    """The first line of the candidate, up to a row, with which all outputs agree once it has values of the reference;
+    None where there is none."""
+    own, theirs = codes
+    ends = [own.outputs[name] for name in wrong_outputs(own, theirs)]
+    searches = [search_of(*pair_of, theirs.numbers, asked, until) for pair_of in ((own, theirs), (theirs, own))]
+    patching = Patching(searches[0], searches[1], ends)
+    tried = [patch for patch in patching.patches() if patch.row <= own.rows.index(row)]
+    outputs = patched(asked, pair, [p for patch in tried for p in (patch, patch.shifted)], until)
+    for patch, given, shifted in zip(tried, outputs[::2], outputs[1::2], strict=False):
+        if agree(given, theirs) and not agree(shifted, theirs):
+            hit = of_patch(patch, own, pair, 0 if lost is None else lost.line)
+            return hit if hit.relation else replace(hit, relation=related(own.rows[patch.row], *codes, lost, until))
+    return None
+
+
+def agree(outputs: Mapping[str, Array], theirs: Computation) -> bool:
+    """Whether outputs are those of the reference."""
+    exact = {name: theirs.values[i] for name, i in theirs.outputs.items()}
+    return outputs.keys() == exact.keys() and all(difference(outputs[n], a) <= MADE for n, a in exact.items())
+
+
+def of_patch(patch: Patch, own: Computation, pair: FilePair, line: int) -> FaultLine:
+    """The line of a patch, with what its value is to that of the reference, which has it inside `line` if no line has
+    it."""
+    row = own.rows[patch.row]
+    values = zip(row.results, patch.results[patch.row], strict=True)
+    words = next(filter(None, (relation(own.values[i], right, weak=True) for i, right in values)), "")
+    path, reference = pair.candidate.own_path.absolute(), pair.reference.own_path
+    return FaultLine(path, row.line, reference, patch.reference_line or line, VALUE, words, is_shown=True)
 
 
 def varied(asked: FaultCase, folder: Path) -> FaultCase:
@@ -195,10 +247,8 @@ def faulty(
     if theirs is None:
         return next((row for code in codes for row in code.rows if row.writes and row.line), None), VALUE
     wide, *others = codes
-    factors = factors_of(theirs.numbers, [a.shape for a in theirs.arrays()])
-    search = FaultSearch(wide, Known(theirs.arrays(gradients=bool(asked.arriving)), factors, until), asked.dtype)
-    wrong = [name for name in theirs.outputs if name in wide.outputs and differs(wide, theirs, name)]
-    if wrong:
+    search = search_of(wide, theirs, theirs.numbers, asked, until)
+    if wrong := wrong_outputs(wide, theirs):
         ends = [wide.outputs[name] for name in wrong]
         first = not_finite(search, sorted(reached(wide, ends)), finite_in_one(wide, theirs, wrong))
         return first or search.location(ends), VALUE
@@ -210,6 +260,20 @@ def faulty(
             is_finite = all(np.isfinite(code.values[i]).all() for i in row.results)
             return row, DIGITS if is_finite else OVERFLOW
     return None, DIGITS
+
+
+def search_of(
+    code: Computation, other: Computation, numbers: Iterable[float], asked: FaultCase, until: float
+) -> FaultSearch:
+    """The values of a computation, by what another one knows of them; `numbers` are the reference's."""
+    factors = factors_of(numbers, [a.shape for a in other.arrays()])
+    arrays = other.arrays(gradients=bool(asked.arriving))
+    return FaultSearch(code, Known(arrays, factors, until), asked.dtype)
+
+
+def wrong_outputs(code: Computation, theirs: Computation) -> list[str]:
+    """The outputs that are others than the reference's."""
+    return [name for name in theirs.outputs if name in code.outputs and differs(code, theirs, name)]
 
 
 def finite_in_one(code: Computation, theirs: Computation, names: Sequence[str]) -> set[bool]:
@@ -258,11 +322,9 @@ def unread(code: Computation) -> list[int]:
 
 def missing(theirs: Computation, own: Computation, asked: FaultCase, until: float) -> TrailRow | None:
     """The reference's row of the first value that the candidate never computes."""
-    factors = factors_of(theirs.numbers, [a.shape for a in own.arrays()])
-    search = FaultSearch(theirs, Known(own.arrays(), factors, until), asked.dtype)
-    names = [name for name in theirs.outputs if name in own.outputs and differs(own, theirs, name)]
-    ends = [theirs.outputs[name] for name in names]
-    return search.location(ends) or (whole_row(theirs) if names else None)
+    names = wrong_outputs(own, theirs)
+    hit = search_of(theirs, own, theirs.numbers, asked, until).location(theirs.outputs[name] for name in names)
+    return hit or (whole_row(theirs) if names else None)
 
 
 def whole_row(code: Computation) -> TrailRow | None:
@@ -328,12 +390,14 @@ def loaded(files: Mapping[str, Path]) -> dict[str, Array]:
 
 
 @contextmanager
-def candidate(asked: FaultCase, pair: FilePair, until: float) -> Iterator[Callable[[], list[Computation]]]:
-    """A process of its own that computes the candidate in float64 and in the case's dtype; what is given waits for it
-    and returns both, nothing if it fails."""
+def candidate(
+    asked: FaultCase, pair: FilePair, until: float, patches: Sequence[Patch] = ()
+) -> Iterator[Callable[[], list[Computation]]]:
+    """A process of its own that computes the candidate in float64 and in the case's dtype, or with each of `patches`;
+    what is given waits for it and returns all, nothing if it fails."""
     with tempfile.TemporaryDirectory(prefix="parity-location-") as name:
         folder = Path(name)
-        write_request(folder, asked, pair)
+        write_request(folder, asked, pair, patches)
         package = Path(trail.__file__).parents[3]
         variables = variables_of(pair.candidate)
         boot = BOOT.format(str(package)) + (ADAPTED if variables else "") + TRAIL
@@ -348,7 +412,15 @@ def candidate(asked: FaultCase, pair: FilePair, until: float) -> Iterator[Callab
             yield codes
 
 
-def write_request(folder: Path, asked: FaultCase, pair: FilePair) -> None:
+def patched(asked: FaultCase, pair: FilePair, patches: Sequence[Patch], until: float) -> list[dict[str, Array]]:
+    """The outputs of the candidate with each of some patches, as far as the time goes."""
+    if not patches:
+        return []
+    with candidate(asked, pair, until, patches) as codes:
+        return [{name: code.values[i] for name, i in code.outputs.items()} for code in codes()]
+
+
+def write_request(folder: Path, asked: FaultCase, pair: FilePair, patches: Sequence[Patch]) -> None:
     """Write what the process reads: copies of the inputs, so that it is not told where the run is."""
     copies = {"given": dict[str, str](), "arriving": dict[str, str]()}
     for kind, files in (("given", asked.given), ("arriving", asked.arriving)):
@@ -360,9 +432,20 @@ def write_request(folder: Path, asked: FaultCase, pair: FilePair) -> None:
         "file": str(pair.candidate.own_path.absolute()),
         "name": pair.reference.name if pair.candidate.origin else pair.candidate.name,
         "params": dict(asked.params),
-        "runs": [{**copies, "dtype": dtype} for dtype in dict.fromkeys(("float64", asked.dtype))],
+        "given": copies["given"],
+        "runs": [] if patches else [{**copies, "dtype": dtype} for dtype in dict.fromkeys(("float64", asked.dtype))],
+        "patches": [stored_patch(folder / f"patch{number}", patch) for number, patch in enumerate(patches)],
     }
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+
+
+def stored_patch(stem: Path, patch: Patch) -> dict[int, list[str]]:
+    """A patch as files, by the numbers of its rows."""
+    files = {row: [f"{stem}-{row}-{i}.npy" for i in range(len(arrays))] for row, arrays in patch.results.items()}
+    for row, names in files.items():
+        for name, array in zip(names, patch.results[row], strict=True):
+            np.save(name, array)
+    return files
 
 
 @contextmanager
@@ -390,5 +473,4 @@ def codes_of(folder: Path) -> list[Computation]:
     ends = np.cumsum([0, *(int(np.prod(shape, dtype=np.int64)) for shape in shapes)])
     values = [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes, strict=False)]
     dtypes = list(map(str, reply["dtypes"]))
-    codes = [Computation.of(own, values, dtypes) for own in reply["trails"]]
-    return [code for code in codes if code.outputs] or codes
+    return [Computation.of(own, values, dtypes) for own in reply["trails"]]

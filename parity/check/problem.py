@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from math import isqrt
+from math import isfinite, isqrt
 from typing import Any
 from warnings import catch_warnings
 
@@ -274,6 +274,28 @@ class ReferenceProblem:
         with passing(record):
             self.call(sized)
         return names
+
+    @contextmanager
+    def overflowing(self) -> Iterator[set[str]]:
+        """Inside, the names of PyTorch's functions that make an infinity or a NaN of finite numbers are collected."""
+        import torch
+
+        names = set[str]()
+
+        def is_finite(value: Any) -> bool:
+            if isinstance(value, torch.Tensor):
+                return not value.is_floating_point() or bool(torch.isfinite(value).all())
+            return not isinstance(value, float) or isfinite(value)
+
+        def record(function: Any, args: Any, kwargs: Any, result: Any) -> Any:
+            with torch._C.DisableTorchFunction():
+                given = flat_values([args, list(kwargs.values())])
+                if not all(map(is_finite, flat_values([result]))) and all(map(is_finite, given)):
+                    names.add(getattr(function, "__name__", ""))
+            return result
+
+        with passing(record):
+            yield names
 
     def call(
         self,

@@ -82,6 +82,7 @@ def check(
     resume: bool,
     shard: str | None,
     junit_xml: Path | None,
+    quiet: bool,
     **given: Any,
 ) -> None:
     """Check whether NEW computes what REFERENCE does: outputs and gradients, for inputs beyond the given ones.
@@ -109,7 +110,7 @@ def check(
     try:
         batch = batch_of(reference, new)
         if batch is not None:
-            options = BatchOptions(given["out"], given.pop("quiet"), as_json, jobs, resume, shard, junit_xml)
+            options = BatchOptions(given["out"], quiet, as_json, jobs, resume, shard, junit_xml)
             passed = [*passed_on(given), *(["--hide-inputs"] if hide_inputs else [])]
             sys.exit(check_all(batch, options, passed, given["seconds"]))
         if resume or shard or junit_xml:
@@ -117,7 +118,7 @@ def check(
         if new is None:
             member = one_of(Path(reference))
             reference, new = member.reference, member.new
-        reply = checked(reference, new, as_json=as_json, **given)
+        reply = checked(reference, new, as_json=as_json, quiet=quiet, **given)
     except UserError as error:
         reply = not_judged(str(error), seconds=time.monotonic() - started)
     except BlockingIOError as error:
@@ -134,30 +135,28 @@ def check(
     if as_json:
         click.echo(reply.as_json(hide_inputs=hide_inputs))
     else:
-        show(reply)
+        show(reply, quiet=quiet)
     sys.exit(reply.exit_code)
 
 
-def show(reply: CheckAnswer) -> None:
-    """The answer in words: the verdict, then what was not judged."""
-    from parity.config.nodes import printable
+def show(reply: CheckAnswer, *, quiet: bool) -> None:
+    """The answer in words."""
+    from parity.check.screen import screen
+    from parity.reporting.console.run import stdout_console
 
-    parts = reply.sentence.split("; ")
-    # The formula is shown above, where a run has been shown.
-    shown = [part for part in parts[:1] + parts[-1:] if not part.startswith("computes ")]
-    click.echo(printable(f"{reply.verdict.upper()}  {'; '.join(dict.fromkeys(shown))}"))
-    for text in reply.not_judged:
-        click.echo(printable(f"note: {text}"))
+    console = stdout_console()
+    for line in screen(reply, console.width, quiet=quiet):
+        console.print(line, soft_wrap=True)
 
 
-def checked(reference: str, new: str, *, as_json: bool, **options: Any) -> CheckAnswer:
+def checked(reference: str, new: str, **options: Any) -> CheckAnswer:
     """Prepare a pair, run it, and answer. Raises UserError."""
     from parity.engine.forking import ForkServers
 
     servers = ForkServers()
     try:
         servers.begin("torch", threads=1)
-        return answered(servers, reference, new, as_json=as_json, **options)
+        return answered(servers, reference, new, **options)
     finally:
         servers.close()
 
@@ -192,7 +191,6 @@ def answered(
     from parity.engine import EngineOptions
     from parity.judge.diagnose.patience import SECONDS, UNSEARCHED
     from parity.reporting.console.progress import reporter_for
-    from parity.reporting.console.run import show as show_run
     from parity.reporting.results.claims import claimed
     from parity.reporting.results.directory import Losses
     from parity.reporting.results.outputs import Outputs, write_run_files
@@ -233,8 +231,6 @@ def answered(
     if not forward_only and lacks_gradients(results):
         pair, results = run_of(forward_only=True)
         pair.notes.append(f"{new} has no gradients: only outputs are judged")
-    if not (quiet or as_json):
-        show_run(results)
     reply = answer(results, pair, folder / "run", time.monotonic() - started)
     if not pair.smaller:
         return reply

@@ -47,7 +47,7 @@ class OpaqueCall:
         return [tensor_of(a, self.dtypes[mark], dtype_of(arrays)) for mark, a in zip(self.marks, arrays, strict=True)]
 
     def result(self, tensors: Sequence[Any]) -> Any:
-        """What the function itself returns, or writes to its first operand."""
+        """What the function itself returns, or writes to its first operand. Raises ValueError where it refuses them."""
         import torch
 
         copies = dict(zip(self.marks, [tensor.clone() for tensor in tensors], strict=True))
@@ -61,6 +61,8 @@ class OpaqueCall:
             with unfused_attention():
                 args, kwargs = nested(self.original.args, given), nested(self.original.kwargs, given)
                 result = self.original.function(*args, **kwargs)
+        except RuntimeError as error:
+            raise ValueError(str(error)) from error
         finally:
             torch.set_default_dtype(before)
         if result is None:

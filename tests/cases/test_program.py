@@ -140,6 +140,14 @@ def test_a_sum_whose_axes_need_a_shape_stays():
     assert [step.keywords["axis"] for step in in_one_chain(program).steps] == [-1, 0]
 
 
+def test_a_sum_of_all_after_the_sum_of_an_axis_stays():
+    def summed(tensors, _params):
+        return {"y": np.sum(np.sum(tensors["x"], axis=0), axis=None, keepdims=False)}
+
+    program, _ = trace(summed, {"x": np.ones((2, 3))}, Rate())
+    assert in_one_chain(program).run({"x": np.ones((2, 3))}, np.float64)["y"] == 6
+
+
 def test_rows_are_scattered_in_sequence_too():
     values, index = RNG.normal(size=(4000, 2)).astype(np.float32), RNG.integers(0, 3, 4000)
     looped = scatter_in_sequence(values, index, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,8 +75,16 @@ def test_words(tmp_path):
     done = asked(tmp_path, FUNCTION, FUNCTION.replace("x * scale", "x / scale"))
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
-    assert any(line.startswith("FAIL  1 finding") for line in lines)
-    assert lines[-1].startswith("WRONG  ")
+    assert lines[0].startswith("WRONG  ")
+    assert re.search(r"^ {7}y \[\d+\] in f-given: .*, exact .*, .* times the error bound$", done.stdout, re.MULTILINE)
+    assert any(line.startswith("asked   failed: given") for line in lines)
+    assert lines[-3:] == [
+        "more    parity explain out/run f-given",
+        "        parity repro out/run f-given  a script without parity",
+        "        parity report out/run --html report.html",
+    ]
+    quiet = asked(tmp_path, FUNCTION, FUNCTION.replace("x * scale", "x / scale"), "-q", "--out", "other")
+    assert quiet.stdout == f"{lines[0]}\n"
     assert "Traceback" not in done.stderr
 
 

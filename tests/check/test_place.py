@@ -69,7 +69,10 @@ def test_a_wrong_formula(tmp_path):
     found = place(tmp_path, NORM, new, ["y"])
     assert str(found) == "new.py:5"
     assert found.reference_line == 5
-    assert found.sentence == "ref.py:5 computes what new.py:5 does not"
+    assert found.sentence == (
+        "new.py:5 has `var = (d * d).sum(1) / 9` where ref.py:5 has `var = ((x - mean) ** 2).mean(-1, keepdim=True)`: "
+        "10/9 times it; with that value there, all outputs agree"
+    )
 
 
 def test_a_formula_that_loses_digits(tmp_path):
@@ -354,3 +357,69 @@ def test_an_own_backward_pass_whose_result_goes_on(tmp_path):
     found = place(tmp_path, reference, new, ["grad.x", "grad.w"])
     assert found.line in (13, 14)
     assert found.difference.startswith("the backward pass has another gradient at new.py:")
+
+
+STEPS = """
+    import torch
+
+    def f(x, w):
+        slope = torch.tensor([2.0 ** -i for i in range(1, 11)], dtype=x.dtype)
+        y = torch.tanh(x * slope)
+        return torch.softmax(y - w, -1)
+
+    def get_inputs():
+        return [torch.randn(6, 10), torch.randn(10)]
+"""
+
+
+def test_a_value_with_which_all_outputs_agree(tmp_path):
+    new = """
+        import torch
+
+        def slopes(n, like):
+            return 0.5 ** torch.arange(n, dtype=like.dtype)
+
+        def f(x, w):
+            rows = []
+            s = slopes(10, x)
+            for i in range(6):
+                e = torch.exp(2 * x[i] * s)
+                rows.append(torch.exp((e - 1) / (e + 1) - w))
+            y = torch.stack(rows)
+            return y / y.sum(1, keepdim=True)
+    """
+    found = place(tmp_path, STEPS, new, ["y"])
+    assert found.is_shown
+    assert found.difference == (
+        "new.py:4 has `return 0.5 ** torch.arange(n, dtype=like.dtype)` where ref.py:4 has "
+        "`slope = torch.tensor([2.0 ** (-i) for i in range(1, 11)], dtype=x.dtype)`: 2 times it; "
+        "with that value there, all outputs agree"
+    )
+    assert found.sentence == found.difference
+
+
+def test_a_maximum_that_any_number_replaces_is_not_at_fault(tmp_path):
+    reference = """
+        import torch
+
+        def f(x, w):
+            return torch.softmax(x, -1) * w
+
+        def get_inputs():
+            return [torch.randn(6, 10), torch.randn(10)]
+    """
+    new = """
+        import torch
+
+        def f(x, w):
+            m, total, out = None, 0, []
+            for block in x.split(5, -1):
+                high = block.amax(-1, keepdim=True)
+                m = high if m is None else torch.maximum(m, high)
+                e = torch.exp(block - m)
+                total = total + e.sum(-1, keepdim=True)
+                out.append(e)
+            return torch.cat(out, -1) / total * w
+    """
+    found = place(tmp_path, reference, new, ["y"])
+    assert found.line not in (6, 7)

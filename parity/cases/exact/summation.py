@@ -40,7 +40,7 @@ def in_one_chain(program: Program) -> Program:
     one chain of additions, with a correspondingly larger error."""
     sums: dict[int, Step] = {}
     for step in program.steps:
-        if step.function is np.sum and "axis" in step.keywords:
+        if step.function is np.sum and step.keywords.get("axis") is not None:
             inner = sums.get(step.refs[0])
             sums[step.index] = step if inner is None else joined(inner, step)
     return replace(program, steps=tuple(sums.get(step.index, step) for step in program.steps)).needed()

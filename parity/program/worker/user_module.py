@@ -63,13 +63,13 @@ class UserModule:
         training = given.pop(TRAINING, None)
         init = [decoded(given.pop(name)) for name in list(given) if name.startswith(INIT)]
         dtype = next((v.dtype for v in given.values() if isinstance(v, torch.Tensor) and v.is_floating_point()), None)
-        with default_dtype(dtype), steady_draws():
+        with contextlib.ExitStack() as stack, default_dtype(dtype), steady_draws():
             if not is_module_class(self.entry):
                 function = self.entry
             else:
                 function = self.module(init, dtype)
                 if training is not None:
-                    function.train(bool(training))
+                    stack.enter_context(mode(function, bool(training)))
                 names = state_names(function, spec, given)
                 put(function, {own: given.pop(name) for name, own in names.items()})
             seed(torch)
@@ -88,6 +88,18 @@ class UserModule:
             if dtype is not None:
                 self.modules[key].to(dtype)
         return self.modules[key]
+
+
+@contextlib.contextmanager
+def mode(module: Any, training: bool) -> Iterator[None]:
+    """Inside, a module and all within it are in training mode, or in evaluation mode; later calls find their own."""
+    before = [(part, part.training) for part in module.modules()]
+    module.train(training)
+    try:
+        yield
+    finally:
+        for part, own in before:
+            part.training = own
 
 
 def built(entry: Any, init: Sequence[Any]) -> Any:
