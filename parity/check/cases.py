@@ -98,14 +98,13 @@ class Designer:
         self.notes: list[str] = []
         self.options: dict[str, Any] = {}
         self.degenerate = False
-        self.infinite = False
+        self.infinite = set[str]()
 
     def all(self, sized: Sized) -> Iterator[CheckCase]:
         """The cases, those first that show most: as given, drawn with other weights, then what is unusual."""
         who = self.problem.pair.reference.location
-        with self.problem.overflowing() as functions:
+        with self.problem.overflowing() as self.infinite:
             again = self.problem.call(sized)
-        self.infinite = bool(functions)
         if not alike(sized.outputs, again):
             raise CheckError(f"{who} returns something else when it is called again with the same inputs and seed")
         if self.problem.is_random(sized, {}):
@@ -199,7 +198,7 @@ class Designer:
                 outputs = self.problem.call(sized, values={**values, **(arrays or {})})
         except CheckError:
             return FAILED
-        return FAILED if functions and not self.infinite else outputs
+        return FAILED if functions - self.infinite else outputs
 
     def moved(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
         """Inputs and weights far from zero, large and small, each only where the reference stays finite."""

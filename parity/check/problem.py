@@ -289,8 +289,9 @@ class ReferenceProblem:
 
         def record(function: Any, args: Any, kwargs: Any, result: Any) -> Any:
             with torch._C.DisableTorchFunction():
-                given = flat_values([args, list(kwargs.values())])
-                if not all(map(is_finite, flat_values([result]))) and all(map(is_finite, given)):
+                given = list(flat_values([args, list(kwargs.values())]))
+                reads = any(isinstance(value, torch.Tensor) for value in given)
+                if reads and not all(map(is_finite, flat_values([result]))) and all(map(is_finite, given)):
                     names.add(getattr(function, "__name__", ""))
             return result
 
