@@ -198,8 +198,11 @@ def of_finding(finding: Finding, pair: FilePair, run_dir: Path, common: Mapping[
         details = [finding.formula()] if finding.id not in WITHOUT_FORMULA else []
     else:
         cause = finding.id.partition(" ")[0]
-        named = f"{finding.sentence().plain.removeprefix(f'{NEW}: ')}, {finding.scope()}"
-        details = [location.sentence if location else "", finding.formula()]
+        title, formula = finding.sentence().plain.removeprefix(f"{NEW}: "), finding.formula()
+        if cause == EDIT and formula:  # Its title says only that a step differs.
+            title, formula = f"{formula} ({cause})", ""
+        named = f"{title}, {finding.scope()}"
+        details = [location.sentence if location else "", formula]
     return CheckAnswer(
         verdict,
         exit_codes.MISMATCH,

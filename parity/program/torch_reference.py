@@ -221,9 +221,12 @@ def gain(shape: tuple[int, ...]) -> float:
 
 
 def plain(value: Any) -> Any:
-    """A param's value."""
+    """A param's value; a trace that asks for it holds for this value only."""
     value = getval(unwrapped(value))
-    return np.asarray(value.value).item() if isinstance(value, Traced) else value
+    if not isinstance(value, Traced):
+        return value
+    value.tape.branches = True
+    return np.asarray(value.value).item()
 
 
 class TorchCode:

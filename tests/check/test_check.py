@@ -76,15 +76,18 @@ def test_words(tmp_path):
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("WRONG  ")
-    assert re.search(r"^ {7}y \[\d+\] in f-given: .*, exact .*, .* times the error bound$", done.stdout, re.MULTILINE)
-    assert any(line.startswith("asked   failed: given") for line in lines)
+    said = " ".join(done.stdout.split())
+    assert re.search(
+        r" y \[\d+, \d+\] in soft-given: \S+, exact \S+, \S+ times the error bound asked failed: given;", said
+    )
     assert lines[-3:] == [
-        "more    parity explain out/run f-given",
-        "        parity repro out/run f-given  a script without parity",
+        "more    parity explain out/run soft-given",
+        "        parity repro out/run soft-given  a script without parity",
         "        parity report out/run --html report.html",
     ]
     quiet = asked(tmp_path, FUNCTION, FUNCTION.replace("x * scale", "x / scale"), "-q", "--out", "other")
-    assert quiet.stdout == f"{lines[0]}\n"
+    assert quiet.stdout.startswith(lines[0])
+    assert quiet.stdout.count("\n") == 1
     assert "Traceback" not in done.stderr
 
 

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from parity.cases.brought import ReferenceFile, namespace, traced
+from parity.cases.brought import Brought, ReferenceFile, namespace, op_of, traced
 from parity.cases.formula import formulas
+from parity.cases.oracle import evaluate, program_of
 from parity.cases.program import Program, trace
 from parity.cases.user_code import BroughtError
-from parity.program.torch_reference import TorchCode, TorchFunction
+from parity.program.torch_reference import TorchCode, TorchFunction, torch_reference
 from parity.program.worker.user_module import UserModule
 
 SHAPES = {"x": (4, 6), "y": (4, 6), "z": (4, 6), "image": (2, 3, 6, 7), "volume": (2, 3, 4, 5, 6), "v": (6,)}
@@ -355,3 +356,15 @@ def test_shapes_are_those_of_a_recording_without_one(tmp_path):
     assert [dtype.kind for _, dtype in kinds.values()] == ["f", "i"]
     with pytest.raises(BroughtError):
         recorded.function.output_kinds({"x": np.ones((2, 5)), "y": np.ones((3, 4))}, {})
+
+
+def test_a_number_among_params_is_the_one_of_each_case(tmp_path):
+    path = tmp_path / "scaled.py"
+    path.write_text(HEAD + "def f(x, scale): return torch.tanh(x * scale)")
+    source = torch_reference(ReferenceFile(path, path.read_bytes()), "f", ("x",), (), ("scale",))
+    op = op_of(Brought(source, "f", ("x",), (), ("x",), ("scale",), ("y",)))
+    x = np.linspace(-1, 1, 8).reshape(2, 4)
+    for scale in (0.5, 2.0):
+        np.testing.assert_allclose(evaluate(op, op.params(scale=scale), {"x": x})["y"], np.tanh(x * scale), rtol=1e-12)
+        program = program_of(op, op.params(scale=scale), {"x": x})
+        np.testing.assert_allclose(program.run({"x": x}, np.float64)["y"], np.tanh(x * scale), rtol=1e-12)
