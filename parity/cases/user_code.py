@@ -33,6 +33,8 @@ from parity.cases.user_settings import same_settings
 
 LIMIT_S = 30.0
 """A reference that takes longer hangs: it computes on small tensors, or on stand-ins."""
+AGAIN_S = 5.0
+"""After so much more time it is told again: code may have caught the first error."""
 GRACE_S = 90.0
 """After so much more time, the process ends with the line that runs: code in C does not let Python raise an error. A
 large product may take longer than LIMIT_S in one call, and ends."""
@@ -96,15 +98,15 @@ def limited() -> Iterator[None]:
         raise TimeoutError(f"no result after {LIMIT_S:g} s")
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S, AGAIN_S)
     process = os.getpid()
     faulthandler.dump_traceback_later(LIMIT_S + GRACE_S, file=2, exit=True)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         if os.getpid() == process:  # A child has no thread that could be cancelled, and would wait for it.
             faulthandler.cancel_dump_traceback_later()
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 

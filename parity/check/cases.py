@@ -62,6 +62,8 @@ MOST_LENGTHS = 8
 """Axes, of all or of the first ones, that get another length."""
 FAR_VALUE = 1000.0
 """One that no result which depends on it fails to show."""
+MOST_MOVED = 8
+"""Weights with one axis that get a mean."""
 MOST_UNUSUAL = 4
 """Inputs that get unusual values."""
 MOST_SIZED, MOST_OPERATIONS = 1 << 16, 1 << 24
@@ -206,7 +208,7 @@ class Designer:
         given = {a.name for a in sized.arguments}
         biases = [name for name in free if name not in given and len(drawn[name]["shape"]) == 1]
         own = [name for name in free if name in given]
-        for kind, offset, names in ((OFFSET, SHIFT, [*own, *biases]), (FAR_OFFSET, FAR_SHIFT, own)):
+        for kind, offset, names in ((OFFSET, SHIFT, [*own, *biases[:MOST_MOVED]]), (FAR_OFFSET, FAR_SHIFT, own)):
             for name in names:
                 changed = {**drawn, name: {**drawn[name], "offset": offset}}
                 if is_finite(self.tried(sized, changed)):

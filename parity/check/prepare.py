@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,8 +66,10 @@ def prepared(
     forward_only: bool = False,
     format_name: str | None = None,
     adapter: str | None = None,
+    until: float = math.inf,
 ) -> PreparedCheck:
-    """Write the config of a pair to a folder. Raises CheckError."""
+    """Write the config of a pair to a folder; no further cases are made after `until`, a time of the monotonic clock.
+    Raises CheckError."""
     format_pair = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name, adapter=adapter)
     pair = format_pair.pair
     check_installed(pair)
@@ -77,7 +81,12 @@ def prepared(
     designer.notes += [*format_pair.notes, *notes_of(pair)]
     if is_interpreted(pair.candidate):
         designer.notes.append(f"{pair.candidate.own_path.name} {INTERPRETED}")
-    asked = list(adapted(designer.all(sized), pair))
+    asked = []
+    for item in adapted(designer.all(sized), pair):
+        asked.append(item)
+        if time.monotonic() > until:
+            designer.notes.append(f"the reference is slow: no more than {len(asked)} cases were made")
+            break
     smaller = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
     plan = planned(folder / CONFIG, problem, asked, dtypes or (sized.dtype,), designer.notes)
     designer.notes += unrecorded(plan)

@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from dis import get_instructions
 from math import isfinite, isqrt
+from types import CodeType
 from typing import Any
 from warnings import catch_warnings
 
@@ -155,8 +157,10 @@ class ReferenceProblem:
 
     @property
     def numbers(self) -> dict[str, Size]:
-        """The globals that are sizes: whole numbers from 2 on, and shapes, that the user has not set."""
-        own = {name: value for name, value in self.names.items() if name not in self.given and name[:2] != "__"}
+        """The globals that are sizes: whole numbers from 2 on, and shapes, that the user has not set, and that only the
+        functions for inputs read: the reference itself has the file's own values wherever it is called."""
+        fixed = {*self.given, *globals_read(self.entry, self.names)}
+        own = {name: value for name, value in self.names.items() if name not in fixed and name[:2] != "__"}
         sizes = own.get(SIZES, own)
         return {name: value for name, value in own.items() if name in sizes and is_size(value)}
 
@@ -318,6 +322,26 @@ class ReferenceProblem:
         with self.telling(), self.having(sized.settings), torch.no_grad():
             outputs = UserModule(self.entry)(**given, **sized.params, **(options or {}))
         return {name: array_of(value) for name, value in outputs.items()}
+
+
+def globals_read(entry: Any, names: Mapping[str, Any]) -> set[str]:
+    """The globals of a file that its class or function reads when it is called, also through functions of the file."""
+    waiting, seen, read = [entry], set[int](), set[str]()
+    while waiting:
+        item = waiting.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, type):
+            waiting += [value for kind in item.__mro__ for value in vars(kind).values() if hasattr(value, "__code__")]
+        code = item if isinstance(item, CodeType) else getattr(item, "__code__", None)
+        if code is not None:
+            waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+            globals_of = {step.argval for step in get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+            known = {name: names[name] for name in globals_of if name in names}
+            waiting += [value for value in known.values() if isinstance(value, type) or hasattr(value, "__code__")]
+            read |= known.keys()
+    return read
 
 
 def is_size(value: Any) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from parity.check.answer import CheckAnswer
+from parity.check.answer import CheckAnswer, short
 from parity.config.nodes import printable
 from parity.reporting.text.words import number
 
@@ -25,7 +25,7 @@ def screen(reply: CheckAnswer, width: int, *, quiet: bool = False) -> Iterator[T
     indent = " " * (len(verdict) + 2)
     style = STYLES.get(reply.verdict, "bold yellow")
     if quiet:
-        yield Text.assemble((verdict, style), "  ", printable(reply.sentence))
+        yield Text.assemble((verdict, style), "  ", printable(short(reply.sentence)))
         return
     first, *rest = wrapped(reply.sentence, width - len(indent))
     yield Text.assemble((verdict, style), "  ", first)
@@ -42,7 +42,7 @@ def screen(reply: CheckAnswer, width: int, *, quiet: bool = False) -> Iterator[T
 def wrapped(text: str, room: int) -> list[str]:
     """A text in lines; words, and so paths, are never broken."""
     room = max(room, LEAST_WIDTH)
-    return textwrap.wrap(printable(text), room, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(printable(short(text)), room, break_long_words=False, break_on_hyphens=False)
 
 
 def values(reply: CheckAnswer) -> str:

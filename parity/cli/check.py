@@ -26,6 +26,8 @@ FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinf
 """Those of `parity.check.formats`."""
 ADAPTERS = ("torch", "numpy", "jax", "tensorflow", "mlx", "paddle", "oneflow", "mindspore")
 """Those of `parity.config.backends` that call a function of a user."""
+DESIGNING = 0.25
+"""The part of the time in which cases are made."""
 
 
 @main.command(
@@ -216,6 +218,7 @@ def answered(
             given=dict(map(setting, settings)),
             dtypes=dtypes,
             forward_only=forward_only,
+            until=started + seconds * DESIGNING,
         )
         with (
             claimed(folder / "run", pair.plan) as run_dir,

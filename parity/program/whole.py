@@ -17,20 +17,37 @@ DYNAMIC = frozenset(("nonzero", "argwhere", "unique", "unique_consecutive", "mas
 """Functions whose results have shapes that depend on values."""
 
 
-class WholeOutput:
-    """One output of the code as a function of the arrays of its inputs, in the order of `names`."""
+class WholeCall:
+    """All outputs of the code, of arrays in the order of `names`. Each output is a step that asks for the same call, so
+    the last ones are kept."""
 
-    def __init__(self, module: UserModule, names: Sequence[str], params: Mapping[str, Any], output: str) -> None:
-        self.module, self.names, self.params, self.output = module, names, params, output
-        self.__name__ = getattr(module.entry, "__name__", "code")
-        self.last: tuple[tuple[Array, ...], list[Any]] | None = None
+    def __init__(self, module: UserModule, names: Sequence[str], params: Mapping[str, Any]) -> None:
+        self.module, self.names, self.params = module, names, params
+        self.last: tuple[tuple[Array, ...], dict[str, Array]] | None = None
+        self.graph: tuple[tuple[Array, ...], list[Any], dict[str, Any]] | None = None
 
-    def __call__(self, *arrays: Array) -> Array:
-        """The output, in the dtype of the arrays."""
+    def __call__(self, arrays: tuple[Array, ...]) -> dict[str, Array]:
+        """The outputs by name, in the dtype of the arrays."""
         import torch
 
-        with torch.no_grad():
-            return array_of(self.result(self.tensors(arrays)), dtype_of(arrays))
+        if self.last is None or not same_objects(self.last[0], arrays):
+            with torch.no_grad():
+                outputs = self.results(self.tensors(arrays))
+            tensors = {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+            self.last = arrays, {name: array_of(value, dtype_of(arrays)) for name, value in tensors.items()}
+        return self.last[1]
+
+    def recorded(self, arrays: tuple[Array, ...]) -> tuple[list[Any], dict[str, Any]]:
+        """The inputs and the outputs as tensors, for gradients of any output."""
+        import torch
+
+        if self.graph is None or not same_objects(self.graph[0], arrays):
+            tensors = self.tensors(arrays)
+            for tensor in tensors:
+                tensor.requires_grad_(tensor.is_floating_point())
+            with torch.enable_grad():
+                self.graph = arrays, tensors, self.results(tensors)
+        return self.graph[1:]
 
     def tensors(self, arrays: Sequence[Array]) -> list[Any]:
         """The inputs as tensors, floating-point ones in the dtype in which PyTorch computes."""
@@ -39,25 +56,42 @@ class WholeOutput:
         kinds = [torch.float64 if np.asarray(array).dtype.kind == "f" else torch.int64 for array in arrays]
         return [tensor_of(array, kind, dtype_of(arrays)) for array, kind in zip(arrays, kinds, strict=True)]
 
-    def result(self, tensors: Sequence[Any]) -> Any:
-        """The output as a tensor; what is no weight is a copy, which the code may write to."""
+    def results(self, tensors: Sequence[Any]) -> dict[str, Any]:
+        """The outputs as tensors; what is no weight is a copy, which the code may write to."""
         state = self.module.state()
         given = {n: t if n in state else t.clone() for n, t in zip(self.names, tensors, strict=True)}
         with unfused_attention():
-            return self.module(**given, **self.params)[self.output]
+            return self.module(**given, **self.params)
+
+
+def same_objects(some: Sequence[Array], others: Sequence[Array]) -> bool:
+    """Whether two sequences have the same arrays, which are not written to."""
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
+
+
+class WholeOutput:
+    """One output of the code as a function of the arrays of its inputs."""
+
+    def __init__(self, call: WholeCall, output: str) -> None:
+        self.call, self.output = call, output
+        self.__name__ = getattr(call.module.entry, "__name__", "code")
+        self.last: tuple[tuple[Array, ...], list[Any]] | None = None
+
+    def __call__(self, *arrays: Array) -> Array:
+        """The output, in the dtype of the arrays."""
+        return self.call(arrays)[self.output].copy()
 
     def gradients(self, arriving: Array, arrays: Sequence[Array]) -> Sequence[Any]:
         """The gradients of all inputs; None for those that have none. Each is asked for, so the last ones are kept."""
         import torch
 
-        if self.last is None or [*map(id, self.last[0])] != [*map(id, (arriving, *arrays))]:
-            tensors = self.tensors(arrays)
-            floats = [tensor.requires_grad_() for tensor in tensors if tensor.is_floating_point()]
-            with torch.enable_grad():
-                result = self.result(tensors)
-            weights = tensor_of(arriving, result.dtype, dtype_of(arrays))
-            end = scalar_of([result], [weights])
-            own = torch.autograd.grad(end, floats, allow_unused=True) if result.requires_grad else ()
+        if self.last is None or not same_objects(self.last[0], (arriving, *arrays)):
+            tensors, outputs = self.call.recorded(tuple(arrays))
+            floats, result = [tensor for tensor in tensors if tensor.requires_grad], outputs[self.output]
+            own: Sequence[Any] = ()
+            if result.requires_grad:
+                end = scalar_of([result], [tensor_of(arriving, result.dtype, dtype_of(arrays))])
+                own = torch.autograd.grad(end, floats, allow_unused=True, retain_graph=True)
             given = dict(zip(map(id, floats), own, strict=False))
             self.last = (arriving, *arrays), [given.get(id(tensor)) for tensor in tensors]
         return self.last[1]
@@ -91,7 +125,8 @@ class WholeCode:
         self, module: UserModule, names: Sequence[str], params: Mapping[str, Any], outputs: Sequence[str], why: str
     ) -> None:
         self.names, self.opaque = names, [why]
-        functions = {output: WholeOutput(module, names, params, output) for output in outputs}
+        call = WholeCall(module, names, params)
+        functions = {output: WholeOutput(call, output) for output in outputs}
         positions = range(len(names))
         self.steps = {n: differentiable(f, [WholeGradient(f, i) for i in positions]) for n, f in functions.items()}
 

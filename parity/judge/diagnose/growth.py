@@ -33,6 +33,8 @@ SLOPE = 0.25
 """The least growth, as a power of the length: half of that for random signs."""
 STARTED = 0.05
 """The least growth over the first lengths; without it the longest length, the most expensive one, is not tried."""
+LONGEST = 1000
+"""Steps of the reference's program; of a longer one, a loop may have many times as many at other sizes."""
 FACTORS = (2, 3, 5)
 PLAIN = 1
 """The number of generic inputs whose values are of the usual size."""
@@ -122,7 +124,10 @@ def lengthened(
 
 def resized(case: CasePlan, inputs: Mapping[str, Array]) -> tuple[CasePlan, Mapping[str, Array]] | None:
     """The case with generic inputs, its options, and a new length for every dimension that may change. All lengths
-    differ and are multiples of the old ones, so that windows and heads fit. None if no dimension may change."""
+    differ and are multiples of the old ones, so that windows and heads fit. None if no dimension may change, or the
+    reference's program is long."""
+    if len(program_of(case.definition, case.params, inputs, gradients=case.gradients).steps) > LONGEST:
+        return None
     larger: tuple[CasePlan, Mapping[str, Array]] | None = None
     taken = {dim.size for dim in sizes_of(case, inputs)}
     for dim in list(sizes_of(case, inputs)):
