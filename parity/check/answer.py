@@ -13,7 +13,7 @@ from typing import Any
 from parity import exit_codes
 from parity.cases.layout import LAYOUTS
 from parity.check.at_size import SizeAnswer
-from parity.check.limit import NAN, NEW, excused, of_another_kind
+from parity.check.limit import NAN, NEW, REFERENCE, excused, of_another_kind
 from parity.check.pair import FilePair
 from parity.check.place import fault_line_of
 from parity.check.prepare import PreparedCheck
@@ -171,15 +171,23 @@ def with_size(reply: CheckAnswer, size: SizeAnswer, prepared: PreparedCheck, sec
     return replace(reply, checks=checks, not_judged=[*reply.not_judged, note], seconds=seconds)
 
 
-def lacks_gradients(results: Results) -> bool:
-    """Whether the candidate gives all outputs of the first case and no gradient: it is not made for training."""
+def has_no_gradients(results: Results) -> bool:
+    """Whether the reference itself fails in the first case, as code does that keeps a graph from one call to the
+    next."""
+    first = results.cases[0].id
+    return any((row.case, row.backend, row.outcome) == (first, REFERENCE, Outcome.ERROR) for row in results.outcomes)
+
+
+def lacks_gradients(results: Results, *, some: bool = False) -> bool:
+    """Whether the candidate gives all outputs of the first case and no gradient, or none of `some` inputs: it is not
+    made for training."""
     first = results.cases[0].id
     rows = [r for r in results.comparisons if (r.case, r.actual, r.expected) == (first, NEW, ORACLE)]
     gradients = [row for row in rows if row.tensor.startswith("grad.")]
     absent = [row for row in gradients if row.verdict.value == "structure" and row.actual_value is None]
     return (
-        bool(gradients)
-        and len(absent) == len(gradients)
+        bool(absent)
+        and (some or len(absent) == len(gradients))
         and all(r.verdict.value != "structure" for r in rows if r not in gradients)
     )
 

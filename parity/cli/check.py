@@ -186,10 +186,11 @@ def answered(
     """The answer, from workers that are forked where they can be. Raises UserError."""
     from rich.console import Console
 
-    from parity.check.answer import answer, lacks_gradients, with_size
+    from parity.check.answer import answer, has_no_gradients, lacks_gradients, with_size
     from parity.check.at_size import SizeAnswer, asked_at_size
     from parity.check.limit import REFERENCE, CheckWatch
     from parity.check.prepare import prepared
+    from parity.check.triton_code import has_triton
     from parity.engine import EngineOptions
     from parity.judge.diagnose.patience import SECONDS, UNSEARCHED
     from parity.reporting.console.progress import reporter_for
@@ -231,7 +232,10 @@ def answered(
         return pair, results
 
     pair, results = run_of(forward_only=forward_only)
-    if not forward_only and lacks_gradients(results):
+    if not forward_only and has_no_gradients(results):
+        pair, results = run_of(forward_only=True)
+        pair.notes.append(f"{reference} has no gradients when it is called again: only outputs are judged")
+    elif not forward_only and lacks_gradients(results, some=has_triton(pair.pair.candidate.own_path)):
         pair, results = run_of(forward_only=True)
         pair.notes.append(f"{new} has no gradients: only outputs are judged")
     reply = answer(results, pair, folder / "run", time.monotonic() - started)

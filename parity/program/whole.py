@@ -57,11 +57,15 @@ class WholeCall:
         return [tensor_of(array, kind, dtype_of(arrays)) for array, kind in zip(arrays, kinds, strict=True)]
 
     def results(self, tensors: Sequence[Any]) -> dict[str, Any]:
-        """The outputs as tensors; what is no weight is a copy, which the code may write to."""
+        """The outputs as tensors; what is no weight is a copy, which the code may write to. Raises ValueError where it
+        refuses them."""
         state = self.module.state()
         given = {n: t if n in state else t.clone() for n, t in zip(self.names, tensors, strict=True)}
-        with unfused_attention():
-            return self.module(**given, **self.params)
+        try:
+            with unfused_attention():
+                return self.module(**given, **self.params)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(str(error)) from error
 
 
 def same_objects(some: Sequence[Array], others: Sequence[Array]) -> bool:

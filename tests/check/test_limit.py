@@ -107,13 +107,20 @@ def test_most_elements_may_not_differ_where_the_reference_has_hardly_any_error(c
         ({"required_rtol": 2e-5, "error_ratio": ErrorRatios(65.0, None)}, True),
         ({"required_rtol": 0.59, "error_ratio": ErrorRatios(183.0, None)}, False),
         ({"tensor": "grad.x", "verdict": Verdict.NONFINITE, "oracle_value": None}, True),
-        ({"tensor": "grad.x", "verdict": Verdict.NONFINITE, "oracle_value": 1.0}, False),
     ],
 )
 def test_digits_that_go_with_a_mean_of_100_deviations(changes, is_excused):
     rows = [row(NEW, "M-x-offset=100", 1.0, culprit=True, **{"verdict": Verdict.UNSTABLE, **changes})]
     rows.append(row(REFERENCE, "M-x-offset=100", 1e-6, tensor=changes.get("tensor", "y")))
     assert bool(excused(rows, KINDS)) == is_excused
+
+
+def test_a_gradient_of_nan_alone_counts_for_a_large_scale_and_not_for_a_large_mean():
+    nan = {"tensor": "grad.x", "culprit": True, "verdict": Verdict.NONFINITE, "actual_value": float("nan")}
+    kinds = {**KINDS, "M-scale=30": "scale"}
+    for case, is_excused in (("M-x-offset=100", True), ("M-scale=30", False)):
+        rows = [row(NEW, case, 1e-7), row(NEW, case, None, **nan)]
+        assert bool(excused(rows, kinds)) == is_excused
 
 
 def test_far_from_one_a_gradient_counts_where_an_output_does():
