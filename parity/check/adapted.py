@@ -9,8 +9,9 @@ from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
 from parity.check.cases import CheckCase
 from parity.check.frameworks import NUMPY, TORCH
-from parity.check.limit import FAR
+from parity.check.limit import FAR, NAN
 from parity.check.pair import FilePair, definitions
+from parity.check.triton_code import has_triton
 from parity.config.backends import ADAPTERS
 from parity.config.plan import BackendSpec
 from parity.engine.starting import BackendError, resolve
@@ -45,11 +46,13 @@ def has_backward(pair: FilePair) -> bool:
 
 
 def adapted(asked: Iterable[CheckCase], pair: FilePair) -> Iterator[CheckCase]:
-    """The cases that both can be asked: layouts where tensors have strides, gradients where there are any."""
+    """The cases that both can be asked: layouts where tensors have strides, gradients where there are any, a NaN where
+    `maximum` keeps one: Triton's does not unless it is told."""
+    loses_nan = has_triton(pair.candidate.own_path)
     strided = ADAPTERS[pair.candidate.adapter].strided
     without = pair.candidate.adapter == NUMPY and not has_backward(pair)
     for item in asked:
-        if item.kind in LAYOUTS and not strided:
+        if (item.kind in LAYOUTS and not strided) or (item.kind == NAN and loses_nan):
             continue
         far = pair.reference.adapter == NUMPY and item.kind in FAR
         yield replace(item, case={**item.case, "gradients": False}) if without or far else item

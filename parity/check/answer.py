@@ -178,16 +178,15 @@ def has_no_gradients(results: Results) -> bool:
     return any((row.case, row.backend, row.outcome) == (first, REFERENCE, Outcome.ERROR) for row in results.outcomes)
 
 
-def lacks_gradients(results: Results, *, some: bool = False) -> bool:
-    """Whether the candidate gives all outputs of the first case and no gradient, or none of `some` inputs: it is not
-    made for training."""
+def lacks_gradients(results: Results) -> bool:
+    """Whether the candidate gives all outputs of the first case and no gradient: it is not made for training."""
     first = results.cases[0].id
     rows = [r for r in results.comparisons if (r.case, r.actual, r.expected) == (first, NEW, ORACLE)]
     gradients = [row for row in rows if row.tensor.startswith("grad.")]
     absent = [row for row in gradients if row.verdict.value == "structure" and row.actual_value is None]
     return (
-        bool(absent)
-        and (some or len(absent) == len(gradients))
+        bool(gradients)
+        and len(absent) == len(gradients)
         and all(r.verdict.value != "structure" for r in rows if r not in gradients)
     )
 

@@ -20,12 +20,13 @@ from parity.check.numpy_problem import problem_of
 from parity.check.pair import FilePair
 from parity.check.problem import ReferenceProblem
 from parity.check.sizes import small
-from parity.check.triton_code import is_interpreted
+from parity.check.triton_code import cuts_gradients, is_interpreted
 from parity.config import ConfigError, load_plan
 from parity.config.plan import Plan
 from parity.program.torch_reference import TorchFunction
 
 CONFIG = "check.yaml"
+OUTPUTS_ONLY = "only outputs are judged"
 INTERPRETED = "runs in Triton's interpreter (no GPU here): its speed, races and TF32 products are not judged"
 MOST_NAMED = 4
 """Calls of the reference that are named because they are not recorded."""
@@ -77,8 +78,11 @@ def prepared(
     settings = small(problem)
     sized = problem.at(settings)
     folder.mkdir(parents=True, exist_ok=True)
-    designer = Designer(problem, folder / "inputs", forward_only or format_pair.forward_only)
+    outputs_only = forward_only or format_pair.forward_only or cuts_gradients(pair.candidate.own_path)
+    designer = Designer(problem, folder / "inputs", outputs_only)
     designer.notes += [*format_pair.notes, *notes_of(pair)]
+    if forward_only != outputs_only and not format_pair.forward_only:
+        designer.notes.append(f"{pair.candidate.own_path.name} has Triton kernels without gradients: {OUTPUTS_ONLY}")
     if is_interpreted(pair.candidate):
         designer.notes.append(f"{pair.candidate.own_path.name} {INTERPRETED}")
     asked = []

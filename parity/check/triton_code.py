@@ -10,6 +10,8 @@ from parity.check.pair import Named
 
 TRITON = "triton"
 MODE = "triton-interpret"
+GRADIENTS = frozenset(("backward", "register_autograd", "register_backward"))
+"""What code defines or calls that says what the gradients of a kernel are."""
 
 
 def is_interpreted(candidate: Named) -> bool:
@@ -36,15 +38,33 @@ def variables_of(candidate: Named) -> dict[str, str]:
 
 def has_triton(path: Path) -> bool:
     """Whether a file imports Triton, itself or through files beside it."""
+    return any(TRITON in imported(file) for file in with_imports(path))
+
+
+def cuts_gradients(path: Path) -> bool:
+    """Whether a file launches kernels of Triton and has no backward pass for them."""
+    return has_triton(path) and not any(map(has_gradients, with_imports(path)))
+
+
+def with_imports(path: Path) -> Iterator[Path]:
+    """A file, and those beside it that it imports, also through others."""
     waiting, seen = [path], set[Path]()
     while waiting:
         file = waiting.pop()
         seen.add(file)
-        names = imported(file)
-        if TRITON in names:
-            return True
-        waiting += [beside for name in names if (beside := path.parent / f"{name}.py") not in seen and beside.is_file()]
-    return False
+        yield file
+        files = (path.parent / f"{name}.py" for name in sorted(imported(file)))
+        waiting += [beside for beside in files if beside not in seen and beside not in waiting and beside.is_file()]
+
+
+def has_gradients(path: Path) -> bool:
+    """Whether a file defines or registers a backward pass; False for one that cannot be read."""
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    names = {getattr(node, "name", None) or getattr(node, "attr", None) for node in nodes}
+    return not names.isdisjoint(GRADIENTS)
 
 
 def imported(path: Path) -> set[str]:

@@ -190,7 +190,6 @@ def answered(
     from parity.check.at_size import SizeAnswer, asked_at_size
     from parity.check.limit import REFERENCE, CheckWatch
     from parity.check.prepare import prepared
-    from parity.check.triton_code import has_triton
     from parity.engine import EngineOptions
     from parity.judge.diagnose.patience import SECONDS, UNSEARCHED
     from parity.reporting.console.progress import reporter_for
@@ -235,7 +234,7 @@ def answered(
     if not forward_only and has_no_gradients(results):
         pair, results = run_of(forward_only=True)
         pair.notes.append(f"{reference} has no gradients when it is called again: only outputs are judged")
-    elif not forward_only and lacks_gradients(results, some=has_triton(pair.pair.candidate.own_path)):
+    elif not forward_only and lacks_gradients(results):
         pair, results = run_of(forward_only=True)
         pair.notes.append(f"{new} has no gradients: only outputs are judged")
     reply = answer(results, pair, folder / "run", time.monotonic() - started)

@@ -99,3 +99,19 @@ def test_code_in_c_that_hangs_ends_with_its_line():
     done = subprocess.run([sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=60)
     assert done.returncode
     assert 'File "reference.py", line 2 in my_op' in done.stderr
+
+
+def test_code_that_catches_the_first_error_is_told_again(monkeypatch):
+    monkeypatch.setattr(user_code_module, "LIMIT_S", 0.1)
+    monkeypatch.setattr(user_code_module, "AGAIN_S", 0.1)
+    n = 0
+    with pytest.raises(TimeoutError), user_code(Path("reference.py")):
+        while True:
+            try:
+                while True:
+                    pass
+            except TimeoutError:
+                n += 1
+                if n == 2:
+                    raise
+    assert n == 2

@@ -163,3 +163,58 @@ def test_integers_whose_squares_overflow(tmp_path):
 def test_a_nan_that_is_masked_is_not_asked(tmp_path):
     assert "f-v-nan" not in designed(tmp_path, MASKED)
     assert "Model-nan" in designed(tmp_path, REFERENCE)
+
+
+OVERFLOWING = """
+import torch
+
+
+def f(x, a):
+    return torch.exp(-torch.exp(a)) * x
+
+
+def get_inputs():
+    return [torch.randn(4, 3), torch.randn(3)]
+"""
+
+
+def test_a_case_in_which_the_reference_overflows_is_not_asked(tmp_path):
+    ids = designed(tmp_path, OVERFLOWING)
+    assert "f-x-offset=100" in ids
+    assert "f-a-offset=100" not in ids
+
+
+READING = """
+import torch
+from torch import nn
+
+batch_size = 6
+dim = 4096
+
+
+def state(n):
+    return torch.zeros(batch_size, n)
+
+
+class Model(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.h, self.fc = state(dim), nn.Linear(dim, 3)
+
+    def forward(self, x):
+        return self.fc(x + self.h)
+
+
+def get_inputs():
+    return [torch.randn(batch_size, dim)]
+
+
+def get_init_inputs():
+    return [dim]
+"""
+
+
+def test_a_global_that_the_reference_reads_stays(tmp_path):
+    it = problem(tmp_path, READING)
+    assert it.numbers == {"dim": 4096}
+    assert small(it).keys() == {"dim"}

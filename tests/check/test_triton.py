@@ -9,7 +9,7 @@ import pytest
 
 from parity.check.answer import lacks_device
 from parity.check.pair import FilePair, Named
-from parity.check.triton_code import has_triton, is_interpreted
+from parity.check.triton_code import cuts_gradients, has_triton, is_interpreted
 from tests.check.test_check import answered
 from tests.check.triton_pairs import NAIVE, NORM, ON_DEVICE, REFUSED, RIGHT, SOFTMAX, UNMASKED
 
@@ -109,3 +109,16 @@ def test_triton_is_found_in_a_file_and_those_beside_it(tmp_path: Path, text: str
     (tmp_path / "new.py").write_text(text)
     assert has_triton(tmp_path / "new.py") == expected
     assert is_interpreted(Named(tmp_path / "new.py", "f", False, 1)) == expected
+
+
+def test_kernels_without_a_backward_pass_cut_gradients(tmp_path):
+    (tmp_path / "kernels.py").write_text("import triton\n")
+    new = tmp_path / "new.py"
+    new.write_text("import kernels\n\ndef f(x):\n    return kernels.f(x)\n")
+    assert cuts_gradients(new)
+    new.write_text("import torch\n\ndef f(x):\n    return x\n")
+    assert not cuts_gradients(new)
+    new.write_text(
+        "import kernels\n\nclass F(Function):\n    @staticmethod\n    def backward(ctx, g):\n        return g\n"
+    )
+    assert not cuts_gradients(new)

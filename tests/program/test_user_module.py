@@ -68,3 +68,18 @@ def test_running_statistics_of_any_layer_are_state():
     assert first.keys() == {"y", "after_running_mean"}
     assert torch.equal(first["after_running_mean"], 0.9 + 0.1 * x.mean(0))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_call_in_another_mode_changes_no_later_one():
+    class Doubled(torch.nn.Module):
+        def forward(self, x):
+            return x * (2 if self.training else 1)
+
+    module = UserModule(Doubled)
+    x = torch.ones(2)
+    assert [float(module(x=x, **how)["y"][0]) for how in ({}, {"training": False}, {}, {"training": True})] == [
+        2,
+        1,
+        2,
+        2,
+    ]
