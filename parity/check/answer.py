@@ -17,18 +17,21 @@ from parity.check.limit import NAN, NEW, REFERENCE, excused, of_another_kind
 from parity.check.pair import FilePair
 from parity.check.place import fault_line_of
 from parity.check.prepare import PreparedCheck
+from parity.check.written import line_that_keeps
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Comparison
 from parity.outcome import Outcome
 from parity.reporting.results.cells import CellResult, Status, cells
 from parity.reporting.results.rows import Results
-from parity.reporting.text.findings import EDIT, Finding, by_cause, findings
+from parity.reporting.text.findings import EDIT, STATEFUL, Finding, by_cause, findings
 
 SCHEMA = "parity-check/1"
 VERDICTS: Mapping[str, str] = {"unstable": "unstable", "degraded": "degraded", "rounding": "degraded"}
 """A run's verdicts as those of a check; every other failing one is `wrong`."""
 DEVICE = re.compile(r"\b(cuda|hip|nvcc|nvidia|triton|gpu|mps)\b", re.IGNORECASE)
 """What an error says that is due to a device that is not there."""
+KEPT_GRAPH = "Trying to backward through the graph a second time"
+"""What PyTorch says where a result depends on one of an earlier call."""
 LINE = re.compile(r"[\w.-]+\.py:\d+")
 MOST_TEXT = 600
 DIFFERENT_STEP = "different-step"
@@ -257,6 +260,11 @@ def of_error(failed: CellResult, own: Sequence[CellResult], pair: FilePair, comm
     if (is_absent or lacks_device(failed.message, pair)) and not any(cell.compared for cell in own):
         text = f"{NEW} needs a {'package' if is_absent else 'device'} that is not here: {failed.message}"
         return CheckAnswer("not-judged", exit_codes.INCOMPLETE, text, location=location, **common)
+    if KEPT_GRAPH in failed.message:
+        line = line_that_keeps(pair.candidate.own_path)
+        location = f"{pair.candidate.own_path.name}:{line}" if line else location
+        text = f"{location or NEW} keeps a result of an earlier call, whose gradients are gone (stateful): {failed.id}"
+        return CheckAnswer("wrong", exit_codes.MISMATCH, text, cause=STATEFUL, location=location, **common)
     text = f"{NEW} gives no result for {failed.id}: {failed.outcome}: {failed.message}"
     return CheckAnswer("wrong", exit_codes.MISMATCH, text, cause="no-result", location=location, **common)
 

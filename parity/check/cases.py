@@ -168,7 +168,13 @@ class Designer:
     def drawn(self, sized: Sized) -> dict[str, Any]:
         """Inputs that have both signs where the reference stays finite, and other weights."""
         signed = {a.name: self.input_of(sized, a, signed=True) for a in sized.arguments if a.is_tensor}
-        weights = {weight.name: weight_of(weight) for weight in sized.weights}
+        size = f"size-{'-'.join(map(str, sized.settings.values()))}"
+        weights = {
+            weight.name: self.stored(size, weight.name, weight.values)
+            if weight.name in sized.state
+            else weight_of(weight)
+            for weight in sized.weights
+        }
         if is_finite(self.tried(sized, {**signed, **weights})):
             return {**signed, **weights}
         own = {a.name: self.input_of(sized, a, signed=False) for a in sized.arguments if a.is_tensor}

@@ -24,6 +24,7 @@ from parity.program.worker import user_module
 from parity.program.worker.torch_calls import passing
 from parity.program.worker.user_module import (
     ARGUMENTS,
+    STATE,
     TRAINING,
     UserModule,
     encoded,
@@ -31,6 +32,7 @@ from parity.program.worker.user_module import (
     outputs_of,
     seed,
     state_of,
+    word_of,
 )
 
 UNIFORM, NORMAL, INTEGERS, GIVEN, NUMBER = "uniform", "normal", "integers", "given", "number"
@@ -96,6 +98,7 @@ class Weight:
     name: str
     values: NDArray[Any]
     is_statistic: bool = False
+    """Whether it is a running statistic, or a buffer that calls change."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +110,8 @@ class Sized:
     arguments: Sequence[Argument]
     weights: Sequence[Weight]
     outputs: Mapping[str, NDArray[Any]]
+    state: Sequence[str] = ()
+    """The weights that are buffers which a call changes, but for running statistics."""
     modal: bool = False
     """Whether the reference computes something else in evaluation mode."""
     dtype: str = "float32"
@@ -121,7 +126,7 @@ class Sized:
     def params(self) -> dict[str, Any]:
         """The params of a case."""
         numbers = {a.name: encoded(a.value) for a in self.arguments if not a.is_tensor}
-        return {**self.init, **numbers, ARGUMENTS: self.spec}
+        return {**self.init, **numbers, ARGUMENTS: self.spec, **({STATE: ", ".join(self.state)} if self.state else {})}
 
 
 @dataclass
@@ -259,7 +264,26 @@ class ReferenceProblem:
             module = UserModule(self.entry)
             weights = list(weights_of(module.module(init))) if self.pair.reference.is_class else []
         numbers = named_arguments(self.entry, init) if self.pair.reference.is_class else {}
-        return Sized(dict(settings), numbers, arguments, weights, {}, dtype=dtype)
+        sized = Sized(dict(settings), numbers, arguments, weights, {}, dtype=dtype)
+        return self.with_state(sized, module.module(init)) if self.pair.reference.is_class else sized
+
+    def with_state(self, sized: Sized, built: Any) -> Sized:
+        """The problem with the buffers that a call changes among its weights: running statistics are there already."""
+        import torch
+
+        known = {weight.name for weight in sized.weights}
+        buffers = ((n, buffer) for n, buffer in built.named_buffers() if buffer.is_floating_point())
+        before = {name: buffer for name, buffer in buffers if word_of(name) not in known}
+        if not before:
+            return sized
+        given = {a.name: torch.tensor(a.value) for a in sized.arguments if a.is_tensor}
+        module = UserModule(self.entry)
+        with self.telling(), self.having(sized.settings), torch.no_grad():
+            module(**given, **sized.params)
+        after = {n: buffer for called in module.modules.values() for n, buffer in called.named_buffers()}
+        changed = [n for n, buffer in before.items() if n in after and not torch.equal(after[n], buffer)]
+        state = [Weight(word_of(name), array_of(before[name].float()), True) for name in changed]
+        return replace(sized, weights=[*sized.weights, *state], state=tuple(weight.name for weight in state))
 
     def is_random(self, sized: Sized, options: Mapping[str, Any]) -> bool:
         """Whether the reference returns something else after another seed."""

@@ -16,14 +16,14 @@ NEAR = 1e-7
 FEWEST = 4
 """So many elements are needed: any relation holds for fewer."""
 FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
-    "the square": np.square,
-    "the square root": np.sqrt,
-    "the reciprocal": np.reciprocal,
-    "the absolute value": np.abs,
-    "the exponential": np.exp,
-    "the logarithm": np.log,
-    "the positive part": lambda x: np.maximum(x, 0),
-    "1 minus": lambda x: 1 - x,
+    "the square of it": np.square,
+    "the square root of it": np.sqrt,
+    "the reciprocal of it": np.reciprocal,
+    "the absolute value of it": np.abs,
+    "the exponential of it": np.exp,
+    "the logarithm of it": np.log,
+    "the positive part of it": lambda x: np.maximum(x, 0),
+    "1 minus it": lambda x: 1 - x,
 }
 """Functions of an element, in words."""
 FRACTIONS = 12
@@ -54,7 +54,7 @@ def relations(own: Array, other: Array) -> Iterator[str]:
     if one.size < FEWEST or not finite.all() or is_equal(one, two):
         return
     yield scaled(one, two)
-    yield next((f"{name} of it" for name, function in FUNCTIONS.items() if is_equal(one, function(two))), "")
+    yield next((name for name, function in FUNCTIONS.items() if is_equal(one, function(two))), "")
     yield from (reordered(own, other), by_axis(own, other))
 
 

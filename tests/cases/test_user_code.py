@@ -102,8 +102,8 @@ def test_code_in_c_that_hangs_ends_with_its_line():
 
 
 def test_code_that_catches_the_first_error_is_told_again(monkeypatch):
-    monkeypatch.setattr(user_code_module, "LIMIT_S", 0.1)
-    monkeypatch.setattr(user_code_module, "AGAIN_S", 0.1)
+    monkeypatch.setattr("parity.cases.user_code.LIMIT_S", 0.1)
+    monkeypatch.setattr("parity.cases.user_code.AGAIN_S", 0.1)
     n = 0
     with pytest.raises(TimeoutError), user_code(Path("reference.py")):
         while True:

@@ -218,3 +218,36 @@ def test_a_global_that_the_reference_reads_stays(tmp_path):
     it = problem(tmp_path, READING)
     assert it.numbers == {"dim": 4096}
     assert small(it).keys() == {"dim"}
+
+
+SMOOTHED = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("level", torch.zeros(3))
+        self.register_buffer("mask", torch.ones(3))
+
+    def forward(self, x):
+        if self.training:
+            self.level.lerp_(x.mean(0), 0.5)
+        return (x - self.level) * self.mask
+
+
+def get_inputs():
+    return [torch.randn(4, 3)]
+"""
+
+
+def test_a_buffer_that_a_call_changes_is_state_with_its_initial_value(tmp_path):
+    it = problem(tmp_path, SMOOTHED)
+    sized = it.at({})
+    assert sized.state == ("level",)
+    assert sized.params["state"] == "level"
+    np.testing.assert_array_equal({w.name: w.values for w in sized.weights}["level"], np.zeros(3))
+    cases = list(Designer(it, tmp_path / "inputs").all(sized))
+    assert all("file" in case.case["inputs"]["level"] for case in cases)
+    assert {"Model-given", "Model-eval"} <= {case.id for case in cases}

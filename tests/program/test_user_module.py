@@ -83,3 +83,31 @@ def test_a_call_in_another_mode_changes_no_later_one():
         2,
         2,
     ]
+
+
+class Smoothed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("level", torch.zeros(3))
+        self.register_buffer("mask", torch.ones(3))
+
+    def forward(self, x):
+        if self.training:
+            self.level.lerp_(x.mean(0), 0.5)
+        return (x - self.level) * self.mask
+
+
+def test_a_buffer_that_is_said_to_be_state_is_given_and_left():
+    call, x = UserModule(Smoothed), torch.arange(6.0).reshape(2, 3)
+    given = {"level": torch.ones(3), "state": "level", "arguments": "x"}
+    first, second = call(x=x, **given), call(x=x, **given)
+    assert torch.equal(first["after_level"], 0.5 + 0.5 * x.mean(0))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert torch.equal(call(x=x, training=False, **given)["after_level"], torch.ones(3))
+
+
+def test_state_that_a_class_does_not_have_is_left_out():
+    call = UserModule(Running)
+    x = torch.ones(2, 3)
+    given = {"running_mean": torch.ones(3), "level": torch.ones(3), "state": "level", "init_n": 3, "arguments": "x"}
+    assert call(x=x, **given).keys() == {"y", "after_running_mean"}

@@ -17,6 +17,10 @@ INIT = "init_"
 TRAINING = "training"
 ARGUMENTS = "arguments"
 """The param with the arguments of `forward` in their order, as in `x, mask: bool, alpha`."""
+STATE = "state"
+"""The param with the names of further buffers that a call changes, as in `u, ema`: they are given, and left, too."""
+KEPT = "_parity_kept"
+"""The attribute of a module with the names of these buffers."""
 RUNNING = "running_"
 """How the names of buffers begin that a layer changes when it is called in training mode."""
 AFTER = "after_"
@@ -61,6 +65,7 @@ class UserModule:
 
         spec = given.pop(ARGUMENTS, None)
         training = given.pop(TRAINING, None)
+        kept = {name: given.pop(name) for name in given.pop(STATE, "").split(", ") if name}
         init = [decoded(given.pop(name)) for name in list(given) if name.startswith(INIT)]
         dtype = next((v.dtype for v in given.values() if isinstance(v, torch.Tensor) and v.is_floating_point()), None)
         with contextlib.ExitStack() as stack, default_dtype(dtype), steady_draws():
@@ -70,6 +75,7 @@ class UserModule:
                 function = self.module(init, dtype)
                 if training is not None:
                     stack.enter_context(mode(function, bool(training)))
+                given = {**given, **having(function, kept)}
                 names = state_names(function, spec, given)
                 put(function, {own: given.pop(name) for name, own in names.items()})
             seed(torch)
@@ -193,11 +199,21 @@ def word_of(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
+def having(module: Any, kept: Mapping[str, Any]) -> Dict[str, Any]:
+    """Those of further tensors of state for which a module has a buffer, which is state from now on."""
+    buffers = {word_of(name): name for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+    own = {word: value for word, value in kept.items() if word in buffers}
+    if own:
+        object.__setattr__(module, KEPT, frozenset(buffers[word] for word in own))
+    return own
+
+
 def state_of(module: Any) -> Dict[str, str]:
-    """The names of parameters and of running statistics (`running_mean`, `running_var`), by the names of inputs; other
-    buffers are constants."""
+    """The names of parameters, of running statistics (`running_mean`, `running_var`) and of buffers that are said to be
+    state, by the names of inputs; other buffers are constants."""
     names = [name for name, buffer in module.named_buffers() if buffer.is_floating_point()]
-    statistics = [name for name in names if name.rpartition(".")[2].startswith(RUNNING)]
+    kept: Any = getattr(module, KEPT, frozenset())
+    statistics = [name for name in names if name.rpartition(".")[2].startswith(RUNNING) or name in kept]
     return {word_of(name): name for name in [*(name for name, _ in module.named_parameters()), *statistics]}
 
 
@@ -252,12 +268,14 @@ def shape_of_state(module: Any, name: str) -> Tuple[int, ...]:
 
 
 def statistics_after(function: Any) -> Dict[str, Any]:
-    """What a call has left in norms' running statistics, as outputs `after_<name>`; nothing in evaluation mode."""
-    if not getattr(function, "training", False) or not is_module_class(type(function)):
+    """What a call has left in norms' running statistics, but in evaluation mode, and in further state, as outputs
+    `after_<name>`."""
+    if not is_module_class(type(function)):
         return {}
     import torch
 
-    buffers = dict(function.named_buffers())
+    kept: Any = getattr(function, KEPT, frozenset())
+    buffers = {n: buffer for n, buffer in function.named_buffers() if function.training or n in kept}
     with torch._C.DisableTorchFunction():  # A recording has no step for what a layer writes to its buffers.
         return {AFTER + word: buffers[name].clone() for word, name in state_of(function).items() if name in buffers}
 
