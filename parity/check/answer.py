@@ -174,6 +174,13 @@ def with_size(reply: CheckAnswer, size: SizeAnswer, prepared: PreparedCheck, sec
     return replace(reply, checks=checks, not_judged=[*reply.not_judged, note], seconds=seconds)
 
 
+def why_outputs_only(results: Results, reference: str, new: str) -> str:
+    """Why gradients cannot be judged, as the first case shows; "" where they can."""
+    if has_no_gradients(results):
+        return f"{reference} has no gradients when it is called again: only outputs are judged"
+    return f"{new} has no gradients: only outputs are judged" if lacks_gradients(results) else ""
+
+
 def has_no_gradients(results: Results) -> bool:
     """Whether the reference itself fails in the first case, as code does that keeps a graph from one call to the
     next."""

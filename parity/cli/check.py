@@ -186,7 +186,7 @@ def answered(
     """The answer, from workers that are forked where they can be. Raises UserError."""
     from rich.console import Console
 
-    from parity.check.answer import answer, has_no_gradients, lacks_gradients, with_size
+    from parity.check.answer import answer, why_outputs_only, with_size
     from parity.check.at_size import SizeAnswer, asked_at_size
     from parity.check.limit import REFERENCE, CheckWatch
     from parity.check.prepare import prepared
@@ -231,12 +231,9 @@ def answered(
         return pair, results
 
     pair, results = run_of(forward_only=forward_only)
-    if not forward_only and has_no_gradients(results):
+    if not forward_only and (why := why_outputs_only(results, reference, new)):
         pair, results = run_of(forward_only=True)
-        pair.notes.append(f"{reference} has no gradients when it is called again: only outputs are judged")
-    elif not forward_only and lacks_gradients(results):
-        pair, results = run_of(forward_only=True)
-        pair.notes.append(f"{new} has no gradients: only outputs are judged")
+        pair.notes.append(why)
     reply = answer(results, pair, folder / "run", time.monotonic() - started)
     if not pair.smaller:
         return reply
