@@ -119,6 +119,11 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     checks = list(checks_of(own, kinds, same, refused))
     notes = [*notes, *(f"{NEW} refuses the layout {kinds[cell.id]}: {cell.message}" for cell in refused)]
     common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": notes}
+    if prepared.problem.is_changed:
+        text = (
+            f"{pair.reference.own_path.name} has changed while it was checked; {pair.candidate.own_path.name} must not"
+        )
+        return CheckAnswer("not-judged", exit_codes.INCOMPLETE, f"{text} write it: check again", **common)
     if all_findings:
         return of_finding(all_findings[0], pair, run_dir, common)
     unlike = [row for row in of_another_kind(results.comparisons, kinds) if row.tensor_key not in same]

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from parity.cases.brought import RecordedFunction
+from parity.check import CheckError
 from parity.check.adapted import adapted, check_installed, notes_of
 from parity.check.cases import CheckCase, Designer, config
 from parity.check.formats import resolved
@@ -24,6 +25,7 @@ from parity.check.triton_code import cuts_gradients, is_interpreted
 from parity.config import ConfigError, load_plan
 from parity.config.plan import Plan
 from parity.program.torch_reference import TorchFunction
+from parity.reporting.text.words import plural
 
 CONFIG = "check.yaml"
 OUTPUTS_ONLY = "only outputs are judged"
@@ -67,17 +69,20 @@ def prepared(
     forward_only: bool = False,
     format_name: str | None = None,
     adapter: str | None = None,
-    until: float = math.inf,
+    seconds: float = math.inf,
 ) -> PreparedCheck:
-    """Write the config of a pair to a folder; no further cases are made after `until`, a time of the monotonic clock.
-    Raises CheckError."""
+    """Write the config of a pair to a folder; no further cases are made after so many seconds of making them. Raises
+    CheckError."""
     format_pair = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name, adapter=adapter)
     pair = format_pair.pair
     check_installed(pair)
     problem = problem_of(pair, given or {})
     settings = small(problem)
     sized = problem.at(settings)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckError(f"{error.filename}: {error.strerror}; name another folder with --out") from error
     outputs_only = forward_only or format_pair.forward_only or cuts_gradients(pair.candidate.own_path)
     designer = Designer(problem, folder / "inputs", outputs_only)
     designer.notes += [*format_pair.notes, *notes_of(pair)]
@@ -85,11 +90,11 @@ def prepared(
         designer.notes.append(f"{pair.candidate.own_path.name} has Triton kernels without gradients: {OUTPUTS_ONLY}")
     if is_interpreted(pair.candidate):
         designer.notes.append(f"{pair.candidate.own_path.name} {INTERPRETED}")
-    asked = []
+    asked, until = [], time.monotonic() + seconds
     for item in adapted(designer.all(sized), pair):
         asked.append(item)
         if time.monotonic() > until:
-            designer.notes.append(f"the reference is slow: no more than {len(asked)} cases were made")
+            designer.notes.append(f"the reference is slow: no more than {plural(len(asked), 'case')} made")
             break
     smaller = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
     plan = planned(folder / CONFIG, problem, asked, dtypes or (sized.dtype,), designer.notes)

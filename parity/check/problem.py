@@ -161,6 +161,14 @@ class ReferenceProblem:
         return dict_of(torch_namespace(self.source))
 
     @property
+    def is_changed(self) -> bool:
+        """Whether the file is another one than when it was read."""
+        try:
+            return self.source.path.read_bytes() != self.source.text
+        except OSError:
+            return True
+
+    @property
     def numbers(self) -> dict[str, Size]:
         """The globals that are sizes: whole numbers from 2 on, and shapes, that the user has not set, and that only the
         functions for inputs read: the reference itself has the file's own values wherever it is called."""
@@ -236,6 +244,8 @@ class ReferenceProblem:
                     module = self.built() if is_class else self.entry
                     with passing(count):
                         outputs = outputs_of(module(*self.inputs()))
+        except TimeoutError as error:
+            raise CheckError(placed(error, self.pair.reference.own_path.absolute())) from error
         except Exception:  # Whatever a user's code raises: these sizes do not fit.
             return None
         elements += [value.numel() for value in outputs.values() if isinstance(value, torch.Tensor)]
@@ -414,7 +424,9 @@ def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list
         argument(word, value, drawers.get(id(value)), torch) for word, value in zip(words, given, strict=False)
     ]
     if not any(a.is_tensor for a in arguments):
-        raise CheckError(f"{function.__name__}() returns no tensor, so there is nothing to compare")
+        raise CheckError(
+            f"{function.__name__}() returns no tensor, so there is nothing to compare (none in lists is seen)"
+        )
     return arguments
 
 
@@ -516,4 +528,4 @@ def is_finite(outputs: Mapping[str, NDArray[Any]]) -> bool:
 
 def varies(outputs: Mapping[str, NDArray[Any]]) -> bool:
     """Whether some output has different elements, as far as it can."""
-    return any(values.size == 1 or np.ptp(values) > 0 for values in outputs.values() if values.size)
+    return any(values.size == 1 or (values != values.flat[0]).any() for values in outputs.values() if values.size)

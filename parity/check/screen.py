@@ -79,5 +79,5 @@ def labelled(reply: CheckAnswer) -> Iterator[tuple[str, str]]:
     case = (reply.counterexample or {}).get("case")
     if case:
         yield "more", f"parity explain {run} {case}"
-        yield "", f"parity repro {run} {case}  a script without parity"
+        yield "", f"parity repro {run} {case}  # a script without parity"
     yield "" if case else "more", f"parity report {run} --html report.html"

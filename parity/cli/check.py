@@ -26,8 +26,8 @@ FORMATS = ("kernelbench", "robust-kbench", "gpu-mode", "backendbench", "flashinf
 """Those of `parity.check.formats`."""
 ADAPTERS = ("torch", "numpy", "jax", "tensorflow", "mlx", "paddle", "oneflow", "mindspore")
 """Those of `parity.config.backends` that call a function of a user."""
-DESIGNING = 0.25
-"""The part of the time in which cases are made."""
+DESIGNING, LEAST_DESIGNING = 0.25, 5.0
+"""The part of the time in which cases are made; at least so many seconds."""
 
 
 @main.command(
@@ -100,12 +100,10 @@ def check(
     Two folders are many pairs: files of the same name, or of the same number before `_`. So is one folder of folders
     with reference.py and new.py, submission.py or solution.py. Each pair is checked by a process of its own.
 
-    Exit code: 0 right; 1 wrong; 2 the command is wrong; 3 nothing could be concluded; 130 interrupted. Of many pairs: 1
-    if any is wrong, else 3 if any was not judged.
+    Exit code: 0 right; 1 wrong; 2 an option is wrong; 3 nothing could be concluded, as from a file that is missing; 130
+    interrupted. Of many pairs: 1 if any is wrong, else 3 if any was not judged.
     """
-    from parity.check.answer import not_judged
     from parity.check.batch import batch_of, one_of
-    from parity.errors import UserError
 
     started = time.monotonic()
     end_once_on_signals()
@@ -121,24 +119,33 @@ def check(
             member = one_of(Path(reference))
             reference, new = member.reference, member.new
         reply = checked(reference, new, as_json=as_json, quiet=quiet, **given)
-    except UserError as error:
-        reply = not_judged(str(error), seconds=time.monotonic() - started)
-    except BlockingIOError as error:
-        text = f"{error.filename}: {error.strerror}; name another folder with --out"
-        reply = not_judged(text, seconds=time.monotonic() - started)
-    except KeyboardInterrupt:
-        reply = not_judged("interrupted", seconds=time.monotonic() - started, exit_code=INTERRUPTED)
-    except click.ClickException:
-        raise
-    except Exception as error:
-        traceback.print_exc()
-        text = f"parity failed: {type(error).__name__}: {error}"
-        reply = not_judged(text, seconds=time.monotonic() - started, exit_code=INCOMPLETE)
+    except (KeyboardInterrupt, Exception) as error:
+        if isinstance(error, click.ClickException) and not as_json:
+            raise
+        reply = without_answer(error, time.monotonic() - started)
     if as_json:
         click.echo(reply.as_json(hide_inputs=hide_inputs))
     else:
         show(reply, quiet=quiet)
     sys.exit(reply.exit_code)
+
+
+def without_answer(error: BaseException, seconds: float) -> CheckAnswer:
+    """What is said where a check ends with an error."""
+    from parity.check.answer import not_judged
+    from parity.errors import UserError
+
+    if isinstance(error, KeyboardInterrupt):
+        return not_judged("interrupted", seconds=seconds, exit_code=INTERRUPTED)
+    if isinstance(error, UserError):
+        return not_judged(str(error), seconds=seconds)
+    if isinstance(error, click.ClickException):
+        return not_judged(error.format_message(), seconds=seconds, exit_code=error.exit_code)
+    if isinstance(error, BlockingIOError):
+        return not_judged(f"{error.filename}: {error.strerror}; name another folder with --out", seconds=seconds)
+    traceback.print_exception(error)
+    text = f"parity failed: {type(error).__name__}: {error}"
+    return not_judged(text, seconds=seconds, exit_code=INCOMPLETE)
 
 
 def show(reply: CheckAnswer, *, quiet: bool) -> None:
@@ -218,7 +225,7 @@ def answered(
             given=dict(map(setting, settings)),
             dtypes=dtypes,
             forward_only=forward_only,
-            until=started + seconds * DESIGNING,
+            seconds=max(LEAST_DESIGNING, seconds * DESIGNING),
         )
         with (
             claimed(folder / "run", pair.plan) as run_dir,

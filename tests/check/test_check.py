@@ -82,7 +82,7 @@ def test_words(tmp_path):
     )
     assert lines[-3:] == [
         "more    parity explain out/run soft-given",
-        "        parity repro out/run soft-given  a script without parity",
+        "        parity repro out/run soft-given # a script without parity",
         "        parity report out/run --html report.html",
     ]
     quiet = asked(tmp_path, FUNCTION, FUNCTION.replace("x * scale", "x / scale"), "-q", "--out", "other")
@@ -114,6 +114,32 @@ def test_what_cannot_be_checked_is_told_in_a_sentence(tmp_path, reference, new, 
 def test_a_setting_that_the_file_does_not_have(tmp_path):
     row = answered(tmp_path, REFERENCE, RIGHT, "--set", "sizes=3")
     assert row["sentence"] == "--set sizes: reference.py has no global of this name"
+
+
+def test_a_reference_that_the_candidate_rewrites_is_not_judged(tmp_path):
+    new = FUNCTION.replace("import torch\n", "import pathlib, torch\n").replace("x * scale", "2 * x * scale")
+    new += "\npath = pathlib.Path(__file__).with_name('reference.py')"
+    new += "\npath.write_text(path.read_text().replace('(x *', '(2 * x *'))\n"
+    row = answered(tmp_path, FUNCTION, new, "--diagnose-seconds", "0")
+    assert (row["verdict"], row["exit_code"]) == ("not-judged", 3), row
+    assert row["sentence"] == "reference.py has changed while it was checked; new.py must not write it: check again"
+
+
+def test_masks_are_compared(tmp_path):
+    reference = FUNCTION.replace("torch.softmax(x * scale, dim=-1)", "x > scale")
+    row = answered(tmp_path, reference, reference.replace("x > scale", "x < scale"), "--diagnose-seconds", "0")
+    assert (row["verdict"], row["exit_code"]) == ("wrong", 1), row
+
+
+def test_an_option_that_is_wrong_is_told_in_json_too(tmp_path):
+    (tmp_path / "file").touch()
+    row = answered(tmp_path, FUNCTION, FUNCTION, "--out", "file")
+    assert (row["exit_code"], row["sentence"]) == (
+        3,
+        f"{tmp_path / 'file'}: File exists; name another folder with --out",
+    )
+    row = answered(tmp_path, FUNCTION, FUNCTION, "--set", "scale")
+    assert (row["exit_code"], row["sentence"][:11]) == (2, "--set scale")
 
 
 SCORES = """
