@@ -119,11 +119,6 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     checks = list(checks_of(own, kinds, same, refused))
     notes = [*notes, *(f"{NEW} refuses the layout {kinds[cell.id]}: {cell.message}" for cell in refused)]
     common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": notes}
-    if prepared.problem.is_changed:
-        text = (
-            f"{pair.reference.own_path.name} has changed while it was checked; {pair.candidate.own_path.name} must not"
-        )
-        return CheckAnswer("not-judged", exit_codes.INCOMPLETE, f"{text} write it: check again", **common)
     if all_findings:
         return of_finding(all_findings[0], pair, run_dir, common)
     unlike = [row for row in of_another_kind(results.comparisons, kinds) if row.tensor_key not in same]
@@ -156,6 +151,15 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     if lacking:
         text += f"; {len(lacking)} cases could not be judged, such as {lacking[0].id}: {lacking[0].message}"
     return CheckAnswer("right", exit_codes.PASSED, text, **common)
+
+
+def of_one_reference(reply: CheckAnswer, prepared: PreparedCheck) -> CheckAnswer:
+    """The answer, unless the reference's file is no longer what was judged: some processes may have read another one."""
+    if not prepared.problem.is_changed:
+        return reply
+    reference, candidate = (item.own_path.name for item in (prepared.pair.reference, prepared.pair.candidate))
+    text = f"{reference} has changed while it was checked; {candidate} must not write it: check again"
+    return not_judged(text, seconds=reply.seconds)
 
 
 def with_size(reply: CheckAnswer, size: SizeAnswer, prepared: PreparedCheck, seconds: float) -> CheckAnswer:

@@ -193,7 +193,7 @@ def answered(
     """The answer, from workers that are forked where they can be. Raises UserError."""
     from rich.console import Console
 
-    from parity.check.answer import answer, why_outputs_only, with_size
+    from parity.check.answer import answer, of_one_reference, why_outputs_only, with_size
     from parity.check.at_size import SizeAnswer, asked_at_size
     from parity.check.limit import REFERENCE, CheckWatch
     from parity.check.prepare import prepared
@@ -241,7 +241,7 @@ def answered(
     if not forward_only and (why := why_outputs_only(results, reference, new)):
         pair, results = run_of(forward_only=True)
         pair.notes.append(why)
-    reply = answer(results, pair, folder / "run", time.monotonic() - started)
+    reply = of_one_reference(answer(results, pair, folder / "run", time.monotonic() - started), pair)
     if not pair.smaller:
         return reply
     if reply.exit_code != PASSED:
