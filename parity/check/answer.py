@@ -154,7 +154,7 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
 
 
 def of_one_reference(reply: CheckAnswer, prepared: PreparedCheck) -> CheckAnswer:
-    """The answer, unless the reference's file is no longer what was judged: some processes may have read another one."""
+    """The answer, unless the reference's file is no longer what was judged: some processes may have read another."""
     if not prepared.problem.is_changed:
         return reply
     reference, candidate = (item.own_path.name for item in (prepared.pair.reference, prepared.pair.candidate))
