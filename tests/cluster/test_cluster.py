@@ -270,7 +270,9 @@ def of_bad(results):
 # Dask may hand the next task to a worker that is just ending; as no failure is allowed here, that task is lost, too.
 @pytest.mark.flaky(reruns=2)
 @pytest.mark.parametrize("name", FAULTS)
-def test_parity_that_fails_on_a_worker_loses_that_case_alone(name, pair, tmp_path):
+def test_parity_that_fails_on_a_worker_loses_that_case_alone(name, pair, tmp_path, monkeypatch):
+    # Where the last worker is the one that ends, the run is soon repeated.
+    monkeypatch.setattr("parity.cluster.source.NO_WORKER_S", 120.0)
     *fault, said = FAULTS[name]
     pair.client.register_plugin(Faulty(*fault))
     try:
