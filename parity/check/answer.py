@@ -186,7 +186,7 @@ def with_size(reply: CheckAnswer, size: SizeAnswer, prepared: PreparedCheck, sec
 def why_outputs_only(results: Results, reference: str, new: str) -> str:
     """Why gradients cannot be judged, as the first case shows; "" where they can."""
     if has_no_gradients(results):
-        return f"{reference} has no gradients when it is called again: only outputs are judged"
+        return f"{reference} itself gives no result with gradients: only outputs are judged"
     return f"{new} has no gradients: only outputs are judged" if lacks_gradients(results) else ""
 
 

@@ -94,7 +94,7 @@ def prepared(
     for item in adapted(designer.all(sized), pair):
         asked.append(item)
         if time.monotonic() > until:
-            designer.notes.append(f"the reference is slow: no more than {plural(len(asked), 'case')} made")
+            designer.notes.append(f"the reference is slow: only {plural(len(asked), 'case')} could be made in time")
             break
     smaller = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
     plan = planned(folder / CONFIG, problem, asked, dtypes or (sized.dtype,), designer.notes)

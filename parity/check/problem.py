@@ -137,6 +137,7 @@ class ReferenceProblem:
     given: Settings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.changing: frozenset[str] | None = None
         path = self.pair.reference.path.absolute()
         self.source = ReferenceFile(path, path.read_bytes())
         with self.telling():
@@ -279,21 +280,25 @@ class ReferenceProblem:
 
     def with_state(self, sized: Sized, built: Any) -> Sized:
         """The problem with the buffers that a call changes among its weights: running statistics are there already."""
-        import torch
-
         known = {weight.name for weight in sized.weights}
         buffers = ((n, buffer) for n, buffer in built.named_buffers() if buffer.is_floating_point())
-        before = {name: buffer for name, buffer in buffers if word_of(name) not in known}
-        if not before:
-            return sized
+        others = {name: buffer for name, buffer in buffers if word_of(name) not in known and buffer.numel()}
+        if self.changing is None:
+            self.changing = self.changed(sized, others) if others else frozenset()
+        state = [Weight(word_of(n), array_of(b.float()), True) for n, b in others.items() if n in self.changing]
+        return replace(sized, weights=[*sized.weights, *state], state=tuple(weight.name for weight in state))
+
+    def changed(self, sized: Sized, before: Mapping[str, Any]) -> frozenset[str]:
+        """The names of the buffers to which a call gives other values, and no other shape."""
+        import torch
+
         given = {a.name: torch.tensor(a.value) for a in sized.arguments if a.is_tensor}
         module = UserModule(self.entry)
         with self.telling(), self.having(sized.settings), torch.no_grad():
             module(**given, **sized.params)
         after = {n: buffer for called in module.modules.values() for n, buffer in called.named_buffers()}
-        changed = [n for n, buffer in before.items() if n in after and not torch.equal(after[n], buffer)]
-        state = [Weight(word_of(name), array_of(before[name].float()), True) for name in changed]
-        return replace(sized, weights=[*sized.weights, *state], state=tuple(weight.name for weight in state))
+        same_shape = (n for n, buffer in before.items() if n in after and after[n].shape == buffer.shape)
+        return frozenset(name for name in same_shape if not torch.equal(after[name], before[name]))
 
     def is_random(self, sized: Sized, options: Mapping[str, Any]) -> bool:
         """Whether the reference returns something else after another seed."""

@@ -246,8 +246,24 @@ def test_a_buffer_that_a_call_changes_is_state_with_its_initial_value(tmp_path):
     it = problem(tmp_path, SMOOTHED)
     sized = it.at({})
     assert sized.state == ("level",)
-    assert sized.params["state"] == "level"
+    assert sized.params["state_buffers"] == "level"
     np.testing.assert_array_equal({w.name: w.values for w in sized.weights}["level"], np.zeros(3))
     cases = list(Designer(it, tmp_path / "inputs").all(sized))
     assert all("file" in case.case["inputs"]["level"] for case in cases)
     assert {"Model-given", "Model-eval"} <= {case.id for case in cases}
+
+
+CACHED = (
+    SMOOTHED.replace("torch.zeros(3)", "torch.zeros(0)")
+    .replace("self.level.lerp_(x.mean(0), 0.5)", "self.level = torch.cat([self.level, x.mean(0)])")
+    .replace("x - self.level", "x")
+)
+
+
+def test_a_buffer_that_grows_is_no_state(tmp_path):
+    assert problem(tmp_path, CACHED).at({}).state == ()
+
+
+def test_an_argument_may_be_called_state(tmp_path):
+    it = problem(tmp_path, FUNCTION.replace("scale", "state").replace("0.5]", "torch.randn(40)]"))
+    assert {"soft-given", "soft-state-zeros"} <= {c.id for c in Designer(it, tmp_path / "inputs").all(it.at({}))}

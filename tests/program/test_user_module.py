@@ -99,7 +99,7 @@ class Smoothed(torch.nn.Module):
 
 def test_a_buffer_that_is_said_to_be_state_is_given_and_left():
     call, x = UserModule(Smoothed), torch.arange(6.0).reshape(2, 3)
-    given = {"level": torch.ones(3), "state": "level", "arguments": "x"}
+    given = {"level": torch.ones(3), "state_buffers": "level", "arguments": "x"}
     first, second = call(x=x, **given), call(x=x, **given)
     assert torch.equal(first["after_level"], 0.5 + 0.5 * x.mean(0))
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -109,5 +109,11 @@ def test_a_buffer_that_is_said_to_be_state_is_given_and_left():
 def test_state_that_a_class_does_not_have_is_left_out():
     call = UserModule(Running)
     x = torch.ones(2, 3)
-    given = {"running_mean": torch.ones(3), "level": torch.ones(3), "state": "level", "init_n": 3, "arguments": "x"}
+    given = {
+        "running_mean": torch.ones(3),
+        "level": torch.ones(3),
+        "state_buffers": "level",
+        "init_n": 3,
+        "arguments": "x",
+    }
     assert call(x=x, **given).keys() == {"y", "after_running_mean"}

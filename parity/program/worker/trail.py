@@ -413,7 +413,7 @@ def patched(
     with contextlib.suppress(TrailEndedError):
         trail.run(module, {n: tensor_of(a, "float64", torch, gradients=False) for n, a in given.items()}, params, {})
     outputs = {name: values.number(torch.tensor(trail.values.arrays[n])) for name, n in trail.outputs.items()}
-    return {**PatchedTrail(torch, path, values, {}).reply, "outputs": {} if trail.error else outputs}
+    return {**CallTrail(torch, path, values).reply, "outputs": {} if trail.error else outputs}
 
 
 def main() -> None:
