@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -118,14 +119,27 @@ def whole_numbers(rng: np.random.Generator, low: int, high: int, shape: tuple[in
     return rng.choice((low, high - 1), shape) if low < 0 else rng.integers(low, high, shape)
 
 
+def spaced(_: np.random.Generator, low: int, high: int, shape: tuple[int, ...]) -> Array:
+    """Integers from `low` on and below `high` in their order, as offsets have, which some code needs."""
+    return np.linspace(low, high - 1, prod(shape)).astype(np.int64).reshape(shape)
+
+
+def lowest(_: np.random.Generator, low: int, _high: int, shape: tuple[int, ...]) -> Array:
+    """The lowest integer, wherever those between the bounds are too large for another size."""
+    return np.full(shape, low, np.int64)
+
+
 def drawn_inputs(
-    shapes: Mapping[str, tuple[int, ...]], integers: Mapping[str, tuple[int, int]]
+    shapes: Mapping[str, tuple[int, ...]],
+    integers: Mapping[str, tuple[int, int]],
+    whole: Callable[..., Array] = whole_numbers,
 ) -> Iterator[dict[str, Array]]:
-    """Sets of inputs of these shapes: around zero, positive, negative; integers within their bounds."""
+    """Sets of inputs of these shapes: around zero, positive, negative; integers within their bounds, as `whole` draws
+    them."""
     rng = np.random.default_rng(0)
     for low, high in ((-2.0, 2.0), (0.25, 3.0), (-3.0, -0.25)):
         yield {
-            name: whole_numbers(rng, *integers[name], shape) if name in integers else rng.uniform(low, high, shape)
+            name: whole(rng, *integers[name], shape) if name in integers else rng.uniform(low, high, shape)
             for name, shape in shapes.items()
         }
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from parity import exit_codes
 from parity.cases.layout import LAYOUTS
+from parity.cases.op import GRADIENT
 from parity.check.at_size import SizeAnswer
 from parity.check.limit import NAN, NEW, REFERENCE, excused, of_another_kind
 from parity.check.pair import FilePair
@@ -113,14 +114,13 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     same = excused(results.comparisons, kinds)
     every = findings(results)
     all_findings = [finding for finding in every if not finding.tensor_keys <= same]
-    failed = [cell for cell in own if cell.status is Status.ERROR and cell.ended is not None]
-    refused = [cell for cell in failed if kinds[cell.id] in LAYOUTS]
-    failed = [cell for cell in failed if cell not in refused]
-    checks = list(checks_of(own, kinds, same, refused))
+    failed, refused, unposed = errors_of(results, own, kinds)
+    checks = list(checks_of(own, kinds, same, [*refused, *unposed]))
     notes = [*notes, *(f"{NEW} refuses the layout {kinds[cell.id]}: {cell.message}" for cell in refused)]
+    notes += [f"{REFERENCE} itself gives no result for {cell.id}" for cell in unposed]
     common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": notes}
     if all_findings:
-        return of_finding(all_findings[0], pair, run_dir, common)
+        return of_finding(min(all_findings, key=is_of_gradients), pair, run_dir, common)
     unlike = [row for row in of_another_kind(results.comparisons, kinds) if row.tensor_key not in same]
     if unlike and not failed:
         return replace(of_finding(by_cause(results, unlike)[0], pair, run_dir, common), verdict="wrong")
@@ -137,7 +137,7 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
         text = f"{pair.reference.location}: a constant would pass, so nothing is shown: the reference returns one"
         return CheckAnswer("degenerate-problem", exit_codes.INCOMPLETE, text, **common)
     lost = [cell for cell in own if cell.outcome == Outcome.OK and not cell.compared]
-    numberless = [cell for cell in lost if kinds[cell.id] == NAN]
+    numberless = [cell for cell in lost if kinds[cell.id] == NAN or cell in unposed]
     lost = [cell for cell in lost if cell not in numberless]
     if lost:
         why = next((row.message for row in lost[0].rows if row.message), "its results were not compared")
@@ -146,11 +146,24 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     n = sum(len(cell.compared_rows) for cell in compared)
     text = f"{pair.candidate.name} computes what {pair.reference.name} does: {n} tensors in {len(compared)} cases agree"
     lacking = [cell for cell in unsure if cell.status is Status.UNSUPPORTED]
-    if left := len(own) - len(compared) - len(refused) - len(lacking) - len(numberless):
+    without = {cell.id for cell in (*compared, *refused, *lacking, *numberless, *unposed)}
+    if left := sum(cell.id not in without for cell in own):
         text += f"; {left} cases were not run, the time was over"
     if lacking:
         text += f"; {len(lacking)} cases could not be judged, such as {lacking[0].id}: {lacking[0].message}"
     return CheckAnswer("right", exit_codes.PASSED, text, **common)
+
+
+def errors_of(
+    results: Results, own: Sequence[CellResult], kinds: Mapping[str, str]
+) -> tuple[list[CellResult], list[CellResult], list[CellResult]]:
+    """The candidate's cells that failed; those in which it refuses a memory layout; those, whatever it returns, for
+    which the reference has no result either."""
+    without = {row.case for row in results.outcomes if row.backend == REFERENCE and row.outcome == Outcome.ERROR}
+    ended = [cell for cell in own if cell.status is Status.ERROR and cell.ended is not None]
+    failed = [cell for cell in ended if cell.id not in without]
+    refused = [cell for cell in failed if kinds[cell.id] in LAYOUTS]
+    return [c for c in failed if c not in refused], refused, [cell for cell in own if cell.id in without]
 
 
 def of_one_reference(reply: CheckAnswer, prepared: PreparedCheck) -> CheckAnswer:
@@ -241,6 +254,11 @@ def of_finding(finding: Finding, pair: FilePair, run_dir: Path, common: Mapping[
         tolerance_needed=row.required_rtol,
         **common,
     )
+
+
+def is_of_gradients(finding: Finding) -> bool:
+    """Whether only gradients differ: what is wrong in an output makes gradients wrong, too."""
+    return all(difference.row.tensor.startswith(GRADIENT) for difference in finding.differences)
 
 
 def counterexample(row: Comparison, finding: Finding, run_dir: Path) -> dict[str, Any]:

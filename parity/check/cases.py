@@ -175,10 +175,16 @@ class Designer:
             else weight_of(weight)
             for weight in sized.weights
         }
-        if is_finite(self.tried(sized, {**signed, **weights})):
-            return {**signed, **weights}
         own = {a.name: self.input_of(sized, a, signed=False) for a in sized.arguments if a.is_tensor}
-        return {**own, **weights}
+        files = {a.name: self.stored(size, a.name, a.value) for a in sized.arguments if a.is_tensor}
+        infinite = None
+        for inputs in (signed, own, files):
+            given = {**inputs, **weights}
+            outputs = self.tried(sized, given)
+            if is_finite(outputs):
+                return given
+            infinite = infinite or (None if outputs is FAILED else given)
+        return infinite or {**own, **weights}
 
     def input_of(self, sized: Sized, argument: Argument, *, signed: bool) -> Case:
         """An input: normal numbers, as in the file if it gives them with a structure or `signed` is False."""

@@ -61,6 +61,13 @@ def excused(comparisons: Iterable[Comparison], kinds: Mapping[str, str]) -> froz
     return frozenset(same | free | alone(own, same | free, kinds))
 
 
+def is_asked(comparisons: Sequence[Comparison], kinds: Mapping[str, str]) -> bool:
+    """Whether a candidate fails where it is not excused, so that the cause is searched."""
+    same = excused(comparisons, kinds)
+    wrong = (row for row in comparisons if (row.actual, row.expected) == (NEW, ORACLE) and row.fails)
+    return any(row.tensor_key not in same for row in wrong) or bool(of_another_kind(comparisons, kinds))
+
+
 def alone(
     own: Mapping[tuple[str, str, str], Comparison], free: Collection[tuple[str, str, str]], kinds: Mapping[str, str]
 ) -> set[tuple[str, str, str]]:

@@ -21,6 +21,7 @@ from parity.check import CheckError
 from parity.check.pair import INIT_INPUTS, FilePair
 from parity.program.torch_reference import array_of, torch_namespace
 from parity.program.worker import user_module
+from parity.program.worker.recording import is_inplace
 from parity.program.worker.torch_calls import passing
 from parity.program.worker.user_module import (
     ARGUMENTS,
@@ -59,6 +60,8 @@ SCALING = (
     *("contiguous", "clone", "detach", "to", "float", "half", "bfloat16", "cpu", "reshape", "view"),
 )
 """Functions that, with a number, keep how a tensor is distributed, but for its mean and deviation."""
+KEEPING = frozenset(("requires_grad", "mul", "imul", "add", "iadd", "sub", "isub", "div", "itruediv", "detach"))
+"""Functions that change a tensor, but not how it is distributed."""
 PRODUCTS = frozenset(
     (
         *("linear", "bilinear", "matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention"),
@@ -411,6 +414,9 @@ def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list
     def record(called: Any, args: Any, _kwargs: Any, result: Any) -> Any:
         name = getattr(called, "__name__", "")
         kind = DRAWS.get(name)
+        if is_inplace(name) and name.strip("_") not in KEEPING:
+            # What is written into a draw has a meaning, such as a label that is ignored.
+            drawers.pop(id(args[0]), None)
         if name in SCALING and all(isinstance(a, plain) or type(a) in (int, float) for a in args):
             known = [drawers[id(a)][1] for a in args if id(a) in drawers]
             kind = known[0] if len(known) == sum(isinstance(a, torch.Tensor) for a in args) == 1 else None

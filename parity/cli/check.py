@@ -195,10 +195,10 @@ def answered(
 
     from parity.check.answer import answer, of_one_reference, why_outputs_only, with_size
     from parity.check.at_size import SizeAnswer, asked_at_size
-    from parity.check.limit import REFERENCE, CheckWatch
+    from parity.check.limit import REFERENCE, CheckWatch, is_asked
     from parity.check.prepare import prepared
     from parity.engine import EngineOptions
-    from parity.judge.diagnose.patience import SECONDS, UNSEARCHED
+    from parity.judge.diagnose.patience import IS_ASKED, SECONDS, UNSEARCHED
     from parity.reporting.console.progress import reporter_for
     from parity.reporting.results.claims import claimed
     from parity.reporting.results.directory import Losses
@@ -227,6 +227,7 @@ def answered(
             forward_only=forward_only,
             seconds=max(LEAST_DESIGNING, seconds * DESIGNING),
         )
+        IS_ASKED.set(lambda comparisons: is_asked(comparisons, pair.kinds))
         with (
             claimed(folder / "run", pair.plan) as run_dir,
             reporter_for(console, *n_left(pair.plan, Finished()), quiet=quiet or as_json) as reporter,

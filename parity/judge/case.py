@@ -65,7 +65,7 @@ from parity.judge.diagnose.inquiry import Inquiry, Measurement
 from parity.judge.diagnose.kernel import Ask, Kernel, kernel_of
 from parity.judge.diagnose.memory import Memory, Revision
 from parity.judge.diagnose.new_process import is_firm, kept_state, state_in, state_of_row, with_state
-from parity.judge.diagnose.patience import SECONDS, UNSEARCHED, limited
+from parity.judge.diagnose.patience import IS_ASKED, SECONDS, UNSEARCHED, limited
 from parity.judge.diagnose.search import SearchResult, confirm, improved, portable, recalled, search
 from parity.judge.failures import Failures, unjudged, with_failures
 from parity.judge.other_inputs import FIRST_OTHER, OtherInputs, WrongCall, kept_results, on_others, state_of
@@ -550,7 +550,14 @@ class CaseJudge:
 
         Where parity fails, what it has measured stays, and a diagnosis says so.
         """
-        results = self._searched() if diagnose else {}
+        if diagnose and (is_asked := IS_ASKED.get()) is not None:
+            unsearched = self._judged({})
+            if not is_asked(unsearched.comparisons):
+                return unsearched
+        return self._judged(self._searched() if diagnose else {})
+
+    def _judged(self, results: Results) -> Judged:
+        """Verdicts and diagnoses from the searches so far."""
 
         @cache
         def kind_of(dtype: str, backend: str, tensor: str) -> str:

@@ -18,7 +18,7 @@ from autograd.tracer import getval
 from parity.cases.brought import MOST_REPLAYED, RecordedFunction, ReferenceFile, namespace, traced
 from parity.cases.op import Variant
 from parity.cases.program import Program, Traced, trace
-from parity.cases.replay import agree, drawn_inputs, first_difference, narrowest
+from parity.cases.replay import agree, drawn_inputs, first_difference, lowest, narrowest, spaced, whole_numbers
 from parity.cases.user_code import BroughtError, placed, user_code
 from parity.cases.writable import unwrapped
 from parity.program.interception import intercepted
@@ -147,14 +147,25 @@ class TorchFunction:
         """The recording for these shapes and params, compared with the code itself."""
         sizes = dict(shapes)
         small = sum(map(prod, sizes.values())) <= MOST_REPLAYED
-        draws = [self.scaled(inputs) for inputs in drawn_inputs(sizes, self.integers)]
         with catch_warnings(action="ignore"), user_code(self.source.path), self.placing(), unfused_attention():
+            draws = self.draws(sizes, dict(params))
             try:
                 return self.of_recording(draws, params, small=small)
             except (BroughtError, UntracedError, LookupError, ValueError, TypeError) as error:
                 if isinstance(error, RandomCodeError):
                     raise
                 return self.whole(draws, params, error)
+
+    def draws(self, sizes: Mapping[str, tuple[int, ...]], params: Mapping[str, Any]) -> list[dict[str, Array]]:
+        """Sets of inputs; their integers are drawn in a way that the code takes, if there is one."""
+        ways = (whole_numbers, spaced, lowest) if self.integers else ()
+        for way in ways:
+            draws = [self.scaled(inputs) for inputs in drawn_inputs(sizes, self.integers, way)]
+            with suppress(Exception):  # Whatever a user's code raises; the next ones may be taken.
+                for inputs in draws:
+                    called(self.module, inputs, params)
+                return draws
+        return [self.scaled(inputs) for inputs in drawn_inputs(sizes, self.integers)]
 
     def whole(self, draws: Sequence[Mapping[str, Array]], params: Params, error: Exception) -> WholeCode:
         """The code as one step, where it cannot be recorded for this reason; raises what it raises itself."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
+
+from parity.judge.compare.verdict import Comparison
 
 Item = TypeVar("Item")
 SECONDS: ContextVar[float] = ContextVar("SECONDS", default=math.inf)
 """The seconds for each finding."""
 UNSEARCHED: ContextVar[frozenset[str]] = ContextVar("UNSEARCHED", default=frozenset())
 """Backends for whose errors no cause is searched: nobody asks about them."""
+IS_ASKED: ContextVar[Callable[[Sequence[Comparison]], bool] | None] = ContextVar("IS_ASKED", default=None)
+"""Whether somebody asks about the errors of a case, from its comparisons; without it, each error is asked about."""
 _UNTIL: ContextVar[float] = ContextVar("_UNTIL", default=math.inf)
 
 

@@ -6,7 +6,7 @@ the same numbers. Only an op's declared inputs, params and shapes are used here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from parity.cases.draw import Constant, Draw, Normal, Shape, Uniform, generator
 from parity.cases.op import Input, Op, TensorShapes
 from parity.cases.oracle import evaluate
-from parity.cases.replay import whole_numbers
+from parity.cases.replay import lowest, spaced, whole_numbers
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array
 from parity.judge.diagnose.reduction import shapes_of
@@ -57,14 +57,15 @@ def generic(case: CasePlan, number: int, user: Mapping[str, Array] | None = None
     params = case.params if number % 3 == KEEPS_ALL else with_options(op, case.params, shapes, number)
     tiny = min((value for value in numbers_in(case.params) if 0 < value < TINY), default=0.0)
     inputs: dict[str, Array] = {}
-    for strength in STRENGTHS:
+    has_integers = bool(shapes.integers)
+    for strength, whole in ways(has_integers=has_integers):
         for name, array in given.items():
             if plans[name].fixed:
                 inputs[name] = plans[name].sample(0, case.id, *case.dtypes)
                 continue
             rng = generator(number, "generic", name)
             item = op.input(name)
-            values = drawn_input(item, array.shape, shapes.integers.get(name), rng, strength)
+            values = drawn_input(item, array.shape, shapes.integers.get(name), rng, strength, whole)
             if user is not None and item is not None and op.data is None and values.dtype.kind == "f":
                 values = values * size_of(user.get(name))
             if name == op.data and number % 3 == KEEPS_ALL and tiny:
@@ -74,12 +75,21 @@ def generic(case: CasePlan, number: int, user: Mapping[str, Array] | None = None
             with np.errstate(all="ignore"):
                 outputs = evaluate(op, params, inputs, dtype=np.float64, gradients=case.gradients)
         except Exception as error:
-            if params == case.params:
+            if params != case.params:
+                return generic(case, 3 * number + KEEPS_ALL, user)
+            if not has_integers or whole is lowest:
                 raise ValueError(f"the reference fails for other inputs: {error}") from error
-            return generic(case, 3 * number + KEEPS_ALL, user)
+            continue
         if all(np.isfinite(values).all() for values in outputs.values()):
             break
     return replace(case, params=params), inputs
+
+
+def ways(*, has_integers: bool) -> Iterator[tuple[float, Callable[..., Array]]]:
+    """Strengths of floating-point inputs, and how integers are drawn: in ways that more references take, the later."""
+    yield from ((strength, whole_numbers) for strength in STRENGTHS)
+    if has_integers:
+        yield from ((STRENGTHS[0], whole) for whole in (spaced, lowest))
 
 
 LEAST_SIZE = 0.05
@@ -122,11 +132,16 @@ def varied(case: CasePlan, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def drawn_input(
-    item: Input | None, shape: Shape, bounds: tuple[int, int] | None, rng: np.random.Generator, strength: float
+    item: Input | None,
+    shape: Shape,
+    bounds: tuple[int, int] | None,
+    rng: np.random.Generator,
+    strength: float,
+    whole: Callable[..., Array],
 ) -> Array:
-    """Values of an input, or of a grad_output (None), in float64, or in int64 within `bounds`."""
+    """Values of an input, or of a grad_output (None), in float64, or in int64 within `bounds`, as `whole` draws them."""
     if bounds is not None:
-        return whole_numbers(rng, *bounds, shape)
+        return whole(rng, *bounds, shape)
     default = item.default if item is not None and item.default is not None else Normal()
     values = spread(default, shape, rng, strength)
     if item is None or not isinstance(item.start, Constant):
