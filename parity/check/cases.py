@@ -220,7 +220,12 @@ class Designer:
         given = {a.name for a in sized.arguments}
         biases = [name for name in free if name not in given and len(drawn[name]["shape"]) == 1]
         own = [name for name in free if name in given]
-        for kind, offset, names in ((OFFSET, SHIFT, [*own, *biases[:MOST_MOVED]]), (FAR_OFFSET, FAR_SHIFT, own)):
+        moves = (
+            (OFFSET, SHIFT, [*own, *biases[:MOST_MOVED]]),
+            (OFFSET, -SHIFT, own[:MOST_UNUSUAL]),
+            (FAR_OFFSET, FAR_SHIFT, own),
+        )
+        for kind, offset, names in moves:
             for name in names:
                 changed = {**drawn, name: {**drawn[name], "offset": offset}}
                 if is_finite(self.tried(sized, changed)):
@@ -284,7 +289,8 @@ class Designer:
         """Other lengths of axes, where no global says them: of all axes of the same length, or of the first ones. Only
         these become 1, where no other axis has their length, with which they would be broadcast."""
         tensors = {a.name: list(a.value.shape) for a in sized.arguments if a.is_tensor and a.value.shape}
-        known = set(map(largest, {**self.problem.numbers, **sized.settings}.values()))
+        sizes = {**self.problem.numbers, **sized.settings}
+        known = {largest(size) for name, size in sizes.items() if name not in self.problem.literals}
         free = {n: shape for n, shape in tensors.items() if "shape" in drawn[n]}
         lengths = dict.fromkeys(n for shape in free.values() for n in shape if n > 1 and n not in known)
         for length, first in islice(product(lengths, (True, False)), MOST_LENGTHS):

@@ -139,7 +139,7 @@ def drawn_input(
     strength: float,
     whole: Callable[..., Array],
 ) -> Array:
-    """Values of an input, or of a grad_output (None), in float64, or in int64 within `bounds`, as `whole` draws them."""
+    """Values of an input, or of a grad_output (None), in float64, or in int64 as `whole` draws them in `bounds`."""
     if bounds is not None:
         return whole(rng, *bounds, shape)
     default = item.default if item is not None and item.default is not None else Normal()
