@@ -6,15 +6,10 @@ values of the reference for the same inputs are computed here.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +19,7 @@ import numpy as np
 from parity.cases.brought import ReferenceFile, namespace
 from parity.cases.op import GRADIENT
 from parity.cases.user_code import user_code
+from parity.check.candidate_process import FaultCase, candidate, loaded, patched
 from parity.check.fault import (
     MADE,
     Computation,
@@ -41,7 +37,7 @@ from parity.check.pair import FilePair
 from parity.check.patch import Patch, Patching
 from parity.check.related import related
 from parity.check.relation import relation
-from parity.check.triton_code import variables_of
+from parity.check.repair import repair_of
 from parity.check.written import line_that_keeps, opening, statement
 from parity.program.torch_reference import TorchCode, recording_of
 from parity.program.worker import trail
@@ -62,9 +58,6 @@ KINDS = {
     OVERFLOW: "numbers overflow at {}",
 }
 """What is wrong at a line, by the kind of its row; the value itself is told beside the reference's."""
-BOOT = "import sys; sys.argv[:] = sys.argv[1:]; sys.path[:] = [p for p in sys.path if p]; sys.path.insert(0, {!r}); "
-ADAPTED = "from parity.adapters.torch.triton_interpreter import adapt; adapt(); "
-TRAIL = "from parity.program.worker.trail import main; main()"
 
 
 @dataclass(frozen=True)
@@ -78,6 +71,7 @@ class FaultLine:
     kind: str = VALUE
     relation: str = ""
     is_shown: bool = False
+    repair: str = ""
 
     def __str__(self) -> str:
         return f"{self.file.name}:{self.line}"
@@ -86,7 +80,7 @@ class FaultLine:
     def sentence(self) -> str:
         """`ref.py:12 computes what new.py:14 does not`, or the difference where that is shown; "" where the reference's
         line is not known."""
-        if self.is_shown:
+        if self.is_shown or self.repair:
             return self.difference
         if not self.reference_line:
             return ""
@@ -95,6 +89,8 @@ class FaultLine:
     @property
     def difference(self) -> str:
         """`new.py:14 has "s = x / 8" where ref.py:12 has "s = x / 4": 1/2 times it`, in the words of its kind."""
+        if self.repair:
+            return f"{self} has {self.repair}, all that differed agrees"
         code = statement(self.file, self.line)
         own = f"{self} `{code}`"
         relation = f": {self.relation}" if self.relation else ""
@@ -106,23 +102,6 @@ class FaultLine:
         shown = "; with that value there, all outputs agree" if self.is_shown else ""
         theirs = statement(self.reference, self.reference_line)
         return f"{self} has `{code}` where {location} has `{theirs}`{relation}{shown}"
-
-
-@dataclass(frozen=True)
-class FaultCase:
-    """What is wrong: the case's inputs as files, its params, the tensors that differ, the worst first."""
-
-    given: Mapping[str, Path]
-    arriving: Mapping[str, Path]
-    params: Mapping[str, Any]
-    dtype: str
-    tensors: Sequence[str]
-    cause: str = ""
-
-    @property
-    def outputs(self) -> list[str]:
-        """The outputs that differ."""
-        return [name for name in self.tensors if not name.startswith(GRADIENT)]
 
 
 def fault_line_of(run_dir: Path, finding: Finding, pair: FilePair, seconds: float = SECONDS) -> FaultLine | None:
@@ -154,6 +133,29 @@ def located(asked: FaultCase, pair: FilePair, seconds: float) -> FaultLine | Non
         return FaultLine(path, line, reference)
     if {pair.candidate.adapter, pair.reference.adapter} != {TORCH}:
         return None
+    return with_repair(fault_line(asked, pair, until), asked, pair, until)
+
+
+def with_repair(hit: FaultLine | None, asked: FaultCase, pair: FilePair, until: float) -> FaultLine | None:
+    """The line with the change of the file that is shown to repair it, or the line of that change."""
+    path = pair.candidate.own_path.absolute()
+    if asked.cause == MUTATED or pair.candidate.origin or (hit is not None and hit.kind in (DIGITS, OVERFLOW)):
+        return hit
+    with suppress(Exception):
+        line = 0 if hit is None else hit.line
+        mutant = repair_of(asked, pair, line, lambda case: reference_trail(case, pair, 0.0), until)
+        if mutant is not None:
+            known = (
+                hit
+                if hit is not None and hit.line == mutant.line
+                else FaultLine(path, mutant.line, pair.reference.own_path)
+            )
+            return replace(known, repair=mutant.words)
+    return hit
+
+
+def fault_line(asked: FaultCase, pair: FilePair, until: float) -> FaultLine | None:
+    """The line at fault."""
     hit = line_of(asked, pair, until)
     if hit is not None and hit.kind == BEYOND:
         # A bias of zeros or a scale of ones hides in outputs what its gradient shows.
@@ -382,95 +384,3 @@ def inside(
         if array.dtype.kind in "fiub" and sum(map(np.size, hit)) < MOST_INSIDE:
             hit.append(np.asarray(array, np.float64))
     return hit
-
-
-def loaded(files: Mapping[str, Path]) -> dict[str, Array]:
-    """Arrays of files by name."""
-    return {name: np.load(path, allow_pickle=False) for name, path in files.items()}
-
-
-@contextmanager
-def candidate(
-    asked: FaultCase, pair: FilePair, until: float, patches: Sequence[Patch] = ()
-) -> Iterator[Callable[[], list[Computation]]]:
-    """A process of its own that computes the candidate in float64 and in the case's dtype, or with each of `patches`;
-    what is given waits for it and returns all, nothing if it fails."""
-    with tempfile.TemporaryDirectory(prefix="parity-location-") as name:
-        folder = Path(name)
-        write_request(folder, asked, pair, patches)
-        package = Path(trail.__file__).parents[3]
-        variables = variables_of(pair.candidate)
-        boot = BOOT.format(str(package)) + (ADAPTED if variables else "") + TRAIL
-        command = [sys.executable, "-c", boot, "trail", str(folder / "request.json"), str(folder)]
-        with running(command, folder, variables) as process:
-
-            def codes() -> list[Computation]:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, until - time.monotonic()))
-                return codes_of(folder)
-
-            yield codes
-
-
-def patched(asked: FaultCase, pair: FilePair, patches: Sequence[Patch], until: float) -> list[dict[str, Array]]:
-    """The outputs of the candidate with each of some patches, as far as the time goes."""
-    if not patches:
-        return []
-    with candidate(asked, pair, until, patches) as codes:
-        return [{name: code.values[i] for name, i in code.outputs.items()} for code in codes()]
-
-
-def write_request(folder: Path, asked: FaultCase, pair: FilePair, patches: Sequence[Patch]) -> None:
-    """Write what the process reads: copies of the inputs, so that it is not told where the run is."""
-    copies = {"given": dict[str, str](), "arriving": dict[str, str]()}
-    for kind, files in (("given", asked.given), ("arriving", asked.arriving)):
-        for number, (name, path) in enumerate(files.items()):
-            copies[kind][name] = str(folder / f"{kind}{number}.npy")
-            np.save(copies[kind][name], np.load(path, allow_pickle=False))
-    request = {
-        "path": str(pair.candidate.path.absolute()),
-        "file": str(pair.candidate.own_path.absolute()),
-        "name": pair.reference.name if pair.candidate.origin else pair.candidate.name,
-        "params": dict(asked.params),
-        "given": copies["given"],
-        "runs": [] if patches else [{**copies, "dtype": dtype} for dtype in dict.fromkeys(("float64", asked.dtype))],
-        "patches": [stored_patch(folder / f"patch{number}", patch) for number, patch in enumerate(patches)],
-    }
-    (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-
-
-def stored_patch(stem: Path, patch: Patch) -> dict[int, list[str]]:
-    """A patch as files, by the numbers of its rows."""
-    files = {row: [f"{stem}-{row}-{i}.npy" for i in range(len(arrays))] for row, arrays in patch.results.items()}
-    for row, names in files.items():
-        for name, array in zip(names, patch.results[row], strict=True):
-            np.save(name, array)
-    return files
-
-
-@contextmanager
-def running(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in its own group, with more environment variables; it has ended with all of that group afterwards."""
-    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    environment = {**os.environ, **variables}
-    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **quiet)
-    try:
-        yield process
-    finally:
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def codes_of(folder: Path) -> list[Computation]:
-    """The computations that a process has written; empty if it has not. Raises ValueError, LookupError or TypeError."""
-    files = [folder / trail.TRAIL, folder / trail.VALUES]
-    if not all(path.is_file() and path.stat().st_size <= 8 * trail.MOST_NUMBERS for path in files):
-        return []
-    reply = json.loads((folder / trail.TRAIL).read_text(encoding="utf-8"))
-    flat = np.fromfile(folder / trail.VALUES, np.float64)
-    shapes = [tuple(map(int, shape)) for shape in reply["shapes"]]
-    ends = np.cumsum([0, *(int(np.prod(shape, dtype=np.int64)) for shape in shapes)])
-    values = [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes, strict=False)]
-    dtypes = list(map(str, reply["dtypes"]))
-    return [Computation.of(own, values, dtypes) for own in reply["trails"]]

@@ -1,0 +1,172 @@
+"""The candidate, called once more in a process of its own, which tells the values of its calls and their lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.cases.op import GRADIENT
+from parity.check.fault import Computation
+from parity.check.match import Array
+from parity.check.pair import FilePair
+from parity.check.patch import Patch
+from parity.check.triton_code import variables_of
+from parity.program.worker import mutant, trail
+
+BOOT = "import sys; sys.argv[:] = sys.argv[1:]; sys.path[:] = [p for p in sys.path if p]; sys.path.insert(0, {!r}); "
+ADAPTED = "from parity.adapters.torch.triton_interpreter import adapt; adapt(); "
+MAIN = "from parity.program.worker.{} import main; main()"
+
+
+@dataclass(frozen=True)
+class FaultCase:
+    """What is wrong: the case's inputs as files, its params, the tensors that differ, the worst first."""
+
+    given: Mapping[str, Path]
+    arriving: Mapping[str, Path]
+    params: Mapping[str, Any]
+    dtype: str
+    tensors: Sequence[str]
+    cause: str = ""
+
+    @property
+    def outputs(self) -> list[str]:
+        """The outputs that differ."""
+        return [name for name in self.tensors if not name.startswith(GRADIENT)]
+
+
+def loaded(files: Mapping[str, Path]) -> dict[str, Array]:
+    """Arrays of files by name."""
+    return {name: np.load(path, allow_pickle=False) for name, path in files.items()}
+
+
+@contextmanager
+def candidate(
+    asked: FaultCase, pair: FilePair, until: float, patches: Sequence[Patch] = ()
+) -> Iterator[Callable[[], list[Computation]]]:
+    """A process of its own that computes the candidate in float64 and in the case's dtype, or with each of `patches`;
+    what is given waits for it and returns all, nothing if it fails."""
+    with tempfile.TemporaryDirectory(prefix="parity-location-") as name:
+        folder = Path(name)
+        write_request(folder, asked, pair, patches)
+        with running("trail", folder, pair) as process:
+
+            def codes() -> list[Computation]:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, until - time.monotonic()))
+                return codes_of(folder)
+
+            yield codes
+
+
+def patched(asked: FaultCase, pair: FilePair, patches: Sequence[Patch], until: float) -> list[dict[str, Array]]:
+    """The outputs of the candidate with each of some patches, as far as the time goes."""
+    if not patches:
+        return []
+    with candidate(asked, pair, until, patches) as codes:
+        return [{name: code.values[i] for name, i in code.outputs.items()} for code in codes()]
+
+
+def agreeing(
+    asked: FaultCase, pair: FilePair, texts: Sequence[str], exact: Mapping[str, Array], until: float
+) -> list[int]:
+    """Which of some files, all but the first, return what is exact, as far as the time goes; none if the first does,
+    which is the candidate's."""
+    with tempfile.TemporaryDirectory(prefix="parity-mutants-") as name:
+        folder = Path(name)
+        paths = [folder / f"mutant{number}.py" for number in range(len(texts))]
+        for path, text in zip(paths, texts, strict=True):
+            path.write_text(text, encoding="utf-8")
+        request = {
+            "folder": str(pair.candidate.own_path.absolute().parent),
+            "paths": list(map(str, paths)),
+            "name": pair.candidate.name,
+            "params": dict(asked.params),
+            "dtypes": [dtype for dtype in dict.fromkeys(("float64", asked.dtype)) if dtype in mutant.TOLERANCES],
+            "given": stored(folder / "given", loaded(asked.given)),
+            "arriving": stored(folder / "arriving", loaded(asked.arriving)),
+            "exact": stored(folder / "exact", exact),
+        }
+        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        with running("mutant", folder, pair) as process, suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))
+        reply = folder / mutant.AGREEING
+        numbers = json.loads(reply.read_text(encoding="utf-8")) if reply.is_file() else []
+        return [number for number in map(int, numbers) if 0 <= number < len(texts) - 1]
+
+
+def stored(stem: Path, arrays: Mapping[str, Array]) -> dict[str, str]:
+    """The files of arrays by name."""
+    paths = {name: f"{stem}{number}.npy" for number, name in enumerate(arrays)}
+    for name, path in paths.items():
+        np.save(path, arrays[name])
+    return paths
+
+
+def write_request(folder: Path, asked: FaultCase, pair: FilePair, patches: Sequence[Patch]) -> None:
+    """Write what the process reads: copies of the inputs, so that it is not told where the run is."""
+    kinds = {"given": asked.given, "arriving": asked.arriving}
+    copies = {kind: stored(folder / kind, loaded(files)) for kind, files in kinds.items()}
+    request = {
+        "path": str(pair.candidate.path.absolute()),
+        "file": str(pair.candidate.own_path.absolute()),
+        "name": pair.reference.name if pair.candidate.origin else pair.candidate.name,
+        "params": dict(asked.params),
+        "given": copies["given"],
+        "runs": [] if patches else [{**copies, "dtype": dtype} for dtype in dict.fromkeys(("float64", asked.dtype))],
+        "patches": [stored_patch(folder / f"patch{number}", patch) for number, patch in enumerate(patches)],
+    }
+    (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+
+
+def stored_patch(stem: Path, patch: Patch) -> dict[int, list[str]]:
+    """A patch as files, by the numbers of its rows."""
+    files = {row: [f"{stem}-{row}-{i}.npy" for i in range(len(arrays))] for row, arrays in patch.results.items()}
+    for row, names in files.items():
+        for name, array in zip(names, patch.results[row], strict=True):
+            np.save(name, array)
+    return files
+
+
+@contextmanager
+def running(module: str, folder: Path, pair: FilePair) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in its own group that answers the request in a folder by a module for workers; it has ended with all of
+    that group afterwards."""
+    variables = variables_of(pair.candidate)
+    boot = BOOT.format(str(Path(trail.__file__).parents[3])) + (ADAPTED if variables else "") + MAIN.format(module)
+    command = [sys.executable, "-c", boot, module, str(folder / "request.json"), str(folder)]
+    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    environment = {**os.environ, **variables}
+    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **quiet)
+    try:
+        yield process
+    finally:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def codes_of(folder: Path) -> list[Computation]:
+    """The computations that a process has written; empty if it has not. Raises ValueError, LookupError or TypeError."""
+    files = [folder / trail.TRAIL, folder / trail.VALUES]
+    if not all(path.is_file() and path.stat().st_size <= 8 * trail.MOST_NUMBERS for path in files):
+        return []
+    reply = json.loads((folder / trail.TRAIL).read_text(encoding="utf-8"))
+    flat = np.fromfile(folder / trail.VALUES, np.float64)
+    shapes = [tuple(map(int, shape)) for shape in reply["shapes"]]
+    ends = np.cumsum([0, *(int(np.prod(shape, dtype=np.int64)) for shape in shapes)])
+    values = [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes, strict=False)]
+    dtypes = list(map(str, reply["dtypes"]))
+    return [Computation.of(own, values, dtypes) for own in reply["trails"]]

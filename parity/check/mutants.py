@@ -1,0 +1,390 @@
+"""Mutants of a candidate's file: the same code with one small change, such as `<` for `<=`.
+
+A mutant that computes what the reference does shows the fault and its repair (Debroy and Wong 2010, "Using mutation to
+automatically suggest fixes for faulty programs", ICST).
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+Change = Iterator[ast.expr]
+NEAR = 8
+"""Names, the last ones before a line, that may stand for one another."""
+MOST_EXPRESSIONS = 40
+MODULES = frozenset(("torch", "nn", "F", "math", "np", "tl", "triton", "self", "ctx"))
+"""Names that are no values."""
+LONGEST = 80
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A line, the code there, what it is instead ("" for nothing), and the text of the whole file."""
+
+    line: int
+    before: str
+    after: str
+    text: str
+
+    @property
+    def words(self) -> str:
+        """`` `a <= b`; with `a < b` ``."""
+        return f"`{short(self.before)}`; {f'with `{short(self.after)}`' if self.after else 'without it'}"
+
+
+def short(code: str) -> str:
+    """Code in one line, cut where it is long."""
+    line = " ".join(code.split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+
+
+def mutants_of(text: str, line: int) -> Iterator[Mutant]:
+    """The mutants of a file, those near a line first: small changes of all lines, then larger ones of the line."""
+    tree = ast.parse(text)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    every = [mutant for function in functions for mutant in of_statements(text, function)]
+    every += [m for function in functions for node in expressions(function) for m in of_expression(text, node)]
+    yield from sorted(every, key=lambda mutant: abs(mutant.line - line))
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        if function.lineno <= line <= (function.end_lineno or 0):
+            yield from with_names(text, function, line)
+
+
+# Text
+
+
+def span(text: str, node: ast.expr | ast.stmt) -> tuple[int, int]:
+    """Where a node begins and ends in a text."""
+    lines = text.encode().splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+    return starts[node.lineno - 1] + node.col_offset, starts[end_line - 1] + end
+
+
+def with_code(text: str, node: ast.expr | ast.stmt, code: str) -> str:
+    """The text with other code for a node."""
+    start, end = span(text, node)
+    content = text.encode()
+    return (content[:start] + code.encode() + content[end:]).decode()
+
+
+def written(text: str, node: ast.expr | ast.stmt, change: ast.expr) -> Mutant:
+    """The mutant with another expression for one."""
+    code = ast.unparse(ast.fix_missing_locations(change))
+    return Mutant(node.lineno, ast.unparse(node), code, with_code(text, node, f"({code})"))
+
+
+# Statements
+
+
+def of_statements(text: str, function: ast.AST) -> Iterator[Mutant]:
+    """Statements left out, in another order, and `=` for `+=`."""
+    for body in bodies(function):
+        for first, second in pairwise(body):
+            if is_plain(first) and is_plain(second):
+                yield exchanged(text, first, second)
+        for node in body:
+            if isinstance(node, ast.AugAssign):
+                target, value, operator = ast.unparse(node.target), ast.unparse(node.value), node.op
+                other = "-" if isinstance(operator, ast.Add) else "+"
+                codes = (f"{target} = {value}", *((f"{target} {other}= {value}",) if is_sum(operator) else ()))
+                yield from (Mutant(node.lineno, ast.unparse(node), c, with_code(text, node, c)) for c in codes)
+            if isinstance(node, ast.AugAssign | ast.Expr) and not is_text(node):
+                yield Mutant(node.lineno, ast.unparse(node), "", with_code(text, node, "pass"))
+
+
+def bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    """The lists of statements in a node."""
+    for child in ast.walk(node):
+        for name in ("body", "orelse"):
+            body = getattr(child, name, None)
+            if isinstance(body, list) and isinstance(child, ast.FunctionDef | ast.For | ast.While | ast.If | ast.With):
+                yield body
+
+
+def is_plain(node: ast.stmt) -> bool:
+    """Whether a statement is an assignment or a call."""
+    return isinstance(node, ast.Assign | ast.AugAssign | ast.Expr) and not is_text(node)
+
+
+def is_text(node: ast.stmt) -> bool:
+    """Whether a statement is a docstring."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def is_sum(operator: ast.operator) -> bool:
+    """Whether an operator adds or subtracts."""
+    return isinstance(operator, ast.Add | ast.Sub)
+
+
+def exchanged(text: str, first: ast.stmt, second: ast.stmt) -> Mutant:
+    """The mutant in which two statements stand in the other order."""
+    one, other = ast.unparse(first), ast.unparse(second)
+    later = with_code(text, second, one)
+    return Mutant(first.lineno, f"{one}; {other}", f"{other}; {one}", with_code(later, first, other))
+
+
+# Expressions
+
+
+def expressions(node: ast.AST) -> Iterator[ast.expr]:
+    """The expressions in code, but for annotations, decorators and what is assigned to."""
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns", "decorator_list", "bases", "targets", "target", "func"):
+            if field == "func":
+                yield from expressions(value)
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.expr):
+                yield child
+            if isinstance(child, ast.AST):
+                yield from expressions(child)
+
+
+def of_expression(text: str, node: ast.expr) -> Iterator[Mutant]:
+    """The mutants of an expression."""
+    if isinstance(node, ast.JoinedStr):
+        return
+    for change in CHANGES.get(type(node), ()):
+        yield from (written(text, node, other) for other in change(node))
+
+
+COMPARISONS: Mapping[type[ast.cmpop], Sequence[type[ast.cmpop]]] = {
+    ast.Lt: (ast.LtE, ast.GtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.Gt, ast.GtE),
+    ast.Gt: (ast.GtE, ast.LtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.Lt, ast.LtE),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+}
+OPERATORS: Mapping[type[ast.operator], Sequence[type[ast.operator]]] = {
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Div,),
+    ast.Div: (ast.Mult,),
+    ast.FloorDiv: (ast.Div,),
+    ast.BitAnd: (ast.BitOr,),
+    ast.BitOr: (ast.BitAnd,),
+    ast.Mod: (ast.FloorDiv,),
+}
+FAMILIES = (
+    ("sum", "mean"),
+    ("amax", "amin", "mean"),
+    ("max", "min"),
+    ("maximum", "minimum"),
+    ("argmax", "argmin"),
+    ("triu", "tril"),
+    ("exp", "exp2", "expm1", "sigmoid"),
+    ("log", "log2", "log1p", "log10"),
+    ("sqrt", "rsqrt"),
+    ("tanh", "sigmoid"),
+    ("relu", "gelu", "silu", "elu"),
+    ("softmax", "log_softmax"),
+    ("floor", "round", "ceil", "trunc"),
+    ("zeros", "ones", "empty"),
+    ("zeros_like", "ones_like"),
+    ("abs", "square"),
+    ("cos", "sin"),
+    ("repeat", "repeat_interleave"),
+    ("repeat_interleave", "tile"),
+    ("ge", "gt", "le", "lt"),
+    ("var", "std"),
+    ("cumsum", "cumprod"),
+    ("load", "store"),
+)
+"""Functions that stand for one another."""
+WORDS = (("mean", "sum"), ("zeros", "border", "reflection"), ("reflect", "replicate", "constant"), ("none", "tanh"))
+"""Options that are words, and their other values."""
+
+
+def of_comparison(node: ast.expr) -> Change:
+    """Other comparisons."""
+    if isinstance(node, ast.Compare):
+        for i, operator in enumerate(node.ops):
+            for other in COMPARISONS.get(type(operator), ()):
+                ops = [other() if i == n else own for n, own in enumerate(node.ops)]
+                yield ast.Compare(node.left, ops, node.comparators)
+
+
+def of_operation(node: ast.expr) -> Change:
+    """Another operator, one operand alone, operands exchanged."""
+    if isinstance(node, ast.BinOp):
+        for other in OPERATORS.get(type(node.op), ()):
+            yield ast.BinOp(node.left, other(), node.right)
+        yield from (node.left, node.right)
+        if isinstance(node.op, ast.Sub | ast.Div | ast.FloorDiv):
+            yield ast.BinOp(node.right, node.op, node.left)
+
+
+def of_sign(node: ast.expr) -> Change:
+    """Without a sign or a negation."""
+    if isinstance(node, ast.UnaryOp):
+        yield node.operand
+
+
+def of_constant(node: ast.expr) -> Change:
+    """Other numbers, True for False, another option."""
+    if not isinstance(node, ast.Constant):
+        return
+    value = node.value
+    if isinstance(value, bool):
+        yield ast.Constant(not value)
+    elif isinstance(value, int):
+        others = dict.fromkeys((value - 1, value + 1, -value, 0, 2 * value, value // 2))
+        yield from (ast.Constant(other) for other in others if other != value)
+    elif isinstance(value, float):
+        numbers = dict.fromkeys((0.0, 1.0, -value, 10 * value, value / 10, 2 * value, value / 2))
+        yield from (ast.Constant(number) for number in numbers if number != value)
+        yield from (ast.parse(f"float('{word}')", mode="eval").body for word in ("-inf", "inf"))
+    elif isinstance(value, str):
+        yield from (ast.Constant(w) for words in WORDS if value in words for w in words if w != value)
+
+
+def of_call(node: ast.expr) -> Change:
+    """Another function, without the call, without an option, with arguments in another order."""
+    if not isinstance(node, ast.Call):
+        return
+    yield from of_function(node)
+    if isinstance(node.func, ast.Attribute) and not is_module(node.func.value):
+        yield node.func.value
+    yield from (argument for argument in node.args[:1] if not isinstance(argument, ast.Starred))
+    for i in range(len(node.keywords)):
+        yield ast.Call(node.func, node.args, [k for n, k in enumerate(node.keywords) if n != i])
+    for i in range(len(node.args) - 1):
+        args = [*node.args]
+        args[i], args[i + 1] = args[i + 1], args[i]
+        yield ast.Call(node.func, args, node.keywords)
+
+
+def of_function(node: ast.Call) -> Change:
+    """Calls of functions that stand for this one; of a variance with another denominator."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    for family in (words for words in FAMILIES if name in words):
+        for other in (word for word in family if word != name):
+            function = copy.deepcopy(node.func)
+            setattr(function, "attr" if isinstance(function, ast.Attribute) else "id", other)
+            yield ast.Call(function, node.args, node.keywords)
+    if name in ("var", "std", "var_mean"):
+        rest = [k for k in node.keywords if k.arg not in ("unbiased", "correction")]
+        for correction in (0, 1):
+            yield ast.Call(node.func, node.args, [*rest, ast.keyword("correction", ast.Constant(correction))])
+
+
+def is_module(node: ast.expr) -> bool:
+    """Whether an expression is likely to be a module or an attribute of one, such as `F`, `torch.nn`, or self."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return is_module_name(node)
+
+
+def is_module_name(node: ast.expr) -> bool:
+    """Whether an expression is the usual name of a module, or self."""
+    return isinstance(node, ast.Name) and node.id in MODULES
+
+
+def of_part(node: ast.expr) -> Change:
+    """The whole for a part of it; ends of slices one more and one less."""
+    if not isinstance(node, ast.Subscript) or isinstance(node.ctx, ast.Store):
+        return
+    yield node.value
+    for slice_node in (n for n in ast.walk(node.slice) if isinstance(n, ast.Slice)):
+        for name in ("lower", "upper", "step"):
+            if getattr(slice_node, name) is not None:
+                for other in (*by_one(getattr(slice_node, name)), None):
+                    yield with_field(node, slice_node, name, other)
+
+
+def with_field(node: ast.Subscript, part: ast.Slice, name: str, value: ast.expr | None) -> ast.expr:
+    """A copy in which a slice has another end."""
+    before = getattr(part, name)
+    setattr(part, name, value)
+    other = copy.deepcopy(node)
+    setattr(part, name, before)
+    return other
+
+
+def by_one(node: ast.expr) -> Change:
+    """One more, one less."""
+    for operator in (ast.Add(), ast.Sub()):
+        yield ast.BinOp(node, operator, ast.Constant(1))
+
+
+def of_name(node: ast.expr) -> Change:
+    """One more, one less."""
+    if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and not is_module_name(node):
+        yield from by_one(node)
+
+
+def of_condition(node: ast.expr) -> Change:
+    """Either branch always, one of two conditions alone."""
+    if isinstance(node, ast.IfExp):
+        yield from (node.body, node.orelse)
+    if isinstance(node, ast.BoolOp):
+        yield from node.values
+
+
+CHANGES: Mapping[type[ast.expr], Sequence[Callable[[ast.expr], Change]]] = {
+    ast.Compare: (of_comparison,),
+    ast.BinOp: (of_operation,),
+    ast.UnaryOp: (of_sign,),
+    ast.Constant: (of_constant,),
+    ast.Call: (of_call,),
+    ast.Subscript: (of_part,),
+    ast.Name: (of_name,),
+    ast.Attribute: (of_name,),
+    ast.IfExp: (of_condition,),
+    ast.BoolOp: (of_condition,),
+}
+"""What an expression may be instead, by its kind."""
+
+
+# Larger changes
+
+
+def with_names(text: str, function: ast.FunctionDef, line: int) -> Iterator[Mutant]:
+    """Expressions of a line with another name of the function for a name, or times one, or normalized."""
+    statements = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and n is not function]
+    around = [n for n in statements if n.lineno <= line <= (n.end_lineno or 0)]
+    if not around:
+        return
+    own = max(around, key=lambda node: node.lineno)
+    names = list(dict.fromkeys(reversed([*names_before(function, own.lineno)])))[:NEAR]
+    for node in list(islice(expressions(own), MOST_EXPRESSIONS)):
+        if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) and not is_module_name(node):
+            for other in (ast.Name(name, ast.Load()) for name in names):
+                if isinstance(node, ast.Name) and node.id != other.id:
+                    yield written(text, node, other)
+                column = ast.parse(f"{other.id}[..., None]", mode="eval").body
+                yield from (written(text, node, ast.BinOp(node, sign(), other)) for sign in SIGNS)
+                yield from (written(text, node, ast.BinOp(node, sign(), column)) for sign in SIGNS[:2])
+            yield from (written(text, node, change) for change in normalized(node))
+
+
+SIGNS: Sequence[type[ast.operator]] = (ast.Mult, ast.Div, ast.Add, ast.Sub)
+NORMALIZED = (
+    "({0}) / ({0}).sum(-1, keepdim=True)",
+    "({0}) - ({0}).amax(-1, keepdim=True)",
+    "({0}) - ({0}).mean(-1, keepdim=True)",
+    "({0}).transpose(-1, -2)",
+    "({0}).detach()",
+    "1 - ({0})",
+)
+
+
+def normalized(node: ast.expr) -> Change:
+    """What an expression is often made before it is used."""
+    yield from (ast.parse(form.format(ast.unparse(node)), mode="eval").body for form in NORMALIZED)
+
+
+def names_before(function: ast.FunctionDef, line: int) -> Iterator[str]:
+    """The names of a function that have values before a line, in their order."""
+    yield from (argument.arg for argument in function.args.args if argument.arg not in ("self", "ctx"))
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.lineno <= line:
+            yield node.id

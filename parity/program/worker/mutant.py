@@ -1,0 +1,128 @@
+"""Which of several files computes what a reference does: mutants of a candidate, in a process of its own.
+
+`python mutant.py REQUEST FOLDER` calls the class or function of each file, and writes the numbers of those that agree
+to FOLDER: `agreeing.json`. The first file is the candidate's own; if it agrees, nothing is to be seen here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any, Dict, Iterator, Mapping
+
+import numpy as np
+
+from parity.program.worker.trail import CallTrail, TrailValues, tensor_of
+from parity.program.worker.user_module import UserModule, entry_of
+
+AGREEING = "agreeing.json"
+ENOUGH = 6
+"""So many that agree are enough."""
+TOLERANCES = {"float64": 1e-6, "float32": 1e-4}
+"""What results may differ by, in relation to the largest element."""
+CLEARLY = 20
+"""A fault is so many times larger."""
+PATIENCE, LEAST_S = 10, 1.0
+"""A mutant may take so many times the candidate's own time, and at least this."""
+
+
+def results_of(path: str, request: Mapping[str, Any], arrays: Mapping[str, Any], dtype: str) -> Dict[str, Any]:
+    """The outputs and gradients of a file's class or function. Raises whatever it raises."""
+    import torch
+
+    spec = importlib.util.spec_from_file_location("parity_user_ops", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    given = {
+        name: tensor_of(array, dtype, torch, gradients=bool(arrays["arriving"]))
+        for name, array in arrays["given"].items()
+    }
+    arriving = {name: tensor_of(array, dtype, torch, gradients=False) for name, array in arrays["arriving"].items()}
+    trail = CallTrail(torch, path, TrailValues())
+    with trail.paused():
+        trail.run(UserModule(entry_of(vars(loaded), request["name"])), given, request["params"], arriving)
+    if trail.error:
+        raise RuntimeError(trail.error["text"])
+    named = {**trail.outputs, **{f"grad.{name}": number for name, number in trail.gradients.items()}}
+    return {name: trail.values.arrays[number] for name, number in named.items()}
+
+
+def agree(own: Mapping[str, Any], exact: Mapping[str, Any], tolerance: float) -> bool:
+    """Whether results have all arrays of others, up to a part of their largest element."""
+    return all(name in own and is_near(own[name], array, tolerance) for name, array in exact.items())
+
+
+def is_near(own: Any, exact: Any, tolerance: float) -> bool:
+    """Whether two arrays differ by no more than a part of the largest element; infinities and NaN are the same."""
+    finite = np.isfinite(exact)
+    if own.shape != exact.shape or not np.array_equal(own[~finite], exact[~finite], equal_nan=True):
+        return False
+    if not np.isfinite(own[finite]).all():
+        return False
+    largest = np.abs(exact[finite]).max(initial=0.0)
+    return bool(np.abs(own[finite] - exact[finite]).max(initial=0.0) <= tolerance * largest)
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Inside, a TimeoutError is raised after some time, again and again."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def main() -> None:
+    """Answer a request."""
+    import torch
+
+    torch.set_num_threads(1)
+    with open(sys.argv[1], encoding="utf-8") as file:
+        request = json.load(file)
+    sys.path.append(request["folder"])
+    sys.dont_write_bytecode = True
+    kinds = ("given", "arriving", "exact")
+    arrays = {kind: {name: np.load(path) for name, path in request[kind].items()} for kind in kinds}
+    own, *mutants = request["paths"]
+    for dtype in request["dtypes"]:
+        began = time.monotonic()
+        with contextlib.suppress(Exception):
+            results = results_of(own, request, arrays, dtype)
+            patience = max(LEAST_S, PATIENCE * (time.monotonic() - began))
+            if not agree(results, arrays["exact"], CLEARLY * TOLERANCES[dtype]):
+                write(sys.argv[2], mutants, request, arrays, dtype, patience)
+            return
+
+
+def write(
+    folder: str, mutants: Any, request: Mapping[str, Any], arrays: Mapping[str, Any], dtype: str, patience: float
+) -> None:
+    """Write the numbers of the mutants that agree, after each of them."""
+    agreeing: Any = []
+    for number, path in enumerate(mutants):
+        if len(agreeing) == ENOUGH:
+            return
+        with contextlib.suppress(Exception), limited(patience):
+            if agree(results_of(path, request, arrays, dtype), arrays["exact"], TOLERANCES[dtype]):
+                agreeing.append(number)
+                with open(os.path.join(folder, f"{AGREEING}.part"), "w", encoding="utf-8") as file:
+                    json.dump(agreeing, file)
+                os.replace(os.path.join(folder, f"{AGREEING}.part"), os.path.join(folder, AGREEING))
+
+
+if __name__ == "__main__":
+    main()
