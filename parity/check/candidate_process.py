@@ -80,10 +80,10 @@ def patched(asked: FaultCase, pair: FilePair, patches: Sequence[Patch], until: f
 
 
 def agreeing(
-    asked: FaultCase, pair: FilePair, texts: Sequence[str], exact: Mapping[str, Array], until: float
+    asked: FaultCase, pair: FilePair, texts: Sequence[str], exact: Mapping[str, Array], until: float, *, shown: bool
 ) -> list[int]:
-    """Which of some files, all but the first, return what is exact, as far as the time goes; none if the first does,
-    which is the candidate's."""
+    """Which of some files, all but the first, which is the candidate's, return what is exact, as far as the time goes;
+    none if the fault has to be `shown`, and is not."""
     with tempfile.TemporaryDirectory(prefix="parity-mutants-") as name:
         folder = Path(name)
         paths = [folder / f"mutant{number}.py" for number in range(len(texts))]
@@ -94,6 +94,7 @@ def agreeing(
             "paths": list(map(str, paths)),
             "name": pair.candidate.name,
             "params": dict(asked.params),
+            "shown": shown,
             "dtypes": [dtype for dtype in dict.fromkeys(("float64", asked.dtype)) if dtype in mutant.TOLERANCES],
             "given": stored(folder / "given", loaded(asked.given)),
             "arriving": stored(folder / "arriving", loaded(asked.arriving)),

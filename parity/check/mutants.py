@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 
 Change = Iterator[ast.expr]
@@ -23,12 +23,14 @@ LONGEST = 80
 
 @dataclass(frozen=True)
 class Mutant:
-    """A line, the code there, what it is instead ("" for nothing), and the text of the whole file."""
+    """A line, the code there, what it is instead ("" for nothing), and the text of the whole file. Of the mutants of a
+    line, those of the least `cost` come first."""
 
     line: int
     before: str
     after: str
     text: str
+    cost: int = 1
 
     @property
     def words(self) -> str:
@@ -42,16 +44,30 @@ def short(code: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
 
 
+PLAIN = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
+"""Expressions that need no parentheses."""
+
+
 def mutants_of(text: str, line: int) -> Iterator[Mutant]:
     """The mutants of a file, those near a line first: small changes of all lines, then larger ones of the line."""
     tree = ast.parse(text)
+    source = Source.of(text, tree)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     every = [mutant for function in functions for mutant in of_statements(text, function)]
-    every += [m for function in functions for node in expressions(function) for m in of_expression(text, node)]
-    yield from sorted(every, key=lambda mutant: abs(mutant.line - line))
+    every += [m for function in functions for node in expressions(function) for m in of_expression(source, node)]
+    kernels = [range(f.lineno, (f.end_lineno or 0) + 1) for f in functions if is_kernel(f)]
+    if any(kernels):  # They are slow, and a line that launches one says nothing of the lines inside.
+        yield from sorted(every, key=lambda m: (m.cost, not any(m.line in kernel for kernel in kernels)))
+    else:
+        yield from sorted(every, key=lambda m: (abs(m.line - line), m.cost))
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         if function.lineno <= line <= (function.end_lineno or 0):
-            yield from with_names(text, function, line)
+            yield from with_names(source, function, line)
+
+
+def is_kernel(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Whether a function is a kernel in Triton, whose launch is all that its caller shows."""
+    return any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 # Text
@@ -74,10 +90,39 @@ def with_code(text: str, node: ast.expr | ast.stmt, code: str) -> str:
     return (content[:start] + code.encode() + content[end:]).decode()
 
 
-def written(text: str, node: ast.expr | ast.stmt, change: ast.expr) -> Mutant:
-    """The mutant with another expression for one."""
-    code = ast.unparse(ast.fix_missing_locations(change))
-    return Mutant(node.lineno, ast.unparse(node), code, with_code(text, node, f"({code})"))
+@dataclass(frozen=True)
+class Source:
+    """A file's text, and the nodes around each of its expressions, the innermost first."""
+
+    text: str
+    around: Mapping[int, Sequence[ast.expr | ast.stmt]]
+
+    @classmethod
+    def of(cls, text: str, tree: ast.AST) -> Source:
+        """The source of a tree."""
+        around: dict[int, list[ast.expr | ast.stmt]] = {}
+        for node in ast.walk(tree):
+            for child in ast.iter_child_nodes(node):
+                if isinstance(node, ast.expr | ast.Assign | ast.AugAssign | ast.Return | ast.Expr):
+                    around[id(child)] = [node, *around.get(id(node), ())]
+                elif isinstance(node, ast.keyword | ast.comprehension):
+                    around[id(child)] = around.get(id(node), [])
+        return cls(text, around)
+
+    def shown(self, node: ast.expr) -> ast.expr | ast.stmt:
+        """The largest node around one that is short."""
+        short_ones = [n for n in self.around.get(id(node), ()) if len(ast.unparse(n)) <= LONGEST]
+        return short_ones[-1] if short_ones else node
+
+    def changed(self, node: ast.expr, change: ast.expr) -> Mutant:
+        """The mutant with another expression for one."""
+        code = ast.unparse(ast.fix_missing_locations(change))
+        code = code if isinstance(change, PLAIN) or not self.around.get(id(node)) else f"({code})"
+        content, shown = self.text.encode(), self.shown(node)
+        (start, end), (first, last) = span(self.text, shown), span(self.text, node)
+        after = (content[start:first] + code.encode() + content[last:end]).decode()
+        before = content[start:end].decode()
+        return Mutant(node.lineno, before, after, with_code(self.text, node, code))
 
 
 # Statements
@@ -147,12 +192,13 @@ def expressions(node: ast.AST) -> Iterator[ast.expr]:
                 yield from expressions(child)
 
 
-def of_expression(text: str, node: ast.expr) -> Iterator[Mutant]:
+def of_expression(source: Source, node: ast.expr) -> Iterator[Mutant]:
     """The mutants of an expression."""
     if isinstance(node, ast.JoinedStr):
         return
     for change in CHANGES.get(type(node), ()):
-        yield from (written(text, node, other) for other in change(node))
+        cost = COSTS.get(change, 1)
+        yield from (replace(source.changed(node, other), cost=cost) for other in change(node))
 
 
 COMPARISONS: Mapping[type[ast.cmpop], Sequence[type[ast.cmpop]]] = {
@@ -199,6 +245,7 @@ FAMILIES = (
     ("load", "store"),
 )
 """Functions that stand for one another."""
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
 WORDS = (("mean", "sum"), ("zeros", "border", "reflection"), ("reflect", "replicate", "constant"), ("none", "tanh"))
 """Options that are words, and their other values."""
 
@@ -218,8 +265,15 @@ def of_operation(node: ast.expr) -> Change:
         for other in OPERATORS.get(type(node.op), ()):
             yield ast.BinOp(node.left, other(), node.right)
         yield from (node.left, node.right)
+        if isinstance(node.op, ast.Add):
+            yield code_of("(({}) ** 2 + ({})) ** 0.5", node.left, node.right)
         if isinstance(node.op, ast.Sub | ast.Div | ast.FloorDiv):
             yield ast.BinOp(node.right, node.op, node.left)
+
+
+def code_of(form: str, *operands: ast.expr) -> ast.expr:
+    """The expression of a form in which operands stand for `{}`."""
+    return ast.parse(form.format(*map(ast.unparse, operands)), mode="eval").body
 
 
 def of_sign(node: ast.expr) -> Change:
@@ -251,6 +305,7 @@ def of_call(node: ast.expr) -> Change:
     if not isinstance(node, ast.Call):
         return
     yield from of_function(node)
+    yield from of_root(node)
     if isinstance(node.func, ast.Attribute) and not is_module(node.func.value):
         yield node.func.value
     yield from (argument for argument in node.args[:1] if not isinstance(argument, ast.Starred))
@@ -276,6 +331,24 @@ def of_function(node: ast.Call) -> Change:
             yield ast.Call(node.func, node.args, [*rest, ast.keyword("correction", ast.Constant(correction))])
 
 
+def of_root(node: ast.Call) -> Change:
+    """A number added to the root, not inside of it; a count for a length, one more for positions."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    inner = node.args[0] if node.args else node.func.value if isinstance(node.func, ast.Attribute) else node
+    if name in ("sqrt", "rsqrt") and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):
+        form = "(({}) ** 0.5 + ({}))" if name == "sqrt" else "1 / (({}) ** 0.5 + ({}))"
+        yield code_of(form, inner.left, inner.right)
+    if name == "size" and node.args and isinstance(node.func, ast.Attribute):
+        yield from counts(node.func.value, node.args[0])
+    if name == "arange":
+        yield from by_one(node)
+
+
+def counts(tensor: ast.expr, axis: ast.expr) -> Change:
+    """The sum along an axis for its length."""
+    yield from (code_of(form, tensor, axis) for form in ("({}).sum({})", "({}).sum({}, keepdim=True)"))
+
+
 def is_module(node: ast.expr) -> bool:
     """Whether an expression is likely to be a module or an attribute of one, such as `F`, `torch.nn`, or self."""
     while isinstance(node, ast.Attribute):
@@ -293,6 +366,8 @@ def of_part(node: ast.expr) -> Change:
     if not isinstance(node, ast.Subscript) or isinstance(node.ctx, ast.Store):
         return
     yield node.value
+    if isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+        yield from counts(node.value.value, node.slice)
     for slice_node in (n for n in ast.walk(node.slice) if isinstance(n, ast.Slice)):
         for name in ("lower", "upper", "step"):
             if getattr(slice_node, name) is not None:
@@ -321,6 +396,12 @@ def of_name(node: ast.expr) -> Change:
         yield from by_one(node)
 
 
+def of_dtype(node: ast.expr) -> Change:
+    """Other dtypes."""
+    if isinstance(node, ast.Attribute) and node.attr in DTYPES:
+        yield from (ast.Attribute(node.value, dtype, ast.Load()) for dtype in DTYPES if dtype != node.attr)
+
+
 def of_condition(node: ast.expr) -> Change:
     """Either branch always, one of two conditions alone."""
     if isinstance(node, ast.IfExp):
@@ -337,17 +418,19 @@ CHANGES: Mapping[type[ast.expr], Sequence[Callable[[ast.expr], Change]]] = {
     ast.Call: (of_call,),
     ast.Subscript: (of_part,),
     ast.Name: (of_name,),
-    ast.Attribute: (of_name,),
+    ast.Attribute: (of_dtype, of_name),
     ast.IfExp: (of_condition,),
     ast.BoolOp: (of_condition,),
 }
 """What an expression may be instead, by its kind."""
+COSTS: Mapping[Callable[[ast.expr], Change], int] = {of_call: 2, of_part: 2, of_name: 3}
+"""The costs of changes that are less likely than others."""
 
 
 # Larger changes
 
 
-def with_names(text: str, function: ast.FunctionDef, line: int) -> Iterator[Mutant]:
+def with_names(source: Source, function: ast.FunctionDef, line: int) -> Iterator[Mutant]:
     """Expressions of a line with another name of the function for a name, or times one, or normalized."""
     statements = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and n is not function]
     around = [n for n in statements if n.lineno <= line <= (n.end_lineno or 0)]
@@ -359,11 +442,11 @@ def with_names(text: str, function: ast.FunctionDef, line: int) -> Iterator[Muta
         if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) and not is_module_name(node):
             for other in (ast.Name(name, ast.Load()) for name in names):
                 if isinstance(node, ast.Name) and node.id != other.id:
-                    yield written(text, node, other)
-                column = ast.parse(f"{other.id}[..., None]", mode="eval").body
-                yield from (written(text, node, ast.BinOp(node, sign(), other)) for sign in SIGNS)
-                yield from (written(text, node, ast.BinOp(node, sign(), column)) for sign in SIGNS[:2])
-            yield from (written(text, node, change) for change in normalized(node))
+                    yield source.changed(node, other)
+                column = code_of("{}[..., None]", other)
+                yield from (source.changed(node, ast.BinOp(node, sign(), other)) for sign in SIGNS)
+                yield from (source.changed(node, ast.BinOp(node, sign(), column)) for sign in SIGNS[:2])
+            yield from (source.changed(node, change) for change in normalized(node))
 
 
 SIGNS: Sequence[type[ast.operator]] = (ast.Mult, ast.Div, ast.Add, ast.Sub)
@@ -379,7 +462,7 @@ NORMALIZED = (
 
 def normalized(node: ast.expr) -> Change:
     """What an expression is often made before it is used."""
-    yield from (ast.parse(form.format(ast.unparse(node)), mode="eval").body for form in NORMALIZED)
+    yield from (code_of(form, node) for form in NORMALIZED)
 
 
 def names_before(function: ast.FunctionDef, line: int) -> Iterator[str]:

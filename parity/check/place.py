@@ -42,9 +42,10 @@ from parity.check.written import line_that_keeps, opening, statement
 from parity.program.torch_reference import TorchCode, recording_of
 from parity.program.worker import trail
 from parity.program.worker.user_module import UserModule
+from parity.reporting.results.stored_tensors import input_paths
 from parity.reporting.text.findings import MUTATED, STATEFUL, Finding
 
-SECONDS = 15.0
+SECONDS = 20.0
 KEPT = (STATEFUL, "nondeterministic")
 """The causes for which something is kept from one call to the next."""
 MOST_INSIDE = 1 << 22
@@ -121,6 +122,9 @@ def asked_of(run_dir: Path, finding: Finding) -> FaultCase:
     arriving = {path.name[len(GRADIENT) : -len(".npy")]: path for path in folder.glob(f"{GRADIENT}*.npy")}
     gradients = arriving if all(name.startswith(GRADIENT) for name in same) else {}
     inputs = {name: path for name, path in given.items() if not name.startswith(GRADIENT)}
+    if row.call is not None:
+        other = input_paths(case, row.call)
+        inputs = {name: run_dir / other[name] if name in other else path for name, path in inputs.items()}
     tensors = list(dict.fromkeys([row.tensor, *same]))
     return FaultCase(inputs, gradients, case.params, row.dtype, tensors, finding.id.partition(" ")[0])
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,8 +17,12 @@ from parity.check.fault import Computation
 from parity.check.match import Array
 from parity.check.mutants import Mutant, mutants_of
 from parity.check.pair import FilePair
+from parity.check.triton_code import is_interpreted
+from parity.program.worker.user_module import ARGUMENTS
 
 SECONDS = 8.0
+INTERPRETED = 3
+"""Triton's interpreter is so many times slower, at least."""
 MOST_MUTANTS = 900
 FEW = 4
 """Inputs of so few different numbers, such as masks, have a meaning, and stay."""
@@ -29,17 +34,17 @@ def repair_of(asked: FaultCase, pair: FilePair, line: int, reference: Reference,
     others; those near a line are tried first. None where there is none, or not in time."""
     text = pair.candidate.own_path.read_text(encoding="utf-8")
     mutants = list({m.text: m for m in islice(mutants_of(text, line), MOST_MUTANTS)}.values())
-    until = min(until, time.monotonic() + SECONDS)
-    tried = [
-        mutants[n] for n in agreeing(asked, pair, [text, *(m.text for m in mutants)], exact(asked, reference), until)
-    ]
+    seconds = SECONDS * (INTERPRETED if is_interpreted(pair.candidate) else 1)
+    until = time.monotonic() + min(seconds, until - time.monotonic())
+    texts = [text, *(mutant.text for mutant in mutants)]
+    tried = [mutants[n] for n in agreeing(asked, pair, texts, exact(asked, reference), until, shown=True)]
     if not tried:
         return None
     with tempfile.TemporaryDirectory(prefix="parity-other-") as name:
-        other = with_other_inputs(asked, Path(name))
-        texts = [text, *(mutant.text for mutant in tried)]
-        right = agreeing(other, pair, texts, exact(other, reference), until + SECONDS)
-    return tried[right[0]] if right else None
+        for other, results in others(asked, reference, Path(name)):
+            texts = [text, *(mutant.text for mutant in tried)]
+            tried = [tried[n] for n in agreeing(other, pair, texts, results, until + SECONDS, shown=False)]
+    return tried[0] if tried else None
 
 
 def exact(asked: FaultCase, reference: Reference) -> dict[str, Array]:
@@ -47,6 +52,33 @@ def exact(asked: FaultCase, reference: Reference) -> dict[str, Array]:
     code = reference(asked)
     gradients = {f"grad.{name}": i for name, i in code.gradients.items()} if asked.arriving else {}
     return {name: code.values[i] for name, i in {**code.outputs, **gradients}.items()}
+
+
+def others(asked: FaultCase, reference: Reference, folder: Path) -> Iterator[tuple[FaultCase, dict[str, Array]]]:
+    """Cases with other inputs and what is exact for them: in a batch of twice the size, where that works, a number that
+    is that size by chance shows."""
+    folders = [folder / "same", folder / "twice"]
+    for path in folders:
+        path.mkdir()
+    other = with_other_inputs(asked, folders[0])
+    yield other, exact(other, reference)
+    with suppress(Exception):  # Whatever a user's code raises for another batch.
+        twice = in_twice_the_batch(other, folders[1])
+        if results := exact(twice, reference):
+            yield twice, results
+
+
+def in_twice_the_batch(asked: FaultCase, folder: Path) -> FaultCase:
+    """The same with a batch of twice the size: each argument whose first axis is as long as that of the first one."""
+    names = [item.partition(":")[0].strip() for item in str(asked.params.get(ARGUMENTS, "")).split(",")]
+    arrays = {name: array for name, array in loaded(asked.given).items() if name in names and array.ndim}
+    size = next(iter(arrays.values())).shape[0]
+    given = dict(asked.given)
+    for name, array in arrays.items():
+        if array.shape[0] == size and not asked.arriving:
+            given[name] = folder / f"{name}.npy"
+            np.save(given[name], np.concatenate([array, array]))
+    return replace(asked, given=given)
 
 
 def with_other_inputs(asked: FaultCase, folder: Path) -> FaultCase:
