@@ -16,7 +16,7 @@ from parity.cases.op import GRADIENT
 from parity.check.at_size import SizeAnswer
 from parity.check.limit import NAN, NEW, REFERENCE, excused, of_another_kind
 from parity.check.pair import FilePair
-from parity.check.place import fault_line_of
+from parity.check.place import FaultLine, fault_line_of
 from parity.check.prepare import PreparedCheck
 from parity.check.written import line_that_keeps
 from parity.config.plan import ORACLE
@@ -50,6 +50,7 @@ class CheckAnswer:
     details: Sequence[str] = ()
     cause: str = ""
     location: str = ""
+    repair: Mapping[str, str] | None = None
     counterexample: Mapping[str, Any] | None = None
     error_ratio: float | None = None
     tolerance_needed: float | None = None
@@ -71,6 +72,7 @@ class CheckAnswer:
             "cause": self.cause,
             "sentence": short("; ".join((self.sentence, *self.details))),
             "place": self.location,
+            "repair": self.repair,
             "counterexample": shown,
             "error_ratio": finite(self.error_ratio),
             "tolerance_needed": finite(self.tolerance_needed),
@@ -249,11 +251,18 @@ def of_finding(finding: Finding, pair: FilePair, run_dir: Path, common: Mapping[
         details=list(filter(None, details)),
         cause=cause,
         location=str(location or pair.candidate.location),
+        repair=repair_in(location),
         counterexample=counterexample(row, finding, run_dir),
         error_ratio=ratio,
         tolerance_needed=row.required_rtol,
         **common,
     )
+
+
+def repair_in(location: FaultLine | None) -> dict[str, str] | None:
+    """The code that the change of a repair begins with, and what it is instead; None without one."""
+    mutant = None if location is None else location.repair
+    return None if mutant is None else {"before": short(mutant.before), "after": short(mutant.after)}
 
 
 def is_of_gradients(finding: Finding) -> bool:

@@ -27,14 +27,14 @@ def with_globals(text: bytes, path: str, names: dict[str, Any], inputs: str, ini
         return set()
     for name in (inputs, init):
         chosen = {id(node): known[node.value] for node in numbers_in(functions[name]) if node.value in known}
-        functions[name] = Named(chosen).visit(functions[name])
+        functions[name] = SizeNames(chosen).visit(functions[name])
     names.update({name: value for value, name in known.items()})
     module = ast.Module([functions[inputs], functions[init]], [])
     exec(compile(ast.fix_missing_locations(module), path, "exec"), names)  # noqa: S102 # the user's own functions
     return {*known.values()}
 
 
-class Named(ast.NodeTransformer):
+class SizeNames(ast.NodeTransformer):
     """Reads globals instead of numbers, by the numbers' ids."""
 
     def __init__(self, chosen: Mapping[int, str]) -> None:

@@ -32,11 +32,6 @@ class Mutant:
     text: str
     cost: int = 1
 
-    @property
-    def words(self) -> str:
-        """`` `a <= b`; with `a < b` ``."""
-        return f"`{short(self.before)}`; {f'with `{short(self.after)}`' if self.after else 'without it'}"
-
 
 def short(code: str) -> str:
     """Code in one line, cut where it is long."""
@@ -51,9 +46,9 @@ PLAIN = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
 def mutants_of(text: str, line: int) -> Iterator[Mutant]:
     """The mutants of a file, those near a line first: small changes of all lines, then larger ones of the line."""
     tree = ast.parse(text)
-    source = Source.of(text, tree)
+    source = MutantSource.of(text, tree)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    every = [mutant for function in functions for mutant in of_statements(text, function)]
+    every = [replace(mutant, cost=2) for function in functions for mutant in of_statements(text, function)]
     every += [m for function in functions for node in expressions(function) for m in of_expression(source, node)]
     kernels = [range(f.lineno, (f.end_lineno or 0) + 1) for f in functions if is_kernel(f)]
     if any(kernels):  # They are slow, and a line that launches one says nothing of the lines inside.
@@ -62,7 +57,7 @@ def mutants_of(text: str, line: int) -> Iterator[Mutant]:
         yield from sorted(every, key=lambda m: (abs(m.line - line), m.cost))
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         if function.lineno <= line <= (function.end_lineno or 0):
-            yield from with_names(source, function, line)
+            yield from (replace(mutant, cost=4) for mutant in with_names(source, function, line))
 
 
 def is_kernel(node: ast.FunctionDef | ast.ClassDef) -> bool:
@@ -91,14 +86,14 @@ def with_code(text: str, node: ast.expr | ast.stmt, code: str) -> str:
 
 
 @dataclass(frozen=True)
-class Source:
+class MutantSource:
     """A file's text, and the nodes around each of its expressions, the innermost first."""
 
     text: str
     around: Mapping[int, Sequence[ast.expr | ast.stmt]]
 
     @classmethod
-    def of(cls, text: str, tree: ast.AST) -> Source:
+    def of(cls, text: str, tree: ast.AST) -> MutantSource:
         """The source of a tree."""
         around: dict[int, list[ast.expr | ast.stmt]] = {}
         for node in ast.walk(tree):
@@ -117,9 +112,10 @@ class Source:
     def changed(self, node: ast.expr, change: ast.expr) -> Mutant:
         """The mutant with another expression for one."""
         code = ast.unparse(ast.fix_missing_locations(change))
-        code = code if isinstance(change, PLAIN) or not self.around.get(id(node)) else f"({code})"
         content, shown = self.text.encode(), self.shown(node)
         (start, end), (first, last) = span(self.text, shown), span(self.text, node)
+        is_enclosed = content[first - 1 : first] + content[last : last + 1] == b"()"
+        code = code if isinstance(change, PLAIN) or is_enclosed else f"({code})"
         after = (content[start:first] + code.encode() + content[last:end]).decode()
         before = content[start:end].decode()
         return Mutant(node.lineno, before, after, with_code(self.text, node, code))
@@ -192,7 +188,7 @@ def expressions(node: ast.AST) -> Iterator[ast.expr]:
                 yield from expressions(child)
 
 
-def of_expression(source: Source, node: ast.expr) -> Iterator[Mutant]:
+def of_expression(source: MutantSource, node: ast.expr) -> Iterator[Mutant]:
     """The mutants of an expression."""
     if isinstance(node, ast.JoinedStr):
         return
@@ -430,7 +426,7 @@ COSTS: Mapping[Callable[[ast.expr], Change], int] = {of_call: 2, of_part: 2, of_
 # Larger changes
 
 
-def with_names(source: Source, function: ast.FunctionDef, line: int) -> Iterator[Mutant]:
+def with_names(source: MutantSource, function: ast.FunctionDef, line: int) -> Iterator[Mutant]:
     """Expressions of a line with another name of the function for a name, or times one, or normalized."""
     statements = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and n is not function]
     around = [n for n in statements if n.lineno <= line <= (n.end_lineno or 0)]

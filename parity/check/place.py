@@ -33,6 +33,7 @@ from parity.check.fault import (
 )
 from parity.check.frameworks import TORCH
 from parity.check.match import Array, Known, difference, factors_of
+from parity.check.mutants import Mutant, short
 from parity.check.pair import FilePair
 from parity.check.patch import Patch, Patching
 from parity.check.related import related
@@ -72,7 +73,8 @@ class FaultLine:
     kind: str = VALUE
     relation: str = ""
     is_shown: bool = False
-    repair: str = ""
+    repair: Mutant | None = None
+    gradients: bool = False
 
     def __str__(self) -> str:
         return f"{self.file.name}:{self.line}"
@@ -90,25 +92,37 @@ class FaultLine:
     @property
     def difference(self) -> str:
         """`new.py:14 has "s = x / 8" where ref.py:12 has "s = x / 4": 1/2 times it`, in the words of its kind."""
-        if self.repair:
-            return f"{self} has {self.repair}, all that differed agrees"
         code = statement(self.file, self.line)
         own = f"{self} `{code}`"
         relation = f": {self.relation}" if self.relation else ""
+        if self.repair is not None and not (self.relation and self.reference_line and self.kind == VALUE):
+            return f"{self} has `{short(self.repair.before)}`; {self.agreement}"
         if self.kind != VALUE:
             return f"{KINDS[self.kind].format(own)}{relation}"
         if not self.reference_line:
             return f"{own} has a value that {self.reference.name} never computes{relation}"
         location = f"{self.reference.name}:{self.reference_line}"
         shown = "; with that value there, all outputs agree" if self.is_shown else ""
+        shown = f"; {self.agreement}" if self.repair else shown
         theirs = statement(self.reference, self.reference_line)
         return f"{self} has `{code}` where {location} has `{theirs}`{relation}{shown}"
+
+    @property
+    def agreement(self) -> str:
+        """``with `a < b`, all outputs agree``, the change of the file that is shown to repair it."""
+        mutant = self.repair
+        if mutant is None:
+            return ""
+        change = f"with `{short(mutant.after)}`" if mutant.after else "without it"
+        return f"{change}, all {'outputs and gradients' if self.gradients else 'outputs'} agree"
 
 
 def fault_line_of(run_dir: Path, finding: Finding, pair: FilePair, seconds: float = SECONDS) -> FaultLine | None:
     """The location of a finding; None where it cannot be told."""
+    until = time.monotonic() + seconds
     with suppress(Exception):
-        return located(asked_of(run_dir, finding), pair, seconds)
+        asked = asked_of(run_dir, finding)
+        return with_repair(located(asked, pair, seconds), asked, pair, until)
     return None
 
 
@@ -137,35 +151,28 @@ def located(asked: FaultCase, pair: FilePair, seconds: float) -> FaultLine | Non
         return FaultLine(path, line, reference)
     if {pair.candidate.adapter, pair.reference.adapter} != {TORCH}:
         return None
-    return with_repair(fault_line(asked, pair, until), asked, pair, until)
-
-
-def with_repair(hit: FaultLine | None, asked: FaultCase, pair: FilePair, until: float) -> FaultLine | None:
-    """The line with the change of the file that is shown to repair it, or the line of that change."""
-    path = pair.candidate.own_path.absolute()
-    if asked.cause == MUTATED or pair.candidate.origin or (hit is not None and hit.kind in (DIGITS, OVERFLOW)):
-        return hit
-    with suppress(Exception):
-        line = 0 if hit is None else hit.line
-        mutant = repair_of(asked, pair, line, lambda case: reference_trail(case, pair, 0.0), until)
-        if mutant is not None:
-            known = (
-                hit
-                if hit is not None and hit.line == mutant.line
-                else FaultLine(path, mutant.line, pair.reference.own_path)
-            )
-            return replace(known, repair=mutant.words)
-    return hit
-
-
-def fault_line(asked: FaultCase, pair: FilePair, until: float) -> FaultLine | None:
-    """The line at fault."""
     hit = line_of(asked, pair, until)
     if hit is not None and hit.kind == BEYOND:
         # A bias of zeros or a scale of ones hides in outputs what its gradient shows.
         with tempfile.TemporaryDirectory(prefix="parity-varied-") as name, suppress(Exception):
             again = line_of(varied(asked, Path(name)), pair, until)
             return again if again is not None and again.kind == VALUE and again.reference_line else hit
+    return hit
+
+
+def with_repair(hit: FaultLine | None, asked: FaultCase, pair: FilePair, until: float) -> FaultLine | None:
+    """The line with the small change of the file that is shown to repair it, or the line of that change."""
+    candidate = pair.candidate
+    is_whole = asked.cause in (MUTATED, *KEPT) or {candidate.adapter, pair.reference.adapter} != {TORCH}
+    if is_whole or candidate.origin or (hit is not None and hit.kind in (DIGITS, OVERFLOW)):
+        return hit
+    with suppress(Exception):
+        line = 0 if hit is None else hit.line
+        mutant = repair_of(asked, pair, line, lambda case: reference_trail(case, pair, 0.0), until)
+        if mutant is not None:
+            own = FaultLine(candidate.own_path.absolute(), mutant.line, pair.reference.own_path)
+            known = hit if hit is not None and hit.line == mutant.line else own
+            return replace(known, repair=mutant, gradients=bool(asked.arriving))
     return hit
 
 

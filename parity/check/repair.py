@@ -59,7 +59,7 @@ def others(asked: FaultCase, reference: Reference, folder: Path) -> Iterator[tup
     is that size by chance shows."""
     folders = [folder / "same", folder / "twice"]
     for path in folders:
-        path.mkdir()
+        path.mkdir(parents=True)
     other = with_other_inputs(asked, folders[0])
     yield other, exact(other, reference)
     with suppress(Exception):  # Whatever a user's code raises for another batch.

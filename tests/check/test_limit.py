@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from parity.check.limit import NEW, REFERENCE, excused, of_another_kind
+from parity.check.limit import NEW, REFERENCE, excused, is_asked, of_another_kind
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Comparison, EnvelopeRow, ErrorRatios, Verdict
 
@@ -129,3 +129,13 @@ def test_far_from_one_a_gradient_counts_where_an_output_does():
     output = row(NEW, case, 1.0, culprit=True, required_rtol=0.5)
     assert excused(rows, KINDS) == {rows[0].tensor_key}
     assert excused([*rows, output], KINDS) == set()
+
+
+def test_a_cause_is_asked_only_where_the_candidate_is_not_excused():
+    def asked(own: Comparison, reference: Comparison) -> bool:
+        return is_asked([own, reference], KINDS)
+
+    wrong = {"culprit": True, "verdict": Verdict.SEMANTIC}
+    assert asked(row(NEW, "M-drawn", 1e-1, **wrong), row(REFERENCE, "M-drawn", 1e-6))
+    assert not asked(row(NEW, "M-outlier", 1e-3, **wrong), row(REFERENCE, "M-outlier", 1e-3))
+    assert not asked(row(NEW, "M-drawn", 1e-6), row(REFERENCE, "M-drawn", 1e-1, **wrong))

@@ -267,3 +267,70 @@ def test_a_buffer_that_grows_is_no_state(tmp_path):
 def test_an_argument_may_be_called_state(tmp_path):
     it = problem(tmp_path, FUNCTION.replace("scale", "state").replace("0.5]", "torch.randn(40)]"))
     assert {"soft-given", "soft-state-zeros"} <= {c.id for c in Designer(it, tmp_path / "inputs").all(it.at({}))}
+
+
+CONSTRUCTED = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, d_in, d_out, scale):
+        super().__init__()
+        self.fc = nn.Linear(d_in, d_out)
+
+    def forward(self, x, labels):
+        return self.fc(x)[labels]
+
+
+def get_inputs():
+    labels = torch.randint(0, 40, (6,))
+    labels[::3] = -40
+    return [torch.randn(40, 24), labels.clamp(min=0)]
+
+
+def get_init_inputs():
+    return [24, 12, -3]
+"""
+
+
+def test_whole_numbers_of_the_constructor_are_sizes(tmp_path):
+    own = problem(tmp_path, CONSTRUCTED)
+    assert own.literals == {"size_12", "size_24"}
+    assert own.numbers == {"size_12": 12, "size_24": 24}
+    sized = own.at({"size_24": 5, "size_12": 3})
+    assert [list(a.value.shape) for a in sized.arguments] == [[40, 5], [6]]
+    assert sized.outputs["y"].shape == (6, 3)
+    assert own.at({}).outputs["y"].shape == (6, 12)
+
+
+def test_sizes_of_the_constructor_are_asked_beside_lengths(tmp_path):
+    cases = designed(tmp_path, CONSTRUCTED.replace("self.fc(x)[labels]", "self.fc(x) * labels.sum()"))
+    assert {"Model-size_24=25", "Model-batch=41"} <= set(cases)
+
+
+WRITTEN = """
+import torch
+import torch.nn.functional as F
+
+
+def loss(x, labels):
+    return F.cross_entropy(x, labels)
+
+
+def get_inputs():
+    labels = torch.randint(0, 5, (9,))
+    labels[2] = -100
+    return [torch.randn(9, 5).mul_(2), labels]
+"""
+
+
+def test_what_is_written_into_a_draw_stays(tmp_path):
+    own = problem(tmp_path, WRITTEN)
+    assert [a.kind for a in own.at({}).arguments] == ["normal", "given"]
+    cases = {case.id: case.case["inputs"] for case in Designer(own, tmp_path / "inputs").all(own.at({}))}
+    assert "file" in cases["loss-drawn"]["labels"]
+
+
+def test_inputs_far_above_and_far_below_zero(tmp_path):
+    assert {"loss-x-offset=100", "loss-x-offset=-100"} <= set(designed(tmp_path, WRITTEN))

@@ -1,0 +1,191 @@
+"""Mutants of a candidate's file, and the one that repairs it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from parity.check import repair
+from parity.check.candidate_process import FaultCase
+from parity.check.mutants import mutants_of
+from parity.check.pair import pair_of
+from parity.check.place import reference_trail, with_repair
+
+KERNEL = dedent("""
+    import torch
+
+
+    def attention(x, v, window: int = 3):
+        '''Attention within a window.'''
+        T = x.shape[0]
+        i = torch.arange(T)
+        keep = (i[:, None] >= i) & (i[:, None] - i <= window)
+        total = torch.zeros_like(v)
+        for _ in range(1):
+            total += v.detach()
+        s = (x @ x.T) / 2.0
+        p = s.masked_fill(~keep, float("-inf")).softmax(-1)
+        return p @ v[:, 1:]
+""").lstrip()
+
+
+def changes(line: int, text: str = KERNEL) -> set[tuple[str, str]]:
+    """What is changed at a line: the code before and after."""
+    return {(" ".join(m.before.split()), " ".join(m.after.split())) for m in mutants_of(text, line) if m.line == line}
+
+
+def test_every_mutant_is_code_that_differs_at_its_line():
+    mutants = list(mutants_of(KERNEL, 8))
+    assert len(mutants) > 100
+    for mutant in mutants:
+        ast.parse(mutant.text)
+        assert mutant.text != KERNEL
+        lines = zip(KERNEL.splitlines(), mutant.text.splitlines(), strict=True)
+        first = next(number for number, (one, other) in enumerate(lines, 1) if one != other)
+        assert mutant.line == first, mutant
+    assert [m.line for m in mutants[:5]] == [8] * 5
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        (8, ("keep = (i[:, None] >= i) & (i[:, None] - i <= window)", "keep = (i[:, None] >= i) & (i[:, None] - i < window)")),
+        (7, ("i = torch.arange(T)", "i = (torch.arange(T) + 1)")),
+        (11, ("total += v.detach()", "")),
+        (11, ("total += v.detach()", "total = v.detach()")),
+        (11, ("total += v.detach()", "total += v")),
+        (12, ("s = (x @ x.T) / 2.0", "s = (x @ x.T * 2.0)")),
+        (12, ("s = (x @ x.T) / 2.0", "s = (x @ x.T) / 4.0")),
+        (14, ("return p @ v[:, 1:]", "return p @ v[:, :]")),
+        (14, ("return p @ v[:, 1:]", "return p @ v")),
+        (14, ("return p @ v[:, 1:]", "return (p / p.sum(-1, keepdim=True)) @ v[:, 1:]")),
+        (14, ("return p @ v[:, 1:]", "return p @ (v * s[..., None])[:, 1:]")),
+    ],
+)  # fmt: skip
+def test_small_changes(line, change):
+    assert change in changes(line)
+
+
+def test_statements_in_the_other_order():
+    text = "def f(x, b):\n    y = x + b\n    b = b * 2\n    return y\n"
+    assert ("y = x + b; b = b * 2", "b = b * 2; y = x + b") in changes(2, text)
+
+
+def test_dtypes_and_comparisons_inside_kernels_come_first():
+    text = dedent("""
+        @triton.jit
+        def kernel(x, y, n):
+            acc = tl.zeros([8], dtype=tl.float16)
+            tl.store(y, acc, mask=n < 8)
+
+        def f(x):
+            y = x + 1
+            kernel[(1,)](x, y, 8)
+            return y
+    """).lstrip()
+    first = [m for m in mutants_of(text, 8) if m.cost == 1]
+    assert [m.line for m in mutants_of(text, 8)][: len(first)] == [m.line for m in first]
+    assert first[0].line in (3, 4)
+    assert any("tl.float32" in m.after for m in first)
+
+
+REFERENCE = """
+import torch
+
+def attention(x, v, window=3):
+    i = torch.arange(x.shape[0])
+    d = i[:, None] - i
+    return (x @ x.T / 2).masked_fill((d < 0) | (d >= window), float("-inf")).softmax(-1) @ v
+
+def get_inputs():
+    return [torch.randn(6, 4), torch.randn(6, 5)]
+"""
+CANDIDATE = """
+import torch
+
+WINDOW = 3
+
+def attention(x, v):
+    i = torch.arange(x.shape[0])
+    keep = (i[:, None] >= i) & (i[:, None] - i <= WINDOW)
+    p = (x @ x.T / 2).masked_fill(~keep, float("-inf")).softmax(-1)
+    return p @ v
+"""
+
+
+def asked_in(folder: Path, new: str, reference: str = REFERENCE, **inputs: np.ndarray) -> tuple[FaultCase, object]:
+    """A case of a pair whose output differs, and the pair."""
+    for name, text in (("ref.py", reference), ("new.py", new)):
+        (folder / name).write_text(text)
+    rng = np.random.default_rng(0)
+    given = inputs or {"x": rng.normal(size=(6, 4)), "v": rng.normal(size=(6, 5))}
+    files = {name: folder / f"{name}.npy" for name in given}
+    for name, path in files.items():
+        np.save(path, given[name].astype(np.float32))
+    asked = FaultCase(files, {}, {"arguments": ", ".join(files)}, "float32", ["y"])
+    return asked, pair_of(str(folder / "ref.py"), str(folder / "new.py"))
+
+
+def repaired(folder: Path, new: str, reference: str = REFERENCE, **inputs: np.ndarray):
+    """The line with its repair."""
+    asked, pair = asked_in(folder, new, reference, **inputs)
+    return with_repair(None, asked, pair, 1e12)
+
+
+@pytest.mark.process
+def test_the_change_that_repairs_a_candidate(tmp_path):
+    hit = repaired(tmp_path, CANDIDATE)
+    assert str(hit) == "new.py:8"
+    assert hit.difference == (
+        "new.py:8 has `keep = (i[:, None] >= i) & (i[:, None] - i <= WINDOW)`; "
+        "with `keep = (i[:, None] >= i) & (i[:, None] - i < WINDOW)`, all outputs agree"
+    )
+
+
+@pytest.mark.process
+def test_nothing_repairs_a_candidate_that_is_right_or_far_from_right(tmp_path):
+    assert repaired(tmp_path, CANDIDATE.replace("<= WINDOW", "< WINDOW")) is None
+    assert repaired(tmp_path, CANDIDATE.replace("return p @ v", "return p.log() @ v.sin().cumsum(1) + 7")) is None
+
+
+@pytest.mark.process
+def test_mutants_that_end_their_process_or_never_end(tmp_path):
+    new = """
+import os
+import torch
+
+def f(x):
+    n = 0
+    while n < 5:
+        n += 1
+    if x.ndim < 1:
+        os._exit(1)
+    return x * 3
+"""
+    reference = "import torch\n\ndef f(x):\n    return x * 4\n\ndef get_inputs():\n    return [torch.randn(3)]\n"
+    hit = repaired(tmp_path, new, reference, x=np.arange(1.0, 4.0))
+    assert hit is not None
+    assert hit.repair.after == "return x * 4"
+
+
+@pytest.mark.process
+def test_a_number_that_is_the_size_of_the_batch_by_chance(tmp_path):
+    reference = "import torch\n\ndef f(x):\n    return x / 7\n\ndef get_inputs():\n    return [torch.randn(7, 2)]\n"
+    new = "import torch\n\ndef f(x):\n    B = x.shape[0]\n    s = B * 0 + 9\n    return x / 9 + 0 * s\n"
+    asked, pair = asked_in(tmp_path, new, reference, x=np.random.default_rng(0).normal(size=(7, 2)))
+
+    def trail(case: FaultCase):
+        return reference_trail(case, pair, 0.0)
+
+    cases = list(repair.others(asked, trail, tmp_path / "other"))
+    assert [results["y"].shape for _, results in cases] == [(7, 2), (14, 2)]
+    by_batch = new.replace("x / 9", "x / B")
+    agreeing = [
+        repair.agreeing(case, pair, [new, by_batch, new.replace("x / 9", "x / 7")], results, 1e12, shown=True)
+        for case, results in cases
+    ]
+    assert agreeing == [[0, 1], [1]]
