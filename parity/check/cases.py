@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from parity.cases.draw import DISTRIBUTIONS, Special, TensorPlan
 from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
-from parity.check.limit import FAR_OFFSET, NAN, NEW, OFFSET, OUTLIER, REFERENCE, SCALE, TIES, TINY, ZEROS
+from parity.check.limit import FAR_OFFSET, NAN, NEW, OFFSET, OUTLIER, REFERENCE, SCALE, SINGLE, TIES, TINY, ZEROS
 from parity.check.problem import (
     GIVEN,
     INTEGERS,
@@ -50,7 +51,10 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     OUTLIER: {"special": {"values": [1.0e4, -1.0e4, 88.0], "count": 3}},
 }
 """Unusual values of an input."""
-UNUSUAL_INTEGERS: Mapping[str, int] = {"ignored": -100, "large-integers": 100_000}
+IGNORED = "ignored"
+IGNORING = re.compile(rb"-100\b|ignore|cross_entropy|CrossEntropy|nll_loss|NLLLoss")
+"""What a file has that gives the label that is ignored a meaning; as an index, it is one from the end."""
+UNUSUAL_INTEGERS: Mapping[str, int] = {IGNORED: -100, "large-integers": 100_000}
 """Unusual values of an input of integers: the label that PyTorch's losses ignore by default, and one whose square is
 beyond int32."""
 REPEATED = "repeated-integers"
@@ -134,8 +138,10 @@ class Designer:
     def of_sizes(self, sized: Sized) -> Iterator[CheckCase]:
         """Cases at other sizes."""
         for other in self.sizes(sized):
-            name = ", ".join(f"{n}={v}" for n, v in other.settings.items() if sized.settings.get(n) != v)
-            yield CheckCase(SIZE, self.case(name, other, self.drawn(other)))
+            changed = {n: v for n, v in other.settings.items() if sized.settings.get(n) != v}
+            name = ", ".join(f"{n}={v}" for n, v in changed.items())
+            kind = SINGLE if any(last(v) == 1 for v in changed.values()) else SIZE
+            yield CheckCase(kind, self.case(name, other, self.drawn(other)))
 
     def case(self, name: str, sized: Sized, inputs: Mapping[str, Any], **options: Any) -> Case:
         """A case of the config."""
@@ -303,13 +309,15 @@ class Designer:
                 if is_finite(self.tried(sized, changed)):
                     word = "batch" if first and length == next(iter(tensors.values()))[0] else f"length-{length}"
                     name = f"{word}-first={other}" if first and word != "batch" else f"{word}={other}"
-                    yield CheckCase(SIZE, self.case(name, sized, changed))
+                    yield CheckCase(SINGLE if other == 1 else SIZE, self.case(name, sized, changed))
 
     def integers(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
         """Labels that PyTorch ignores, and integers whose squares overflow, where the reference takes them."""
         names = [a.name for a in sized.arguments if a.kind == INTEGERS and a.bounds[1] - a.bounds[0] > FEW_INTEGERS]
         values = {a.name: a.value for a in sized.arguments}
-        for name, (word, number) in product(names[:MOST_UNUSUAL], UNUSUAL_INTEGERS.items()):
+        ignores = IGNORING.search(self.problem.source.text) is not None
+        asked = {word: number for word, number in UNUSUAL_INTEGERS.items() if word != IGNORED or ignores}
+        for name, (word, number) in product(names[:MOST_UNUSUAL], asked.items()):
             array = values[name].copy()
             array.reshape(-1)[:: max(2, array.size // 8)] = number
             if is_finite(self.tried(sized, drawn, {name: array})):
@@ -356,7 +364,8 @@ def sorted_sizes(numbers: Mapping[str, Size]) -> list[tuple[Size, str]]:
     tried = (
         (last(size) + 1 if value is None else value, size, name) for value in wanted for name, size in numbers.items()
     )
-    return [(with_last(size, value), name) for value, size, name in tried if value != last(size)]
+    others = [(with_last(size, value), name) for value, size, name in tried if value != last(size)]
+    return list({(str(size), name): (size, name) for size, name in others}.values())
 
 
 def last(size: Size) -> int:

@@ -23,16 +23,19 @@ MOST_WITHOUT = 3
 OFFSET, SCALE, TINY, OUTLIER, NAN = "offset", "scale", "tiny", "outlier", "nan"
 """Kinds of cases that are judged in a way of their own."""
 FAR_OFFSET, ZEROS, TIES = "far-offset", "zeros", "ties"
+SINGLE = "size-one"
+"""Cases in which an axis has one element: gradients may then be differences of equal numbers, as of a weight that a
+batch norm divides out."""
 FAR = frozenset((OFFSET, FAR_OFFSET, SCALE, TINY, OUTLIER))
 """Those whose numbers are far from 1."""
 KINKS = frozenset((ZEROS, TIES))
 """Those in which functions such as relu and max have several gradients, all of them right."""
 FEW_DIGITS = 1e-2
-"""The relative error that counts where inputs have a mean of 10,000 deviations: of float32's seven digits, four are
-gone with the inputs."""
+"""The relative error that counts where inputs have a mean of 10,000 deviations, or outputs elements of 10,000 before
+them: of float32's seven digits, four are gone with the inputs, or with what cancels of their squares."""
 TWO_DIGITS = 1e-4
-"""What an output may lose where inputs have a mean of 100 deviations, or elements of 10,000, relatively: two digits and
-a bit of float32's seven are gone with the inputs."""
+"""What an output may lose where inputs have a mean of 100 deviations, relatively: two digits and a bit of float32's
+seven are gone with the inputs."""
 CLEARLY, FEWEST = 1e4, 4
 """The factor between two errors that no order of sums explains; the fewest elements of which most may differ."""
 NONFINITE = "nonfinite"
@@ -71,10 +74,11 @@ def is_asked(comparisons: Sequence[Comparison], kinds: Mapping[str, str]) -> boo
 def alone(
     own: Mapping[tuple[str, str, str], Comparison], free: Collection[tuple[str, str, str]], kinds: Mapping[str, str]
 ) -> set[tuple[str, str, str]]:
-    """The gradients that differ in cases whose numbers are far from 1, while outputs do not: where a softmax has one
-    large term, for example, they are differences of almost equal numbers. A wrong backward pass shows elsewhere. One of
-    NaN counts, but for inputs of a large mean, at which values in between underflow."""
-    gradients = {key for key, row in own.items() if kinds[key[0]] in FAR and key[2].startswith(GRADIENT)}
+    """The gradients that differ in cases whose numbers are far from 1, or axes of one element, while outputs do not:
+    where a softmax has one large term, for example, they are differences of almost equal numbers. A wrong backward pass
+    shows elsewhere. One of NaN counts, but for inputs of a large mean, at which values in between underflow."""
+    hard = {key for key in own if kinds[key[0]] in (*FAR, SINGLE)}
+    gradients = {key for key in hard if key[2].startswith(GRADIENT)}
     gradients = {k for k in gradients if own[k].verdict.value != NONFINITE or kinds[k[0]] in (OFFSET, FAR_OFFSET)}
     outputs = {key: row for key, row in own.items() if not key[2].startswith(GRADIENT) and key not in free}
     wrong = {key[:2] for key, row in outputs.items() if row.fails and NEW in row.culprit}
@@ -95,9 +99,10 @@ def is_free(row: Comparison, kind: str) -> bool:
         return is_gradient and got is not None and math.isfinite(got)
     if kind in FAR and is_gradient and row.verdict.value == NONFINITE:
         return row.oracle_value is None or not math.isfinite(row.oracle_value)
-    if kind in (OFFSET, OUTLIER) and not is_gradient:
+    if kind == OFFSET and not is_gradient:
         return row.required_rtol is not None and row.required_rtol < TWO_DIGITS
-    return kind == FAR_OFFSET and row.required_rtol is not None and row.required_rtol < FEW_DIGITS
+    few = kind == FAR_OFFSET or (kind == OUTLIER and not is_gradient)
+    return few and row.required_rtol is not None and row.required_rtol < FEW_DIGITS
 
 
 def is_not_kept(row: Comparison) -> bool:

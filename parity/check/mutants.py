@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 
 Change = Iterator[ast.expr]
+Located = ast.expr | ast.stmt | ast.keyword
+"""A node that has a location in the text."""
 NEAR = 8
 """Names, the last ones before a line, that may stand for one another."""
 MOST_EXPRESSIONS = 40
@@ -68,7 +70,7 @@ def is_kernel(node: ast.FunctionDef | ast.ClassDef) -> bool:
 # Text
 
 
-def span(text: str, node: ast.expr | ast.stmt) -> tuple[int, int]:
+def span(text: str, node: Located) -> tuple[int, int]:
     """Where a node begins and ends in a text."""
     lines = text.encode().splitlines(keepends=True)
     starts = [0]
@@ -78,7 +80,7 @@ def span(text: str, node: ast.expr | ast.stmt) -> tuple[int, int]:
     return starts[node.lineno - 1] + node.col_offset, starts[end_line - 1] + end
 
 
-def with_code(text: str, node: ast.expr | ast.stmt, code: str) -> str:
+def with_code(text: str, node: Located, code: str) -> str:
     """The text with other code for a node."""
     start, end = span(text, node)
     content = text.encode()
@@ -90,21 +92,21 @@ class MutantSource:
     """A file's text, and the nodes around each of its expressions, the innermost first."""
 
     text: str
-    around: Mapping[int, Sequence[ast.expr | ast.stmt]]
+    around: Mapping[int, Sequence[Located]]
 
     @classmethod
     def of(cls, text: str, tree: ast.AST) -> MutantSource:
         """The source of a tree."""
-        around: dict[int, list[ast.expr | ast.stmt]] = {}
+        around: dict[int, list[Located]] = {}
         for node in ast.walk(tree):
             for child in ast.iter_child_nodes(node):
-                if isinstance(node, ast.expr | ast.Assign | ast.AugAssign | ast.Return | ast.Expr):
+                if isinstance(node, ast.expr | ast.keyword | ast.Assign | ast.AugAssign | ast.Return | ast.Expr):
                     around[id(child)] = [node, *around.get(id(node), ())]
-                elif isinstance(node, ast.keyword | ast.comprehension):
+                elif isinstance(node, ast.comprehension):
                     around[id(child)] = around.get(id(node), [])
         return cls(text, around)
 
-    def shown(self, node: ast.expr) -> ast.expr | ast.stmt:
+    def shown(self, node: ast.expr) -> Located:
         """The largest node around one that is short."""
         short_ones = [n for n in self.around.get(id(node), ()) if len(ast.unparse(n)) <= LONGEST]
         return short_ones[-1] if short_ones else node

@@ -36,7 +36,7 @@ NOISE = 1e4
 TURNS = 31
 """At one of this many points an element exceeds its neighbours. A prime, so that windows are covered too."""
 LARGEST = 1 << 18
-"""Up to this many elements of the inputs, further points are tried."""
+"""Up to this many elements of the inputs, further points are tried, and sums over gradients are compared."""
 TIE_BREAK = 2.0**-8
 EXTREMES = (np.minimum, np.maximum)
 UNMOVED = 2
@@ -131,8 +131,10 @@ class Choices:
             inside = {n: (low[n] - slack[n] <= errors[n]) & (errors[n] <= high[n] + slack[n]) for n in exact}
             if all(mask.all() for mask in inside.values()):
                 break
-        broken = self._broken(points, errors, slack, kinks)
-        valid = {n: kinks[n] & inside[n] & ~broken[n] & (np.abs(errors[n]) > slack[n]) for n in exact}
+        valid = {n: kinks[n] & inside[n] & (np.abs(errors[n]) > slack[n]) for n in exact}
+        if any(mask.any() for mask in valid.values()) and sum(v.size for v in exact.values()) <= LARGEST:
+            broken = self._broken(points, errors, slack, kinks, valid)
+            valid = {n: mask & ~broken[n] for n, mask in valid.items()}
         if not any(mask.any() for mask in valid.values()):
             return Chosen(kinks, valid, sizes)
         none = {n: np.zeros_like(v) for n, v in exact.items()}
@@ -241,23 +243,30 @@ class Choices:
         return self._both_directions(direction)
 
     def _broken(
-        self, points: Sequence[Arrays], errors: Arrays, slack: Arrays, kinks: Mapping[str, Mask]
+        self,
+        points: Sequence[Arrays],
+        errors: Arrays,
+        slack: Arrays,
+        kinks: Mapping[str, Mask],
+        valid: Mapping[str, Mask],
     ) -> dict[str, Mask]:
         """Where a sum that is the same at all points is wrong: over axes of a gradient, over gradients of one shape, or
-        over everything."""
+        over everything. Sums without an element that is `valid` need no look: all their errors are small."""
         rest = {n: mask.copy() for n, mask in kinks.items()}
         broken = {n: np.zeros_like(mask) for n, mask in kinks.items()}
         shapes: dict[tuple[int, ...], list[str]] = {}
         for name in kinks:
             shapes.setdefault(kinks[name].shape, []).append(name)
         groups = [*([n] for n in kinks), *(names for names in shapes.values() if len(names) > 1)]
-        for names in groups:
+        for names in (group for group in groups if any((valid[n] & rest[n]).any() for n in group)):
             stacked = [np.stack([values[n] for n in names]) for values in (*points, errors, slack)]
             kept = np.stack([rest[n] for n in names])
             wrong, left = self._unbalanced(stacked[:-2], stacked[-2], stacked[-1], kept)
             for i, name in enumerate(names):
                 broken[name] |= wrong[i]
                 rest[name] = left[i]
+        if not any((valid[n] & rest[n]).any() for n in kinks):
+            return broken
         flat = [np.concatenate([values[n].ravel() for n in kinks]) for values in (*points, errors, slack, rest)]
         wrong, _ = self._unbalanced(flat[:-3], flat[-3], flat[-2], flat[-1])
         return {n: broken[n] | (rest[n] & bool(wrong.any())) for n in kinks}
