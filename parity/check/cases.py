@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from parity.cases.draw import DISTRIBUTIONS, Special, TensorPlan
 from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
+from parity.check.frameworks import TORCH
 from parity.check.limit import FAR_OFFSET, NAN, NEW, OFFSET, OUTLIER, REFERENCE, SCALE, SINGLE, TIES, TINY, ZEROS
 from parity.check.problem import (
     GIVEN,
@@ -31,8 +32,10 @@ from parity.check.problem import (
 )
 from parity.check.sizes import largest
 from parity.check.triton_code import mode_of
-from parity.program.worker.user_module import TRAINING
+from parity.program.worker.user_module import NO_GRAD, TRAINING
 
+INFERENCE = "inference"
+"""The kind of the case without gradients, in evaluation mode: code can ask for both."""
 SIZE = "size"
 """The kind of cases at another size, or with another batch."""
 SHIFT, FAR_SHIFT = 100.0, 10000.0
@@ -126,6 +129,11 @@ class Designer:
         yield CheckCase("drawn", self.case("drawn", sized, drawn))
         if sized.modal and not self.options:
             yield CheckCase("eval", self.case("eval", sized, drawn, training=False))
+        adapters = {self.problem.pair.reference.adapter, self.problem.pair.candidate.adapter}
+        if adapters == {TORCH}:
+            modes = {NO_GRAD: True, **({TRAINING: False} if self.problem.pair.reference.is_class else {})}
+            without = self.case(INFERENCE, sized, drawn, **modes)
+            yield CheckCase(INFERENCE, {**without, "gradients": False})
         sizes = self.of_sizes(sized)
         yield from self.lengths(sized, drawn)
         yield from self.integers(sized, drawn)
@@ -277,9 +285,17 @@ class Designer:
 
     def sizes(self, sized: Sized) -> Iterator[Sized]:
         """The problem at odd sizes, one global changed at a time: first each is 1, then one more, then others."""
-        numbers = {**self.problem.numbers, **sized.settings}
+        every = {**self.problem.numbers, **sized.settings}
+        numbers = {name: size for name, size in every.items() if name not in self.by_length(sized)}
         tried = ({**sized.settings, name: value} for value, name in sorted_sizes(numbers))
         yield from islice((other for settings in tried if (other := self.fitting(settings)) is not None), MOST_SIZES)
+
+    def by_length(self, sized: Sized) -> set[str]:
+        """The numbers of the file that `lengths` changes: those that the constructor does not have, where no input of
+        this length is given with its structure."""
+        given = {n for a in sized.arguments if a.is_tensor and a.kind == GIVEN for n in a.value.shape}
+        literals = self.problem.literals
+        return {name for name, size in literals.names.items() if name not in literals.init and size not in given}
 
     def fitting(self, settings: Mapping[str, Any]) -> Sized | None:
         """The problem with these globals; None where a call is not cheap, or fails."""
@@ -296,7 +312,7 @@ class Designer:
         these become 1, where no other axis has their length, with which they would be broadcast."""
         tensors = {a.name: list(a.value.shape) for a in sized.arguments if a.is_tensor and a.value.shape}
         sizes = {**self.problem.numbers, **sized.settings}
-        known = {largest(size) for name, size in sizes.items() if name not in self.problem.literals}
+        known = {largest(size) for name, size in sizes.items() if name not in self.problem.literals.names}
         free = {n: shape for n, shape in tensors.items() if "shape" in drawn[n]}
         lengths = dict.fromkeys(n for shape in free.values() for n in shape if n > 1 and n not in known)
         for length, first in islice(product(lengths, (True, False)), MOST_LENGTHS):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 LITERAL = "size_{}"
@@ -11,27 +12,33 @@ LITERAL = "size_{}"
 LEAST_SIZE = 2
 NO_SIZES = (ast.UnaryOp, ast.Subscript, ast.keyword, ast.Dict)
 """Inside these, a number is hardly a size: a sign, an index, an option."""
+VALUES = frozenset(("tensor", "as_tensor", "arange", "linspace"))
+"""Functions whose arguments are values, not sizes."""
 
 
-def with_globals(text: bytes, path: str, names: dict[str, Any], inputs: str, init: str) -> set[str]:
-    """Let the functions `inputs` and `init` of a file read globals where they have the whole numbers that `init`
-    returns, in place, among the file's `names`. Returns the globals' names."""
+@dataclass(frozen=True)
+class Literals:
+    """The globals that stand for numbers of a file; `init` are those of the constructor."""
+
+    names: Mapping[str, int]
+    init: Collection[str]
+
+
+def with_globals(text: bytes, path: str, names: dict[str, Any], inputs: str, init: str) -> Literals:
+    """Let the functions `inputs` and `init` of a file read globals where they have whole numbers that may be sizes, in
+    place, among the file's `names`."""
     functions = {node.name: node for node in ast.parse(text, path).body if isinstance(node, ast.FunctionDef)}
-    if inputs not in functions or init not in functions:
-        return set()
-    sizes = {node.value for node in numbers_in(functions[init])}
-    if not sizes or any(functions[name].decorator_list for name in (inputs, init)):
-        return set()
-    known = {value: LITERAL.format(value) for value in sorted(sizes)}
-    if not names.keys().isdisjoint(known.values()):
-        return set()
-    for name in (inputs, init):
-        chosen = {id(node): known[node.value] for node in numbers_in(functions[name]) if node.value in known}
-        functions[name] = SizeNames(chosen).visit(functions[name])
+    chosen = [functions[name] for name in (inputs, init) if name in functions]
+    if inputs not in functions or any(function.decorator_list for function in chosen):
+        return Literals({}, ())
+    given = {node.value for function in chosen if function.name == init for node in numbers_in(function)}
+    known = {value: LITERAL.format(value) for f in chosen for value in sorted({n.value for n in numbers_in(f)})}
+    if not known or not names.keys().isdisjoint(known.values()):
+        return Literals({}, ())
+    body = [SizeNames({id(n): known[n.value] for n in numbers_in(function)}).visit(function) for function in chosen]
     names.update({name: value for value, name in known.items()})
-    module = ast.Module([functions[inputs], functions[init]], [])
-    exec(compile(ast.fix_missing_locations(module), path, "exec"), names)  # noqa: S102 # the user's own functions
-    return {*known.values()}
+    exec(compile(ast.fix_missing_locations(ast.Module(body, [])), path, "exec"), names)  # noqa: S102 # the user's own
+    return Literals({name: value for value, name in known.items()}, {known[value] for value in given})
 
 
 class SizeNames(ast.NodeTransformer):
@@ -50,6 +57,8 @@ def numbers_in(node: ast.AST) -> Iterator[Any]:
     """The constants in code that may be sizes."""
     if isinstance(node, ast.Constant) and type(node.value) is int and node.value >= LEAST_SIZE:
         yield node
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in VALUES:
+        return
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, NO_SIZES):
             yield from numbers_in(child)

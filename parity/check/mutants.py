@@ -10,7 +10,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import pairwise
 
 Change = Iterator[ast.expr]
 Located = ast.expr | ast.stmt | ast.keyword
@@ -46,7 +46,7 @@ PLAIN = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
 
 
 def mutants_of(text: str, line: int) -> Iterator[Mutant]:
-    """The mutants of a file, those near a line first: small changes of all lines, then larger ones of the line."""
+    """The mutants of a file, those near a line first: small changes of all lines, then larger ones."""
     tree = ast.parse(text)
     source = MutantSource.of(text, tree)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
@@ -57,9 +57,8 @@ def mutants_of(text: str, line: int) -> Iterator[Mutant]:
         yield from sorted(every, key=lambda m: (m.cost, not any(m.line in kernel for kernel in kernels)))
     else:
         yield from sorted(every, key=lambda m: (abs(m.line - line), m.cost))
-    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
-        if function.lineno <= line <= (function.end_lineno or 0):
-            yield from (replace(mutant, cost=4) for mutant in with_names(source, function, line))
+    for function, statement in near_statements(tree, line):
+        yield from (replace(mutant, cost=4) for mutant in with_names(source, function, statement))
 
 
 def is_kernel(node: ast.FunctionDef | ast.ClassDef) -> bool:
@@ -132,6 +131,7 @@ def of_statements(text: str, function: ast.AST) -> Iterator[Mutant]:
         for first, second in pairwise(body):
             if is_plain(first) and is_plain(second):
                 yield exchanged(text, first, second)
+            yield from together(text, first, second)
         for node in body:
             if isinstance(node, ast.AugAssign):
                 target, value, operator = ast.unparse(node.target), ast.unparse(node.value), node.op
@@ -171,6 +171,17 @@ def exchanged(text: str, first: ast.stmt, second: ast.stmt) -> Mutant:
     one, other = ast.unparse(first), ast.unparse(second)
     later = with_code(text, second, one)
     return Mutant(first.lineno, f"{one}; {other}", f"{other}; {one}", with_code(later, first, other))
+
+
+def together(text: str, first: ast.stmt, second: ast.stmt) -> Iterator[Mutant]:
+    """The mutant in which two values are assigned at once, both computed from what was there before."""
+    if isinstance(first, ast.Assign) and isinstance(second, ast.Assign):
+        (one, *more), (other, *others) = first.targets, second.targets
+        if not more and not others and isinstance(one, ast.Name) and isinstance(other, ast.Name):
+            code = f"{one.id}, {other.id} = {ast.unparse(first.value)}, {ast.unparse(second.value)}"
+            later = with_code(text, second, "pass")
+            before = f"{ast.unparse(first)}; {ast.unparse(second)}"
+            yield Mutant(first.lineno, before, code, with_code(later, first, code))
 
 
 # Expressions
@@ -428,23 +439,45 @@ COSTS: Mapping[Callable[[ast.expr], Change], int] = {of_call: 2, of_part: 2, of_
 # Larger changes
 
 
-def with_names(source: MutantSource, function: ast.FunctionDef, line: int) -> Iterator[Mutant]:
-    """Expressions of a line with another name of the function for a name, or times one, or normalized."""
-    statements = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and n is not function]
-    around = [n for n in statements if n.lineno <= line <= (n.end_lineno or 0)]
-    if not around:
-        return
-    own = max(around, key=lambda node: node.lineno)
-    names = list(dict.fromkeys(reversed([*names_before(function, own.lineno)])))[:NEAR]
-    for node in list(islice(expressions(own), MOST_EXPRESSIONS)):
-        if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) and not is_module_name(node):
-            for other in (ast.Name(name, ast.Load()) for name in names):
-                if isinstance(node, ast.Name) and node.id != other.id:
-                    yield source.changed(node, other)
-                column = code_of("{}[..., None]", other)
-                yield from (source.changed(node, ast.BinOp(node, sign(), other)) for sign in SIGNS)
-                yield from (source.changed(node, ast.BinOp(node, sign(), column)) for sign in SIGNS[:2])
-            yield from (source.changed(node, change) for change in normalized(node))
+def near_statements(tree: ast.Module, line: int) -> list[tuple[ast.FunctionDef, ast.stmt]]:
+    """The statements of the functions around a line, and of kernels, each with its function, the nearest first; of all
+    functions where the line is in none."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "__init__"]
+    around = [f for f in functions if is_kernel(f) or f.lineno <= line <= (f.end_lineno or 0)]
+    kinds = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.If, ast.For, ast.While)
+    pairs = [(f, n) for f in around or functions for n in ast.walk(f) if isinstance(n, kinds) and not is_text(n)]
+    return sorted(pairs, key=lambda pair: abs(pair[1].lineno - line))
+
+
+def with_names(source: MutantSource, function: ast.FunctionDef, statement: ast.stmt) -> Iterator[Mutant]:
+    """Expressions of a statement, without those inside it, with another name of the function for a name, or times one,
+    or normalized."""
+    names = list(dict.fromkeys(reversed([*names_before(function, statement.lineno)])))[:NEAR]
+    others = [ast.Name(name, ast.Load()) for name in names]
+    heads = [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
+    within = [e for head in heads if is_read(head) for e in (head, *expressions(head))]
+    for node in within[:MOST_EXPRESSIONS]:
+        if not isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) or is_module_name(node):
+            continue
+        for other in others:
+            if isinstance(node, ast.Name) and node.id != other.id:
+                yield source.changed(node, other)
+            column = code_of("{}[..., None]", other)
+            yield from (source.changed(node, ast.BinOp(node, sign(), other)) for sign in SIGNS)
+            yield from (source.changed(node, ast.BinOp(node, sign(), column)) for sign in SIGNS[:2])
+        yield from (source.changed(node, change) for change in (*normalized(node), *averaged(node, others)))
+
+
+def is_read(node: ast.expr) -> bool:
+    """Whether an expression is read, not assigned to."""
+    return not isinstance(getattr(node, "ctx", ast.Load()), ast.Store)
+
+
+def averaged(node: ast.expr, others: Sequence[ast.Name]) -> Change:
+    """A sum over a count for a mean."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "mean":
+        total = ast.Call(ast.Attribute(node.func.value, "sum", ast.Load()), node.args, node.keywords)
+        yield from (code_of("({}) / ({}).sum()", total, other) for other in others)
 
 
 SIGNS: Sequence[type[ast.operator]] = (ast.Mult, ast.Div, ast.Add, ast.Sub)
@@ -455,6 +488,11 @@ NORMALIZED = (
     "({0}).transpose(-1, -2)",
     "({0}).detach()",
     "1 - ({0})",
+    "({0}).sqrt()",
+    "({0}).square()",
+    "({0}).abs()",
+    "({0}).exp()",
+    "({0}).log()",
 )
 
 

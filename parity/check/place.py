@@ -46,7 +46,7 @@ from parity.program.worker.user_module import UserModule
 from parity.reporting.results.stored_tensors import input_paths
 from parity.reporting.text.findings import MUTATED, STATEFUL, Finding
 
-SECONDS = 20.0
+SECONDS = 15.0
 KEPT = (STATEFUL, "nondeterministic")
 """The causes for which something is kept from one call to the next."""
 MOST_INSIDE = 1 << 22
@@ -119,10 +119,9 @@ class FaultLine:
 
 def fault_line_of(run_dir: Path, finding: Finding, pair: FilePair, seconds: float = SECONDS) -> FaultLine | None:
     """The location of a finding; None where it cannot be told."""
-    until = time.monotonic() + seconds
     with suppress(Exception):
         asked = asked_of(run_dir, finding)
-        return with_repair(located(asked, pair, seconds), asked, pair, until)
+        return with_repair(located(asked, pair, seconds), asked, pair)
     return None
 
 
@@ -160,7 +159,7 @@ def located(asked: FaultCase, pair: FilePair, seconds: float) -> FaultLine | Non
     return hit
 
 
-def with_repair(hit: FaultLine | None, asked: FaultCase, pair: FilePair, until: float) -> FaultLine | None:
+def with_repair(hit: FaultLine | None, asked: FaultCase, pair: FilePair) -> FaultLine | None:
     """The line with the small change of the file that is shown to repair it, or the line of that change."""
     candidate = pair.candidate
     is_whole = asked.cause in (MUTATED, *KEPT) or {candidate.adapter, pair.reference.adapter} != {TORCH}
@@ -168,7 +167,7 @@ def with_repair(hit: FaultLine | None, asked: FaultCase, pair: FilePair, until: 
         return hit
     with suppress(Exception):
         line = 0 if hit is None else hit.line
-        mutant = repair_of(asked, pair, line, lambda case: reference_trail(case, pair, 0.0), until)
+        mutant = repair_of(asked, pair, line, lambda case: reference_trail(case, pair, 0.0))
         if mutant is not None:
             own = FaultLine(candidate.own_path.absolute(), mutant.line, pair.reference.own_path)
             known = hit if hit is not None and hit.line == mutant.line else own

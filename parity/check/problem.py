@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from parity.cases.brought import ReferenceFile, namespace
 from parity.cases.user_code import BroughtError, placed, user_code
 from parity.check import CheckError
-from parity.check.literals import with_globals
+from parity.check.literals import Literals, with_globals
 from parity.check.pair import INIT_INPUTS, FilePair
 from parity.program.torch_reference import array_of, torch_namespace
 from parity.program.worker import user_module
@@ -142,7 +142,7 @@ class ReferenceProblem:
 
     def __post_init__(self) -> None:
         self.changing: frozenset[str] | None = None
-        self.literals = set[str]()
+        self.literals = Literals({}, ())
         path = self.pair.reference.path.absolute()
         self.source = ReferenceFile(path, path.read_bytes())
         with self.telling():
@@ -165,7 +165,7 @@ class ReferenceProblem:
     def loaded(self) -> dict[str, Any]:
         """The names that the file defines. Raises BroughtError where it cannot be run."""
         names = dict_of(torch_namespace(self.source))
-        if self.pair.reference.is_class and SIZES not in names:
+        if SIZES not in names:
             self.literals = with_globals(
                 self.source.text, str(self.source.path), names, self.pair.inputs[1], INIT_INPUTS
             )

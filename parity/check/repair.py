@@ -23,19 +23,19 @@ from parity.program.worker.user_module import ARGUMENTS
 SECONDS = 8.0
 INTERPRETED = 3
 """Triton's interpreter is so many times slower, at least."""
-MOST_MUTANTS = 900
+MOST_MUTANTS = 2000
 FEW = 4
 """Inputs of so few different numbers, such as masks, have a meaning, and stay."""
 Reference = Callable[[FaultCase], Computation]
 
 
-def repair_of(asked: FaultCase, pair: FilePair, line: int, reference: Reference, until: float) -> Mutant | None:
+def repair_of(asked: FaultCase, pair: FilePair, line: int, reference: Reference) -> Mutant | None:
     """The first mutant of the candidate's file that computes what the reference does, for the case's inputs and for
     others; those near a line are tried first. None where there is none, or not in time."""
     text = pair.candidate.own_path.read_text(encoding="utf-8")
     mutants = list({m.text: m for m in islice(mutants_of(text, line), MOST_MUTANTS)}.values())
     seconds = SECONDS * (INTERPRETED if is_interpreted(pair.candidate) else 1)
-    until = time.monotonic() + min(seconds, until - time.monotonic())
+    until = time.monotonic() + seconds
     texts = [text, *(mutant.text for mutant in mutants)]
     tried = [mutants[n] for n in agreeing(asked, pair, texts, exact(asked, reference), until, shown=True)]
     if not tried:

@@ -133,7 +133,7 @@ def asked_in(folder: Path, new: str, reference: str = REFERENCE, **inputs: np.nd
 def repaired(folder: Path, new: str, reference: str = REFERENCE, **inputs: np.ndarray):
     """The line with its repair."""
     asked, pair = asked_in(folder, new, reference, **inputs)
-    return with_repair(None, asked, pair, 1e12)
+    return with_repair(None, asked, pair)
 
 
 @pytest.mark.process

@@ -296,8 +296,8 @@ def get_init_inputs():
 
 def test_whole_numbers_of_the_constructor_are_sizes(tmp_path):
     own = problem(tmp_path, CONSTRUCTED)
-    assert own.literals == {"size_12", "size_24"}
-    assert own.numbers == {"size_12": 12, "size_24": 24}
+    assert own.literals.init == {"size_12", "size_24"}
+    assert own.numbers == {"size_12": 12, "size_24": 24, "size_40": 40, "size_6": 6}
     sized = own.at({"size_24": 5, "size_12": 3})
     assert [list(a.value.shape) for a in sized.arguments] == [[40, 5], [6]]
     assert sized.outputs["y"].shape == (6, 3)
@@ -334,3 +334,53 @@ def test_what_is_written_into_a_draw_stays(tmp_path):
 
 def test_inputs_far_above_and_far_below_zero(tmp_path):
     assert {"loss-x-offset=100", "loss-x-offset=-100"} <= set(designed(tmp_path, WRITTEN))
+
+
+MADE = """
+import torch
+
+
+def scaled(x, y):
+    return (x * y).sum() / x.numel()
+
+
+def get_inputs():
+    s = (8, 6)
+    x = -torch.rand(s)
+    return [x, x + torch.randn(s) * 0.5]
+"""
+
+
+def test_sizes_of_inputs_that_are_made_of_others(tmp_path):
+    ids = designed(tmp_path, MADE)
+    assert {"scaled-size_8=9", "scaled-size_6=1"} <= set(ids)
+    plain = MADE.replace("-torch.rand(s)", "torch.rand(s)").replace("x + torch.randn(s) * 0.5", "torch.randn(s)")
+    assert not [name for name in designed(tmp_path, plain) if "size_" in name]
+
+
+DRAWN_ONCE = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.register_buffer("u", torch.randn(dim))
+
+    def forward(self, x):
+        return x * self.u
+
+
+def get_inputs():
+    return [torch.randn(5, 4)]
+
+
+def get_init_inputs():
+    return [4]
+"""
+
+
+def test_a_constructor_may_draw_constants(tmp_path):
+    ids = designed(tmp_path, DRAWN_ONCE)
+    assert "Model-inference" in ids

@@ -10,11 +10,13 @@ import difflib
 import inspect
 import json
 import re
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 INIT = "init_"
 """The prefix of a constructor's arguments among the params of a case; they are passed in their order."""
 TRAINING = "training"
+NO_GRAD = "no_grad"
+"""The param of a call without gradients, as in inference, which code can ask for."""
 ARGUMENTS = "arguments"
 """The param with the arguments of `forward` in their order, as in `x, mask: bool, alpha`."""
 STATE = "state_buffers"
@@ -29,8 +31,8 @@ NEW = "New"
 """KernelBench's suffix of a candidate's class."""
 DRAWS = ("rand", "randn", "rand_like", "randn_like")
 """Functions of PyTorch that draw numbers."""
-SEED = 0
-"""The seed before each constructor and each call."""
+SEED = FIRST_SEED = 0
+"""The seed before each call, and that before each constructor."""
 MODULE = "torch.nn.modules.module"
 PLAIN_WORDS = re.compile(r"proj(ection)?|linear|layer|^w(?=[a-z]$)|_")
 """What the names of layers have besides what tells them apart."""
@@ -64,11 +66,13 @@ class UserModule:
         import torch
 
         spec = given.pop(ARGUMENTS, None)
-        training = given.pop(TRAINING, None)
+        training, no_grad = given.pop(TRAINING, None), given.pop(NO_GRAD, False)
         kept = {name: given.pop(name) for name in given.pop(STATE, "").split(", ") if name}
         init = [decoded(given.pop(name)) for name in list(given) if name.startswith(INIT)]
         dtype = next((v.dtype for v in given.values() if isinstance(v, torch.Tensor) and v.is_floating_point()), None)
         with contextlib.ExitStack() as stack, default_dtype(dtype), steady_draws():
+            if no_grad:
+                stack.enter_context(torch.no_grad())
             if not is_module_class(self.entry):
                 function = self.entry
             else:
@@ -109,19 +113,20 @@ def mode(module: Any, training: bool) -> Iterator[None]:
 
 
 def built(entry: Any, init: Sequence[Any]) -> Any:
-    """A new instance of the class, built after the seed."""
+    """A new instance of the class, built after the first seed."""
     import torch
 
-    seed(torch)
+    seed(torch, FIRST_SEED)
     named = init[-1] if len(init) == 2 and isinstance(init[0], (list, tuple)) and isinstance(init[1], dict) else None
     return entry(*init) if named is None else entry(*init[0], **named)
 
 
-def seed(torch: Any) -> None:
+def seed(torch: Any, number: Optional[int] = None) -> None:
     """Seed PyTorch's generators, without `torch.manual_seed`, whose first call imports its compiler (four seconds)."""
-    torch.default_generator.manual_seed(SEED)
+    number = SEED if number is None else number
+    torch.default_generator.manual_seed(number)
     if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(SEED)
+        torch.cuda.manual_seed_all(number)
 
 
 @contextlib.contextmanager
