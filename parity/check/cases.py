@@ -42,7 +42,7 @@ SHIFT, FAR_SHIFT = 100.0, 10000.0
 """A mean of 100 deviations: E[x^2] - E[x]^2 loses four of float32's seven digits; of 10,000, all."""
 LARGE, SMALL = 30.0, 1e-3
 """Scores beyond 88, where exp overflows in float32; variances near eps."""
-ODD = (33, 31, 129, 127)
+ODD = (129, 33, 127, 31)
 """Sizes beside those of warps and blocks of kernels."""
 JITTER = 0.3
 """The deviation of weights that are constants at first, such as a norm's ones and zeros."""
@@ -75,7 +75,7 @@ MOST_UNUSUAL = 4
 """Inputs that get unusual values."""
 MOST_SIZED, MOST_OPERATIONS = 1 << 16, 1 << 24
 """Elements and operations of a call at another size."""
-MOST_SIZES, FIRST_SIZES = 8, 3
+MOST_SIZES, FIRST_SIZES = 10, 3
 """Cases at other sizes, and how many of them come first: a batch of one shows what nothing else does."""
 FAILED: Mapping[str, NDArray[Any]] = {"y": np.full(1, np.nan)}
 """Stands for the outputs of a call that fails."""
@@ -284,18 +284,19 @@ class Designer:
         return not any((np.isnan(with_nan[n]) & (one[n] == other[n])).any() for n in with_nan)
 
     def sizes(self, sized: Sized) -> Iterator[Sized]:
-        """The problem at odd sizes, one global changed at a time: first each is 1, then one more, then others."""
+        """The problem at odd sizes, one global changed at a time."""
         every = {**self.problem.numbers, **sized.settings}
         numbers = {name: size for name, size in every.items() if name not in self.by_length(sized)}
         tried = ({**sized.settings, name: value} for value, name in sorted_sizes(numbers))
         yield from islice((other for settings in tried if (other := self.fitting(settings)) is not None), MOST_SIZES)
 
     def by_length(self, sized: Sized) -> set[str]:
-        """The numbers of the file that `lengths` changes: those that the constructor does not have, where no input of
-        this length is given with its structure."""
+        """The numbers of the file that `lengths` changes: those that the constructor does not have and that are not
+        smaller than in the file, where no input of this length is given with its structure."""
         given = {n for a in sized.arguments if a.is_tensor and a.kind == GIVEN for n in a.value.shape}
         literals = self.problem.literals
-        return {name for name, size in literals.names.items() if name not in literals.init and size not in given}
+        free = literals.names.keys() - set(literals.init) - sized.settings.keys()
+        return {name for name in free if literals.names[name] not in given}
 
     def fitting(self, settings: Mapping[str, Any]) -> Sized | None:
         """The problem with these globals; None where a call is not cheap, or fails."""
@@ -375,8 +376,8 @@ def can_lie(item: Mapping[str, Any], placement: Any) -> bool:
 
 
 def sorted_sizes(numbers: Mapping[str, Size]) -> list[tuple[Size, str]]:
-    """Other values of globals that are tried, those first that are the same for all."""
-    wanted = [1, None, *ODD]
+    """Other values of globals that are tried: of each, 1, one beyond most blocks, one more, and others."""
+    wanted = [1, ODD[0], None, *ODD[1:]]
     tried = (
         (last(size) + 1 if value is None else value, size, name) for value in wanted for name, size in numbers.items()
     )

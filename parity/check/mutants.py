@@ -10,6 +10,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 Change = Iterator[ast.expr]
@@ -20,7 +21,10 @@ NEAR = 8
 MOST_EXPRESSIONS = 40
 MODULES = frozenset(("torch", "nn", "F", "math", "np", "tl", "triton", "self", "ctx"))
 """Names that are no values."""
-LONGEST = 80
+LONGEST, WIDEST = 80, 140
+"""Code around a change is shown up to so many characters; what it is instead is cut from so many on."""
+LARGER = 4
+"""The cost of changes that are larger."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Mutant:
 def short(code: str) -> str:
     """Code in one line, cut where it is long."""
     line = " ".join(code.split())
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+    return line if len(line) <= WIDEST else f"{line[: WIDEST - 3]}..."
 
 
 PLAIN = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
@@ -50,15 +54,36 @@ def mutants_of(text: str, line: int) -> Iterator[Mutant]:
     tree = ast.parse(text)
     source = MutantSource.of(text, tree)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    every = [replace(mutant, cost=2) for function in functions for mutant in of_statements(text, function)]
-    every += [m for function in functions for node in expressions(function) for m in of_expression(source, node)]
-    kernels = [range(f.lineno, (f.end_lineno or 0) + 1) for f in functions if is_kernel(f)]
-    if any(kernels):  # They are slow, and a line that launches one says nothing of the lines inside.
-        yield from sorted(every, key=lambda m: (m.cost, not any(m.line in kernel for kernel in kernels)))
-    else:
-        yield from sorted(every, key=lambda m: (abs(m.line - line), m.cost))
-    for function, statement in near_statements(tree, line):
-        yield from (replace(mutant, cost=4) for mutant in with_names(source, function, statement))
+    kernels = [function for function in functions if is_kernel(function)]
+    # Kernels are slow, and a line that launches one says nothing of the lines inside.
+    inside = (mutant for mutants in small_changes(source, kernels, line) for mutant in mutants)
+    yield from sorted(inside, key=lambda mutant: mutant.cost)
+    statements = near_statements(tree, line)
+    rest = small_changes(source, [function for function in functions if function not in kernels], line)
+    if not kernels:
+        yield from next(rest, ())
+        yield from larger_changes(source, statements[:1])
+    yield from (mutant for mutants in rest for mutant in mutants)
+    yield from larger_changes(source, statements)
+
+
+def small_changes(source: MutantSource, functions: Sequence[ast.stmt], line: int) -> Iterator[list[Mutant]]:
+    """The small changes of functions, line by line, the nearest first."""
+    lines: dict[int, list[Mutant | ast.expr]] = {}
+    for function in functions:
+        for mutant in of_statements(source.text, function):
+            lines.setdefault(mutant.line, []).append(replace(mutant, cost=2))
+        for node in expressions(function):
+            lines.setdefault(node.lineno, []).append(node)
+    for _, items in sorted(lines.items(), key=lambda pair: abs(pair[0] - line)):
+        made = [[item] if isinstance(item, Mutant) else of_expression(source, item) for item in items]
+        yield sorted((mutant for mutants in made for mutant in mutants), key=lambda mutant: mutant.cost)
+
+
+def larger_changes(source: MutantSource, statements: Sequence[tuple[ast.FunctionDef, ast.stmt]]) -> Iterator[Mutant]:
+    """The larger changes of statements of functions."""
+    for function, statement in statements:
+        yield from (replace(mutant, cost=LARGER) for mutant in with_names(source, function, statement))
 
 
 def is_kernel(node: ast.FunctionDef | ast.ClassDef) -> bool:
@@ -69,12 +94,18 @@ def is_kernel(node: ast.FunctionDef | ast.ClassDef) -> bool:
 # Text
 
 
-def span(text: str, node: Located) -> tuple[int, int]:
-    """Where a node begins and ends in a text."""
-    lines = text.encode().splitlines(keepends=True)
+@lru_cache(maxsize=1)
+def line_starts(text: str) -> list[int]:
+    """Where each line begins, in bytes, as Python counts lines."""
     starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
+    for line in text.encode().split(b"\n"):
+        starts.append(starts[-1] + len(line) + 1)
+    return starts
+
+
+def span(text: str, node: Located) -> tuple[int, int]:
+    """Where a node begins and ends in a text, in bytes."""
+    starts = line_starts(text)
     end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
     return starts[node.lineno - 1] + node.col_offset, starts[end_line - 1] + end
 
@@ -107,8 +138,13 @@ class MutantSource:
 
     def shown(self, node: ast.expr) -> Located:
         """The largest node around one that is short."""
-        short_ones = [n for n in self.around.get(id(node), ()) if len(ast.unparse(n)) <= LONGEST]
-        return short_ones[-1] if short_ones else node
+        known: Located = node
+        for around in self.around.get(id(node), ()):
+            start, end = span(self.text, around)
+            if end - start > LONGEST:
+                break
+            known = around
+        return known
 
     def changed(self, node: ast.expr, change: ast.expr) -> Mutant:
         """The mutant with another expression for one."""
@@ -116,7 +152,8 @@ class MutantSource:
         content, shown = self.text.encode(), self.shown(node)
         (start, end), (first, last) = span(self.text, shown), span(self.text, node)
         is_enclosed = content[first - 1 : first] + content[last : last + 1] == b"()"
-        code = code if isinstance(change, PLAIN) or is_enclosed else f"({code})"
+        is_number = isinstance(change, ast.Constant) and content[last : last + 1] == b"."
+        code = code if (isinstance(change, PLAIN) and not is_number) or is_enclosed else f"({code})"
         after = (content[start:first] + code.encode() + content[last:end]).decode()
         before = content[start:end].decode()
         return Mutant(node.lineno, before, after, with_code(self.text, node, code))
@@ -334,6 +371,8 @@ def of_function(node: ast.Call) -> Change:
             function = copy.deepcopy(node.func)
             setattr(function, "attr" if isinstance(function, ast.Attribute) else "id", other)
             yield ast.Call(function, node.args, node.keywords)
+    if name in ("zeros", "new_zeros", "zeros_like"):
+        yield code_of("({}) - float('inf')", node)
     if name in ("var", "std", "var_mean"):
         rest = [k for k in node.keywords if k.arg not in ("unbiased", "correction")]
         for correction in (0, 1):
@@ -355,6 +394,8 @@ def of_root(node: ast.Call) -> Change:
 
 def counts(tensor: ast.expr, axis: ast.expr) -> Change:
     """The sum along an axis for its length."""
+    if isinstance(axis, ast.Slice | ast.Tuple):
+        return
     yield from (code_of(form, tensor, axis) for form in ("({}).sum({})", "({}).sum({}, keepdim=True)"))
 
 

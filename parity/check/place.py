@@ -33,7 +33,7 @@ from parity.check.fault import (
 )
 from parity.check.frameworks import TORCH
 from parity.check.match import Array, Known, difference, factors_of
-from parity.check.mutants import Mutant, short
+from parity.check.mutants import LARGER, Mutant, short
 from parity.check.pair import FilePair
 from parity.check.patch import Patch, Patching
 from parity.check.related import related
@@ -168,7 +168,8 @@ def with_repair(hit: FaultLine | None, asked: FaultCase, pair: FilePair) -> Faul
     with suppress(Exception):
         line = 0 if hit is None else hit.line
         mutant = repair_of(asked, pair, line, lambda case: reference_trail(case, pair, 0.0))
-        if mutant is not None:
+        is_known = hit is not None and hit.is_shown
+        if mutant is not None and not (is_known and mutant.line != line and mutant.cost >= LARGER):
             own = FaultLine(candidate.own_path.absolute(), mutant.line, pair.reference.own_path)
             known = hit if hit is not None and hit.line == mutant.line else own
             return replace(known, repair=mutant, gradients=bool(asked.arriving))

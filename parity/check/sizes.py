@@ -12,6 +12,8 @@ Sizes = dict[str, Size]
 
 MOST_ELEMENTS = 1 << 14
 """Elements of all tensors, weights included: the exact answer, edits and perturbed runs take many evaluations."""
+WRITTEN = 4
+"""So many times the elements are allowed where a file has no globals for its sizes: it is made for one size."""
 MOST_FLOPS = 1 << 24
 """Longdouble has no BLAS: some 1e8 operations a second."""
 MOST_SECONDS = 20.0
@@ -30,7 +32,8 @@ def small(problem: ReferenceProblem) -> Sizes:
     until = time.monotonic() + MOST_SECONDS
     sizes = problem.numbers
     best, known = started(problem, sizes)
-    while not fits(known) and time.monotonic() < until:
+    more = WRITTEN if is_written(problem) and not best else 1
+    while not fits(known, more) and time.monotonic() < until:
         step = next(((s, c) for s in smaller(sizes | best) if is_less(c := problem.cost(s), known)), None)
         if step is None:
             break
@@ -40,8 +43,9 @@ def small(problem: ReferenceProblem) -> Sizes:
 
 def started(problem: ReferenceProblem, sizes: Sizes) -> tuple[Sizes, tuple[int, int] | None]:
     """The sizes to begin with, and what a call costs then: those of the file, or a part of all that are large."""
-    known = problem.cost({}) if problem.n_given <= MOST_ELEMENTS or not sizes else None
-    if fits(known) or not sizes:
+    more = WRITTEN if is_written(problem) else 1
+    known = problem.cost({}) if problem.n_given <= more * MOST_ELEMENTS or not sizes else None
+    if fits(known, more) or not sizes:
         return {}, known
     for part in PARTS:
         fraction = {name: scaled(value, part) for name, value in sizes.items()}
@@ -49,6 +53,11 @@ def started(problem: ReferenceProblem, sizes: Sizes) -> tuple[Sizes, tuple[int, 
         if is_less(cost, known):
             return fraction, cost
     return {}, known or problem.cost({})
+
+
+def is_written(problem: ReferenceProblem) -> bool:
+    """Whether all sizes are numbers in the functions for inputs, no globals."""
+    return problem.numbers.keys() <= problem.literals.names.keys()
 
 
 def smaller(sizes: Sizes) -> Iterator[Sizes]:
@@ -82,9 +91,9 @@ def largest(size: Size) -> int:
     return size if isinstance(size, int) else max(size)
 
 
-def fits(cost: tuple[int, int] | None) -> bool:
-    """Whether a call is small enough to be judged."""
-    return cost is not None and cost[0] <= MOST_ELEMENTS and cost[1] <= MOST_FLOPS
+def fits(cost: tuple[int, int] | None, more: int = 1) -> bool:
+    """Whether a call is small enough to be judged; `more` times the elements are allowed."""
+    return cost is not None and cost[0] <= more * MOST_ELEMENTS and cost[1] <= MOST_FLOPS
 
 
 def is_less(cost: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
