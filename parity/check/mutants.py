@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -37,6 +38,13 @@ class Mutant:
     after: str
     text: str
     cost: int = 1
+
+    @property
+    def of_dtype(self) -> bool:
+        """Whether the change is one of a dtype, which other digits show, but no other formula."""
+        words = (set(re.findall(r"\w+", code)) & NARROWING for code in (self.before, self.after))
+        one, other = words
+        return one != other
 
 
 def short(code: str) -> str:
@@ -291,6 +299,7 @@ FAMILIES = (
     ("load", "store"),
 )
 """Functions that stand for one another."""
+NARROWING = frozenset(("float32", "float16", "bfloat16", "float64", "half", "float", "double", "to", "type_as"))
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
 WORDS = (("mean", "sum"), ("zeros", "border", "reflection"), ("reflect", "replicate", "constant"), ("none", "tanh"))
 """Options that are words, and their other values."""

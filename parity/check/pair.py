@@ -61,7 +61,7 @@ def pair_of(reference: str, candidate: str, inputs: str | None = None, adapter: 
     kind = adapter or candidate_adapter(own_path, has_class=known.is_class and has_class(known, own_path, own))
     new = candidate_of(known, own_path, own) if kind == TORCH else function_of(known, own_path, own, kind)
     source, function = named_file(inputs) if inputs else (path, INPUTS)
-    if inputs is None and INPUTS not in theirs:
+    if inputs is None and INPUTS not in {**assigned(path), **theirs}:
         raise CheckError(
             f"{path} has no function {INPUTS}(), which returns the arguments of a call; write one, or name one: "
             "--inputs FILE.py:NAME"

@@ -416,6 +416,7 @@ def argument_names(entry: Any) -> list[str]:
 def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list[Argument]:
     """The arguments that a function of the user draws after the seed. Raises CheckError for anything but a list."""
     drawers: dict[int, tuple[Any, str]] = {}
+    declared: dict[int, tuple[int, int]] = {}
     plain = (torch.Tensor, torch.dtype, torch.device)
 
     def record(called: Any, args: Any, _kwargs: Any, result: Any) -> Any:
@@ -430,6 +431,8 @@ def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list
             kind = None if kind == INTEGERS else kind
         if kind is not None:
             drawers[id(result)] = result, kind
+        if kind == INTEGERS and (bounds := bounds_of(args)) is not None:
+            declared[id(result)] = bounds
         return result
 
     seed(torch)
@@ -439,7 +442,8 @@ def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list
         raise CheckError(f"{function.__name__}() returns {type(given).__name__}; return the list of a call's arguments")
     words = [*names, *(f"x{i}" for i in range(len(names), len(given)))]
     arguments = [
-        argument(word, value, drawers.get(id(value)), torch) for word, value in zip(words, given, strict=False)
+        argument(word, value, drawers.get(id(value)), torch, declared.get(id(value)))
+        for word, value in zip(words, given, strict=False)
     ]
     if not any(a.is_tensor for a in arguments):
         raise CheckError(
@@ -448,10 +452,24 @@ def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list
     return arguments
 
 
-def argument(name: str, value: Any, drawer: tuple[Any, str] | None, torch: Any) -> Argument:
-    """One argument, with how it was drawn."""
+def bounds_of(args: Sequence[Any]) -> tuple[int, int] | None:
+    """The bounds in the arguments of `randint(low, high, size)` or `randint(high, size)`; None if they are no such."""
+    numbers = [a for a in args if type(a) is int]
+    if len(numbers) not in (1, 2):
+        return None
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, numbers[0])
+
+
+def argument(
+    name: str, value: Any, drawer: tuple[Any, str] | None, torch: Any, declared: tuple[int, int] | None = None
+) -> Argument:
+    """One argument, with how it was drawn, and the bounds that were `declared` of integers. Raises CheckError."""
     if not isinstance(value, torch.Tensor):
+        if any(isinstance(item, torch.Tensor) for item in flat_values(value)):
+            raise CheckError(f"{name} is a {type(value).__name__} with tensors; give each as an argument of its own")
         return Argument(name, NUMBER, "", value)
+    if not value.numel():
+        raise CheckError(f"{name} has no elements (shape {list(value.shape)}): not supported")
     dtype = str(value.dtype).rpartition(".")[2]
     if value.dtype.is_complex or value.is_sparse:
         raise CheckError(
@@ -461,7 +479,7 @@ def argument(name: str, value: Any, drawer: tuple[Any, str] | None, torch: Any) 
     if value.is_floating_point():
         return Argument(name, drawn_as, "" if dtype == "float32" else dtype, array_of(value.float()))
     array = array_of(value.to(torch.int64))
-    bounds = int(array.min(initial=0)), int(array.max(initial=0)) + 1
+    bounds = declared or (int(array.min(initial=0)), int(array.max(initial=0)) + 1)
     return Argument(name, drawn_as, "" if dtype == "int64" else dtype, array, bounds)
 
 

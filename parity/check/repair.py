@@ -24,6 +24,8 @@ SECONDS = 8.0
 INTERPRETED = 3
 """Triton's interpreter is so many times slower, at least."""
 MOST_MUTANTS = 2000
+MOST_TIMES, MOST_NUMBERS = 17, 1 << 16
+"""A batch is made so many times as large, as long as it has no more numbers."""
 FEW = 4
 """Inputs of so few different numbers, such as masks, have a meaning, and stay."""
 Reference = Callable[[FaultCase], Computation]
@@ -55,29 +57,31 @@ def exact(asked: FaultCase, reference: Reference) -> dict[str, Array]:
 
 
 def others(asked: FaultCase, reference: Reference, folder: Path) -> Iterator[tuple[FaultCase, dict[str, Array]]]:
-    """Cases with other inputs and what is exact for them: in a batch of twice the size, where that works, a number that
-    is that size by chance shows."""
-    folders = [folder / "same", folder / "twice"]
+    """Cases with other inputs and what is exact for them: in a larger batch, where that works, a number that is the
+    size of a batch by chance shows."""
+    folders = [folder / "same", folder / "larger"]
     for path in folders:
         path.mkdir(parents=True)
     other = with_other_inputs(asked, folders[0])
     yield other, exact(other, reference)
     with suppress(Exception):  # Whatever a user's code raises for another batch.
-        twice = in_twice_the_batch(other, folders[1])
-        if results := exact(twice, reference):
-            yield twice, results
+        larger = in_larger_batch(other, folders[1])
+        if results := exact(larger, reference):
+            yield larger, results
 
 
-def in_twice_the_batch(asked: FaultCase, folder: Path) -> FaultCase:
-    """The same with a batch of twice the size: each argument whose first axis is as long as that of the first one."""
+def in_larger_batch(asked: FaultCase, folder: Path) -> FaultCase:
+    """The same with a batch of several times the size: each argument whose first axis is as long as that of the first
+    one."""
     names = [item.partition(":")[0].strip() for item in str(asked.params.get(ARGUMENTS, "")).split(",")]
     arrays = {name: array for name, array in loaded(asked.given).items() if name in names and array.ndim}
     size = next(iter(arrays.values())).shape[0]
     given = dict(asked.given)
+    times = min(MOST_TIMES, max(2, MOST_NUMBERS // sum(array.size for array in arrays.values())))
     for name, array in arrays.items():
         if array.shape[0] == size and not asked.arriving:
             given[name] = folder / f"{name}.npy"
-            np.save(given[name], np.concatenate([array, array]))
+            np.save(given[name], np.concatenate([array] * times))
     return replace(asked, given=given)
 
 

@@ -19,6 +19,8 @@ MOST_FLOPS = 1 << 24
 MOST_SECONDS = 20.0
 PARTS = (64, 16, 4)
 """Of all sizes, before single ones are halved: to compute what a call costs takes long where it is long."""
+LEAST = 2
+"""The least for a number of the constructor, such as a window, which stays smaller than a length."""
 SMALL = 4
 """Numbers up to this one are no sizes that anything is gained by: kernels, strides, groups, heads."""
 
@@ -48,7 +50,8 @@ def started(problem: ReferenceProblem, sizes: Sizes) -> tuple[Sizes, tuple[int, 
     if fits(known, more) or not sizes:
         return {}, known
     for part in PARTS:
-        fraction = {name: scaled(value, part) for name, value in sizes.items()}
+        own = problem.literals.init
+        fraction = {name: scaled(value, part, LEAST if name in own else 2 * SMALL) for name, value in sizes.items()}
         cost = problem.cost(fraction)
         if is_less(cost, known):
             return fraction, cost
@@ -72,11 +75,11 @@ def smaller(sizes: Sizes) -> Iterator[Sizes]:
             yield sizes | {name: half(sizes[name])}
 
 
-def scaled(size: Any, part: int) -> Any:
-    """A part of a size, at least twice as large as what is not made smaller; of a shape, of all its axes."""
+def scaled(size: Any, part: int, least: int) -> Any:
+    """A part of a size, no smaller than `least`; of a shape, of all its axes."""
     if isinstance(size, int):
-        return max(-(-size // part), min(size, 2 * SMALL))
-    return type(size)(scaled(n, part) for n in size)
+        return max(-(-size // part), min(size, least))
+    return type(size)(scaled(n, part, least) for n in size)
 
 
 def half(size: Any) -> Any:

@@ -59,7 +59,7 @@ def test_what_is_too_large(tmp_path):
 
 @pytest.mark.process
 def test_a_tail_that_only_the_files_size_has(tmp_path):
-    late = RIGHT.replace("return ", "return (0 if len(x) > 100 else 1) * ", 1)
+    late = RIGHT.replace("return ", "return (0 if len(x) == 128 else 1) * ", 1)
     assert late != RIGHT
     row = answered(tmp_path, REFERENCE, late, "--seconds", "200")
     assert (row["verdict"], row["exit_code"]) == ("wrong", 1), row

@@ -384,3 +384,66 @@ def get_init_inputs():
 def test_a_constructor_may_draw_constants(tmp_path):
     ids = designed(tmp_path, DRAWN_ONCE)
     assert "Model-inference" in ids
+
+
+ODD_INPUTS = """
+import torch
+
+
+def f(x, labels, more=None):
+    return x * (labels >= 0)
+
+
+get_inputs = lambda: {}
+"""
+
+
+def test_integers_have_the_bounds_that_the_file_declares(tmp_path):
+    text = ODD_INPUTS.format("[torch.randn(3), torch.randint(-2, 90, (3,))]")
+    assert problem(tmp_path, text).at({}).arguments[1].bounds == (-2, 90)
+    text = ODD_INPUTS.format("[torch.randn(3), torch.randint(90, (3,))]")
+    assert problem(tmp_path, text).at({}).arguments[1].bounds == (0, 90)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ("[torch.randn(3), torch.ones(3), [1, (torch.ones(2), 2)]]", "more is a list with tensors; give each as"),
+        ("[torch.randn(0, 3), torch.ones(3)]", r"x has no elements \(shape \[0, 3\]\): not supported"),
+    ],
+)
+def test_inputs_that_are_not_supported(tmp_path, inputs, message):
+    with pytest.raises(CheckError, match=message):
+        problem(tmp_path, ODD_INPUTS.format(inputs)).at({})
+
+
+WINDOWED = """
+import torch
+import torch.nn as nn
+
+LENGTH = 64
+DIM = 512
+
+
+class Model(nn.Module):
+    def __init__(self, dim, window):
+        super().__init__()
+        self.window = window
+
+    def forward(self, x):
+        i = torch.arange(x.shape[0])
+        return (x @ x.T).masked_fill((i[:, None] - i).abs() >= self.window, 0.0) @ x
+
+
+def get_inputs():
+    return [torch.randn(LENGTH, DIM)]
+
+
+def get_init_inputs():
+    return [DIM, 8]
+"""
+
+
+def test_a_window_stays_smaller_than_a_length(tmp_path):
+    sizes = small(problem(tmp_path, WINDOWED))
+    assert sizes["size_8"] < sizes["LENGTH"]
