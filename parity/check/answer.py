@@ -14,7 +14,7 @@ from parity import exit_codes
 from parity.cases.layout import LAYOUTS
 from parity.cases.op import GRADIENT
 from parity.check.at_size import SizeAnswer
-from parity.check.limit import NAN, NEW, REFERENCE, excused, of_another_kind
+from parity.check.limit import NAN, NEW, REFERENCE, SINGLE, excused, of_another_kind
 from parity.check.pair import FilePair
 from parity.check.place import FaultLine, fault_line_of
 from parity.check.prepare import PreparedCheck
@@ -139,7 +139,7 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
         text = f"{pair.reference.location}: a constant would pass, so nothing is shown: the reference returns one"
         return CheckAnswer("degenerate-problem", exit_codes.INCOMPLETE, text, **common)
     lost = [cell for cell in own if cell.outcome == Outcome.OK and not cell.compared]
-    numberless = [cell for cell in lost if kinds[cell.id] == NAN or cell in unposed]
+    numberless = [cell for cell in lost if kinds[cell.id] in (NAN, SINGLE) or cell in unposed]
     lost = [cell for cell in lost if cell not in numberless]
     if lost:
         why = next((row.message for row in lost[0].rows if row.message), "its results were not compared")

@@ -149,7 +149,9 @@ class Designer:
             changed = {n: v for n, v in other.settings.items() if sized.settings.get(n) != v}
             name = ", ".join(f"{n}={v}" for n, v in changed.items())
             kind = SINGLE if any(last(v) == 1 for v in changed.values()) else SIZE
-            yield CheckCase(kind, self.case(name, other, self.drawn(other)))
+            drawn = self.drawn(other)
+            if is_finite(self.tried(other, drawn)) or not is_finite(sized.outputs):
+                yield CheckCase(kind, self.case(name, other, drawn))
 
     def case(self, name: str, sized: Sized, inputs: Mapping[str, Any], **options: Any) -> Case:
         """A case of the config."""
@@ -182,7 +184,7 @@ class Designer:
     def drawn(self, sized: Sized) -> dict[str, Any]:
         """Inputs that have both signs where the reference stays finite, and other weights."""
         signed = {a.name: self.input_of(sized, a, signed=True) for a in sized.arguments if a.is_tensor}
-        size = f"size-{'-'.join(map(str, sized.settings.values()))}"
+        size = folder_of(sized)
         weights = {
             weight.name: self.stored(size, weight.name, weight.values)
             if weight.name in sized.state
@@ -207,7 +209,7 @@ class Designer:
             low, high = argument.bounds
             return {"shape": shape, "integers": {"low": low, "high": high}}
         if argument.kind == GIVEN or not shape:
-            return self.stored(f"size-{'-'.join(map(str, sized.settings.values()))}", argument.name, argument.value)
+            return self.stored(folder_of(sized), argument.name, argument.value)
         if argument.kind == NORMAL or signed:
             return {"shape": shape}
         return {"shape": shape, "uniform": {"low": 0.0, "high": 1.0}}
@@ -356,6 +358,11 @@ class Designer:
             if is_finite(self.tried(sized, drawn, {name: array})):
                 changed = {**drawn, name: self.stored(f"{name}-repeated", name, array)}
                 yield CheckCase(REPEATED, self.case(f"{name}-repeated", sized, changed))
+
+
+def folder_of(sized: Sized) -> str:
+    """The folder of the files of a size."""
+    return "-".join(("size", *(f"{name}={value}" for name, value in sized.settings.items())))
 
 
 def resized(item: Mapping[str, Any], name: str, axes: Collection[tuple[str, int]], length: int) -> dict[str, Any]:

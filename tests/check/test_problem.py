@@ -447,3 +447,10 @@ def get_init_inputs():
 def test_a_window_stays_smaller_than_a_length(tmp_path):
     sizes = small(problem(tmp_path, WINDOWED))
     assert sizes["size_8"] < sizes["LENGTH"]
+
+
+def test_inputs_of_two_sizes_with_one_number_have_files_of_their_own(tmp_path):
+    own = problem(tmp_path, MADE)
+    cases = {case.id: case.case["inputs"] for case in Designer(own, tmp_path / "inputs").all(own.at({}))}
+    files = [cases[f"scaled-size_{n}=129"]["x"]["file"] for n in (8, 6)]
+    assert [np.load(tmp_path / file).shape for file in files] == [(129, 6), (8, 129)]

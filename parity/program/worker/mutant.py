@@ -26,7 +26,7 @@ ENOUGH = 6
 """So many that agree are enough."""
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
 """What results may differ by, in relation to the largest element."""
-CLEARLY = 20
+CLEARLY = 5
 """A fault is so many times larger."""
 PATIENCE, LEAST_S = 10, 1.0
 """A mutant may take so many times the candidate's own time, and at least this."""
