@@ -12,7 +12,7 @@ LITERAL = "size_{}"
 LEAST_SIZE = 2
 NO_SIZES = (ast.UnaryOp, ast.Subscript, ast.keyword, ast.Dict)
 """Inside these, a number is hardly a size: a sign, an index, an option."""
-VALUES = frozenset(("tensor", "as_tensor", "arange", "linspace"))
+VALUES = frozenset(("tensor", "as_tensor"))
 """Functions whose arguments are values, not sizes."""
 
 
@@ -26,16 +26,20 @@ class Literals:
 
 def with_globals(text: bytes, path: str, names: dict[str, Any], inputs: str, init: str) -> Literals:
     """Let the functions `inputs` and `init` of a file read globals where they have whole numbers that may be sizes, in
-    place, among the file's `names`."""
+    place, among the file's `names`. A number that is an index, a sign or an option elsewhere in them is none."""
     functions = {node.name: node for node in ast.parse(text, path).body if isinstance(node, ast.FunctionDef)}
     chosen = [functions[name] for name in (inputs, init) if name in functions]
     if inputs not in functions or any(function.decorator_list for function in chosen):
         return Literals({}, ())
-    given = {node.value for function in chosen if function.name == init for node in numbers_in(function)}
-    known = {value: LITERAL.format(value) for f in chosen for value in sorted({n.value for n in numbers_in(f)})}
+    free = {id(node): node.value for function in chosen for node in numbers_in(function)}
+    every = [node for function in chosen for node in ast.walk(function) if isinstance(node, ast.Constant)]
+    others = {node.value for node in every if id(node) not in free and type(node.value) is int}
+    known = {value: LITERAL.format(value) for value in sorted(set(free.values()) - others)}
     if not known or not names.keys().isdisjoint(known.values()):
         return Literals({}, ())
-    body = [SizeNames({id(n): known[n.value] for n in numbers_in(function)}).visit(function) for function in chosen]
+    given = {n.value for function in chosen if function.name == init for n in numbers_in(function)} & known.keys()
+    rename = SizeNames({node: known[value] for node, value in free.items() if value in known})
+    body = [rename.visit(function) for function in chosen]
     names.update({name: value for value, name in known.items()})
     exec(compile(ast.fix_missing_locations(ast.Module(body, [])), path, "exec"), names)  # noqa: S102 # the user's own
     return Literals({name: value for value, name in known.items()}, {known[value] for value in given})

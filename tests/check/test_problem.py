@@ -297,7 +297,7 @@ def get_init_inputs():
 def test_whole_numbers_of_the_constructor_are_sizes(tmp_path):
     own = problem(tmp_path, CONSTRUCTED)
     assert own.literals.init == {"size_12", "size_24"}
-    assert own.numbers == {"size_12": 12, "size_24": 24, "size_40": 40, "size_6": 6}
+    assert own.numbers == {"size_12": 12, "size_24": 24, "size_6": 6}  # 40 is a label, too
     sized = own.at({"size_24": 5, "size_12": 3})
     assert [list(a.value.shape) for a in sized.arguments] == [[40, 5], [6]]
     assert sized.outputs["y"].shape == (6, 3)
