@@ -198,7 +198,7 @@ def answered(
     from parity.check.limit import REFERENCE, CheckWatch, is_asked
     from parity.check.prepare import prepared
     from parity.engine import EngineOptions
-    from parity.judge.diagnose.patience import IS_ASKED, SECONDS, UNSEARCHED
+    from parity.judge.diagnose.patience import SECONDS, UNSEARCHED, searching
     from parity.reporting.console.progress import reporter_for
     from parity.reporting.results.claims import claimed
     from parity.reporting.results.directory import Losses
@@ -227,8 +227,8 @@ def answered(
             forward_only=forward_only,
             seconds=max(LEAST_DESIGNING, seconds * DESIGNING),
         )
-        IS_ASKED.set(lambda comparisons: is_asked(comparisons, pair.kinds))
         with (
+            searching(lambda comparisons: is_asked(comparisons, pair.kinds)),
             claimed(folder / "run", pair.plan) as run_dir,
             reporter_for(console, *n_left(pair.plan, Finished()), quiet=quiet or as_json) as reporter,
         ):

@@ -22,6 +22,16 @@ _UNTIL: ContextVar[float] = ContextVar("_UNTIL", default=math.inf)
 
 
 @contextmanager
+def searching(is_asked: Callable[[Sequence[Comparison]], bool]) -> Iterator[None]:
+    """Within it, causes are searched in the cases whose errors somebody asks about."""
+    token = IS_ASKED.set(is_asked)
+    try:
+        yield
+    finally:
+        IS_ASKED.reset(token)
+
+
+@contextmanager
 def limited() -> Iterator[None]:
     """Within it, a search ends after SECONDS: what has not been tried by then is left out."""
     token = _UNTIL.set(min(_UNTIL.get(), time.monotonic() + SECONDS.get()))
