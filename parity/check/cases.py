@@ -44,6 +44,8 @@ LARGE, SMALL = 30.0, 1e-3
 """Scores beyond 88, where exp overflows in float32; variances near eps."""
 ODD = (129, 33, 127, 31)
 """Sizes beside those of warps and blocks of kernels."""
+LARGER = 4
+"""Numbers of the constructor become at most so many times as large."""
 JITTER = 0.3
 """The deviation of weights that are constants at first, such as a norm's ones and zeros."""
 VALUES: Mapping[str, Mapping[str, Any]] = {
@@ -289,7 +291,14 @@ class Designer:
         """The problem at odd sizes, one global changed at a time."""
         every = {**self.problem.numbers, **sized.settings}
         numbers = {name: size for name, size in every.items() if name not in self.by_length(sized)}
-        tried = ({**sized.settings, name: value} for value, name in sorted_sizes(numbers))
+        own = self.problem.literals.init
+        # A kernel, a window or a group of one element, or many times as large, is another problem.
+        asked = (
+            (value, name)
+            for value, name in sorted_sizes(numbers)
+            if name not in own or 1 < last(value) <= LARGER * last(numbers[name])
+        )
+        tried = ({**sized.settings, name: value} for value, name in asked)
         yield from islice((other for settings in tried if (other := self.fitting(settings)) is not None), MOST_SIZES)
 
     def by_length(self, sized: Sized) -> set[str]:
@@ -302,10 +311,10 @@ class Designer:
 
     def fitting(self, settings: Mapping[str, Any]) -> Sized | None:
         """The problem with these globals; None where a call is not cheap, or fails."""
-        cost = self.problem.cost(settings)
-        if cost is None or cost[0] > MOST_SIZED or cost[1] > MOST_OPERATIONS:
-            return None
         try:
+            cost = self.problem.cost(settings)
+            if cost is None or cost[0] > MOST_SIZED or cost[1] > MOST_OPERATIONS:
+                return None
             return self.problem.at(settings)
         except CheckError:
             return None

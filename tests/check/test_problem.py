@@ -306,7 +306,8 @@ def test_whole_numbers_of_the_constructor_are_sizes(tmp_path):
 
 def test_sizes_of_the_constructor_are_asked_beside_lengths(tmp_path):
     cases = designed(tmp_path, CONSTRUCTED.replace("self.fc(x)[labels]", "self.fc(x) * labels.sum()"))
-    assert {"Model-size_24=25", "Model-batch=41"} <= set(cases)
+    assert {"Model-size_24=25", "Model-size_24=33", "Model-batch=41"} <= set(cases)
+    assert not {"Model-size_24=1", "Model-size_24=129"} & set(cases)
 
 
 WRITTEN = """
