@@ -57,9 +57,32 @@ PLAIN = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
 """Expressions that need no parentheses."""
 
 
+ACTING = frozenset(
+    (
+        *("shutil", "subprocess", "pathlib", "tempfile", "socket", "urllib", "requests", "http", "ctypes"),
+        *("open", "exec", "eval", "system", "popen", "remove", "unlink", "rmdir", "removedirs", "rename", "renames"),
+        *("truncate", "makedirs", "mkdir", "symlink", "link", "chmod", "chown", "kill", "killpg", "rmtree", "save"),
+    )
+)
+"""Names in code that acts on files, processes or networks: changed, it could do harm."""
+
+
+def acts(tree: ast.AST) -> bool:
+    """Whether code may act on files, processes or networks."""
+    for node in ast.walk(tree):
+        names = [alias.name for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)]
+        names += [getattr(node, field, None) or "" for field in ("id", "attr", "module") if hasattr(node, field)]
+        if any(part in ACTING for name in names for part in str(name).split(".")):
+            return True
+    return False
+
+
 def mutants_of(text: str, line: int) -> Iterator[Mutant]:
-    """The mutants of a file, those near a line first: small changes of all lines, then larger ones."""
+    """The mutants of a file, those near a line first: small changes of all lines, then larger ones; none of a file that
+    acts on more than tensors, as one that removes files."""
     tree = ast.parse(text)
+    if acts(tree):
+        return
     source = MutantSource.of(text, tree)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     kernels = [function for function in functions if is_kernel(function)]

@@ -36,6 +36,8 @@ def repair_of(asked: FaultCase, pair: FilePair, line: int, reference: Reference)
     others; those near a line are tried first. None where there is none, or not in time."""
     text = pair.candidate.own_path.read_text(encoding="utf-8")
     mutants = list({m.text: m for m in islice(mutants_of(text, line), MOST_MUTANTS)}.values())
+    if not mutants:
+        return None
     seconds = SECONDS * (INTERPRETED if is_interpreted(pair.candidate) else 1)
     until = time.monotonic() + seconds
     texts = [text, *(mutant.text for mutant in mutants)]

@@ -93,6 +93,22 @@ def test_dtypes_and_comparisons_inside_kernels_come_first():
     assert any("tl.float32" in m.after for m in first)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import shutil",
+        "from os import remove",
+        "import os; os.unlink(x)",
+        "open(x)",
+        "import urllib.request",
+        "x.unlink()",
+    ],
+)
+def test_code_that_acts_on_files_or_networks_is_not_changed(line):
+    assert next(mutants_of(f"def f(x):\n    {line}\n    return x + 1\n", 3), None) is None
+    assert next(mutants_of("def f(x):\n    return x + 1\n", 2)) is not None
+
+
 REFERENCE = """
 import torch
 
