@@ -121,11 +121,11 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     notes = [*notes, *(f"{NEW} refuses the layout {kinds[cell.id]}: {cell.message}" for cell in refused)]
     notes += [f"{REFERENCE} itself gives no result for {cell.id}" for cell in unposed]
     common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": notes}
+    unlike = [row for row in of_another_kind(results.comparisons, kinds) if row.tensor_key not in same]
+    if unlike and not failed and all(map(loses_digits, all_findings)):
+        return replace(of_finding(by_cause(results, unlike)[0], pair, run_dir, common), verdict="wrong")
     if all_findings:
         return of_finding(min(all_findings, key=is_of_gradients), pair, run_dir, common)
-    unlike = [row for row in of_another_kind(results.comparisons, kinds) if row.tensor_key not in same]
-    if unlike and not failed:
-        return replace(of_finding(by_cause(results, unlike)[0], pair, run_dir, common), verdict="wrong")
     if failed:
         return of_error(failed[0], own, pair, common)
     if results.summary.exit_code == exit_codes.INTERRUPTED:
@@ -229,7 +229,7 @@ def of_finding(finding: Finding, pair: FilePair, run_dir: Path, common: Mapping[
     """The answer where the candidate differs."""
     row = finding.worst.row
     # In one dtype alone, the size of an error does not tell a wrong formula from one that loses digits; an edit does.
-    verdict = "wrong" if finding.id.startswith(EDIT) else VERDICTS.get(row.verdict.value, "wrong")
+    verdict = VERDICTS[row.verdict.value] if loses_digits(finding) else "wrong"
     ratio = row.ratios.get(finding.worst.backend)
     location = fault_line_of(run_dir, finding, pair)
     if verdict == "unstable" and location is not None and location.repair is not None and not location.repair.of_dtype:
@@ -259,6 +259,11 @@ def of_finding(finding: Finding, pair: FilePair, run_dir: Path, common: Mapping[
         tolerance_needed=row.required_rtol,
         **common,
     )
+
+
+def loses_digits(finding: Finding) -> bool:
+    """Whether a finding says no more than that digits are lost."""
+    return finding.worst.row.verdict.value in VERDICTS and not finding.id.startswith(EDIT)
 
 
 def repair_in(location: FaultLine | None) -> dict[str, str] | None:

@@ -319,7 +319,6 @@ FAMILIES = (
     ("ge", "gt", "le", "lt"),
     ("var", "std"),
     ("cumsum", "cumprod"),
-    ("load", "store"),
 )
 """Functions that stand for one another."""
 NARROWING = frozenset(("float32", "float16", "bfloat16", "float64", "half", "float", "double", "to", "type_as"))

@@ -170,22 +170,14 @@ def test_nothing_repairs_a_candidate_that_is_right_or_far_from_right(tmp_path):
 
 @pytest.mark.process
 def test_mutants_that_end_their_process_or_never_end(tmp_path):
-    new = """
-import os
-import torch
-
-def f(x):
-    n = 0
-    while n < 5:
-        n += 1
-    if x.ndim < 1:
-        os._exit(1)
-    return x * 3
-"""
     reference = "import torch\n\ndef f(x):\n    return x * 4\n\ndef get_inputs():\n    return [torch.randn(3)]\n"
-    hit = repaired(tmp_path, new, reference, x=np.arange(1.0, 4.0))
-    assert hit is not None
-    assert hit.repair.after == "return x * 4"
+    new = "import os\nimport torch\n\ndef f(x):\n    return x * 3\n"
+    asked, pair = asked_in(tmp_path, new, reference, x=np.arange(1.0, 4.0))
+    ends = new.replace("return", "os._exit(1)\n    return")
+    never = new.replace("return", "while True:\n        x = x + 0\n    return")
+    texts = [new, ends, never, new.replace("x * 3", "x * 4"), ends, new.replace("x * 3", "x * 2 * 2")]
+    assert repair.agreeing(asked, pair, texts, {"y": np.arange(1.0, 4.0) * 4}, 1e12, shown=True) == [2, 4]
+    assert repair.agreeing(asked, pair, texts, {"y": np.arange(1.0, 4.0) * 3}, 1e12, shown=True) == []
 
 
 @pytest.mark.process
