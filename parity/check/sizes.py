@@ -19,10 +19,11 @@ MOST_FLOPS = 1 << 24
 MOST_SECONDS = 20.0
 PARTS = (64, 16, 4)
 """Of all sizes, before single ones are halved: to compute what a call costs takes long where it is long."""
-LEAST = 2
-"""The least for a number of the constructor, such as a window, which stays smaller than a length."""
 SMALL = 4
 """Numbers up to this one are no sizes that anything is gained by: kernels, strides, groups, heads."""
+COUNT, LEAST = 16, 2
+"""Numbers of the constructor up to the first, such as windows and heads, may become as small as the second, so that they
+stay smaller than lengths and widths."""
 
 
 def small(problem: ReferenceProblem) -> Sizes:
@@ -51,7 +52,8 @@ def started(problem: ReferenceProblem, sizes: Sizes) -> tuple[Sizes, tuple[int, 
         return {}, known
     for part in PARTS:
         own = problem.literals.init
-        fraction = {name: scaled(value, part, LEAST if name in own else 2 * SMALL) for name, value in sizes.items()}
+        counts = {name for name, value in sizes.items() if name in own and largest(value) <= COUNT}
+        fraction = {n: scaled(value, part, LEAST if n in counts else 2 * SMALL) for n, value in sizes.items()}
         cost = problem.cost(fraction)
         if is_less(cost, known):
             return fraction, cost
