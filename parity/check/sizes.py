@@ -22,8 +22,8 @@ PARTS = (64, 16, 4)
 SMALL = 4
 """Numbers up to this one are no sizes that anything is gained by: kernels, strides, groups, heads."""
 COUNT, LEAST = 16, 2
-"""Numbers of the constructor up to the first, such as windows and heads, may become as small as the second, so that they
-stay smaller than lengths and widths."""
+"""Numbers of the constructor up to the first, such as windows and heads, may become as small as the second: they stay
+smaller than lengths and widths."""
 
 
 def small(problem: ReferenceProblem) -> Sizes:
