@@ -233,7 +233,7 @@ def of_finding(finding: Finding, pair: FilePair, run_dir: Path, common: Mapping[
     ratio = row.ratios.get(finding.worst.backend)
     location = fault_line_of(run_dir, finding, pair)
     if verdict == "unstable" and location is not None and location.repair is not None and not location.repair.of_dtype:
-        verdict = "wrong"  # The repair was tried in float64, where no digits are lost.
+        verdict = "wrong"  # Mutants run in float64 where the candidate takes that: digits are not what differs.
     is_open = finding.id in WITHOUT_FORMULA or row.verdict.value == "rounding"
     if location is not None and is_open:
         cause = DIFFERENT_STEP

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
@@ -44,7 +44,7 @@ LARGE, SMALL = 30.0, 1e-3
 """Scores beyond 88, where exp overflows in float32; variances near eps."""
 ODD = (129, 33, 127, 31)
 """Sizes beside those of warps and blocks of kernels."""
-LARGER = 4
+MOST_ENLARGED = 4
 """Numbers of the constructor become at most so many times as large."""
 JITTER = 0.3
 """The deviation of weights that are constants at first, such as a norm's ones and zeros."""
@@ -185,7 +185,6 @@ class Designer:
 
     def drawn(self, sized: Sized) -> dict[str, Any]:
         """Inputs that have both signs where the reference stays finite, and other weights."""
-        signed = {a.name: self.input_of(sized, a, signed=True) for a in sized.arguments if a.is_tensor}
         size = folder_of(sized)
         weights = {
             weight.name: self.stored(size, weight.name, weight.values)
@@ -193,16 +192,19 @@ class Designer:
             else weight_of(weight)
             for weight in sized.weights
         }
-        own = {a.name: self.input_of(sized, a, signed=False) for a in sized.arguments if a.is_tensor}
-        files = {a.name: self.stored(size, a.name, a.value) for a in sized.arguments if a.is_tensor}
-        infinite = None
-        for inputs in (signed, own, files):
-            given = {**inputs, **weights}
+        ways: Sequence[Callable[[Argument], Case]] = (
+            lambda a: self.input_of(sized, a, signed=True),
+            lambda a: self.input_of(sized, a, signed=False),
+            lambda a: self.stored(size, a.name, a.value),
+        )
+        taken = None
+        for way in ways:
+            given = {**{a.name: way(a) for a in sized.arguments if a.is_tensor}, **weights}
             outputs = self.tried(sized, given)
             if is_finite(outputs):
                 return given
-            infinite = infinite or (None if outputs is FAILED else given)
-        return infinite or {**own, **weights}
+            taken = taken or (None if outputs is FAILED else given)
+        return taken or given
 
     def input_of(self, sized: Sized, argument: Argument, *, signed: bool) -> Case:
         """An input: normal numbers, as in the file if it gives them with a structure or `signed` is False."""
@@ -296,7 +298,7 @@ class Designer:
         asked = (
             (value, name)
             for value, name in sorted_sizes(numbers)
-            if name not in own or 1 < last(value) <= LARGER * last(numbers[name])
+            if name not in own or 1 < last(value) <= MOST_ENLARGED * last(numbers[name])
         )
         tried = ({**sized.settings, name: value} for value, name in asked)
         yield from islice((other for settings in tried if (other := self.fitting(settings)) is not None), MOST_SIZES)

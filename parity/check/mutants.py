@@ -322,6 +322,7 @@ FAMILIES = (
 )
 """Functions that stand for one another."""
 NARROWING = frozenset(("float32", "float16", "bfloat16", "float64", "half", "float", "double", "to", "type_as"))
+"""Names that tell a change of dtype."""
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
 WORDS = (("mean", "sum"), ("zeros", "border", "reflection"), ("reflect", "replicate", "constant"), ("none", "tanh"))
 """Options that are words, and their other values."""

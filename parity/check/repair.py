@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from parity.cases.op import GRADIENT
 from parity.check.candidate_process import FaultCase, agreeing, loaded
 from parity.check.fault import Computation
 from parity.check.match import Array
@@ -52,9 +53,9 @@ def repair_of(asked: FaultCase, pair: FilePair, line: int, reference: Reference)
 
 
 def exact(asked: FaultCase, reference: Reference) -> dict[str, Array]:
-    """The reference's outputs, or its gradients where only these differ, which begin with `grad.`."""
+    """The reference's outputs, or its gradients where only these differ, by name."""
     code = reference(asked)
-    gradients = {f"grad.{name}": i for name, i in code.gradients.items()} if asked.arriving else {}
+    gradients = {f"{GRADIENT}{name}": i for name, i in code.gradients.items()} if asked.arriving else {}
     return {name: code.values[i] for name, i in {**code.outputs, **gradients}.items()}
 
 

@@ -34,9 +34,9 @@ def small(problem: ReferenceProblem) -> Sizes:
     """
     until = time.monotonic() + MOST_SECONDS
     sizes = problem.numbers
-    best, known = started(problem, sizes)
-    more = WRITTEN if is_written(problem) and not best else 1
-    while not fits(known, more) and time.monotonic() < until:
+    more = WRITTEN if is_written(problem) else 1
+    best, known = started(problem, sizes, more)
+    while not fits(known, 1 if best else more) and time.monotonic() < until:
         step = next(((s, c) for s in smaller(sizes | best) if is_less(c := problem.cost(s), known)), None)
         if step is None:
             break
@@ -44,15 +44,14 @@ def small(problem: ReferenceProblem) -> Sizes:
     return {name: value for name, value in best.items() if value != sizes[name]}
 
 
-def started(problem: ReferenceProblem, sizes: Sizes) -> tuple[Sizes, tuple[int, int] | None]:
+def started(problem: ReferenceProblem, sizes: Sizes, more: int) -> tuple[Sizes, tuple[int, int] | None]:
     """The sizes to begin with, and what a call costs then: those of the file, or a part of all that are large."""
-    more = WRITTEN if is_written(problem) else 1
     known = problem.cost({}) if problem.n_given <= more * MOST_ELEMENTS or not sizes else None
     if fits(known, more) or not sizes:
         return {}, known
+    own = problem.literals.init
+    counts = {name for name, value in sizes.items() if name in own and largest(value) <= COUNT}
     for part in PARTS:
-        own = problem.literals.init
-        counts = {name for name, value in sizes.items() if name in own and largest(value) <= COUNT}
         fraction = {n: scaled(value, part, LEAST if n in counts else 2 * SMALL) for n, value in sizes.items()}
         cost = problem.cost(fraction)
         if is_less(cost, known):

@@ -7,7 +7,6 @@ to FOLDER: `agreeing.json`. The first file is the candidate's own; where the fau
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import mmap
 import os
@@ -18,8 +17,7 @@ from typing import Any, Dict, Iterator, Mapping
 
 import numpy as np
 
-from parity.program.worker.trail import CallTrail, TrailValues, tensor_of
-from parity.program.worker.user_module import UserModule, entry_of
+from parity.program.worker.trail import CallTrail, TrailValues, module_at, tensor_of
 
 AGREEING = "agreeing.json"
 ENOUGH = 6
@@ -36,12 +34,6 @@ def results_of(path: str, request: Mapping[str, Any], arrays: Mapping[str, Any],
     """The outputs and gradients of a file's class or function. Raises whatever it raises."""
     import torch
 
-    spec = importlib.util.spec_from_file_location("parity_user_ops", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(path)
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = loaded
-    spec.loader.exec_module(loaded)
     given = {
         name: tensor_of(array, dtype, torch, gradients=bool(arrays["arriving"]))
         for name, array in arrays["given"].items()
@@ -49,7 +41,7 @@ def results_of(path: str, request: Mapping[str, Any], arrays: Mapping[str, Any],
     arriving = {name: tensor_of(array, dtype, torch, gradients=False) for name, array in arrays["arriving"].items()}
     trail = CallTrail(torch, path, TrailValues())
     with trail.paused():
-        trail.run(UserModule(entry_of(vars(loaded), request["name"])), given, request["params"], arriving)
+        trail.run(module_at(path, request["name"]), given, request["params"], arriving)
     if trail.error:
         raise RuntimeError(trail.error["text"])
     named = {**trail.outputs, **{f"grad.{name}": number for name, number in trail.gradients.items()}}

@@ -416,6 +416,17 @@ def patched(
     return {**CallTrail(torch, path, values).reply, "outputs": {} if trail.error else outputs}
 
 
+def module_at(path: str, name: str) -> UserModule:
+    """A class or function of a file, which is run anew. Raises ImportError, or what the file raises."""
+    spec = importlib.util.spec_from_file_location("parity_user_ops", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    return UserModule(entry_of(vars(loaded), name))
+
+
 def main() -> None:
     """Answer a request."""
     import torch
@@ -425,13 +436,7 @@ def main() -> None:
         request = json.load(file)
     sys.path.append(os.path.dirname(request["path"]))
     sys.dont_write_bytecode = True
-    spec = importlib.util.spec_from_file_location("parity_user_ops", request["path"])
-    if spec is None or spec.loader is None:
-        raise ImportError(request["path"])
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = loaded
-    spec.loader.exec_module(loaded)
-    module, values, trails = UserModule(entry_of(vars(loaded), request["name"])), TrailValues(), []
+    module, values, trails = module_at(request["path"], request["name"]), TrailValues(), []
     for run in request["runs"]:
         arrays = {kind: {n: np.load(p) for n, p in run[kind].items()} for kind in ("given", "arriving")}
         given = run["dtype"], arrays["given"], request["params"], arrays["arriving"]
