@@ -52,7 +52,7 @@ class BorrowedServers:
     """In place of the servers of one command: those of the session, which go on."""
 
     def __init__(self, servers: ServersOfTests) -> None:
-        self.server, self.launch = servers.server, servers.launched
+        self.server, self.launch, self.script = servers.server, servers.launched, servers.script
 
     def begin(self, adapter: str, threads: int) -> None:
         """Nothing is begun before it is needed."""

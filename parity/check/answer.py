@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from parity.check.place import FaultLine, fault_line_of
 from parity.check.prepare import PreparedCheck
 from parity.check.written import line_that_keeps
 from parity.config.plan import ORACLE
+from parity.engine.forking import Script
 from parity.judge.compare.verdict import Comparison
 from parity.outcome import Outcome
 from parity.reporting.results.cells import CellResult, Status, cells
@@ -109,8 +110,14 @@ def line_in(text: str) -> str:
     return match[0] if match else ""
 
 
-def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: float) -> CheckAnswer:
-    """What a run says about a pair."""
+def answer(
+    results: Results,
+    prepared: PreparedCheck,
+    run_dir: Path,
+    seconds: float,
+    start: Callable[[Script], Any] = Script.started,
+) -> CheckAnswer:
+    """What a run says about a pair; `start` begins the processes that look for the line at fault."""
     pair, notes, kinds = prepared.pair, prepared.notes, prepared.kinds
     own = [cell for cell in cells(results) if cell.backend == NEW]
     same = excused(results.comparisons, kinds)
@@ -122,10 +129,11 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     notes += [f"{REFERENCE} itself gives no result for {cell.id}" for cell in unposed]
     common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": notes}
     unlike = [row for row in of_another_kind(results.comparisons, kinds) if row.tensor_key not in same]
-    if unlike and not failed and all(map(loses_digits, all_findings)):
-        return replace(of_finding(by_cause(results, unlike)[0], pair, run_dir, common), verdict="wrong")
-    if all_findings:
-        return of_finding(min(all_findings, key=is_of_gradients), pair, run_dir, common)
+    others = by_cause(results, unlike) if unlike and not failed and all(map(loses_digits, all_findings)) else []
+    if others or all_findings:
+        finding = others[0] if others else min(all_findings, key=is_of_gradients)
+        reply = of_finding(finding, pair, run_dir, fault_line_of(run_dir, finding, pair, start), common)
+        return replace(reply, verdict="wrong") if others else reply
     if failed:
         return of_error(failed[0], own, pair, common)
     if results.summary.exit_code == exit_codes.INTERRUPTED:
@@ -225,13 +233,14 @@ def lacks_gradients(results: Results) -> bool:
     )
 
 
-def of_finding(finding: Finding, pair: FilePair, run_dir: Path, common: Mapping[str, Any]) -> CheckAnswer:
-    """The answer where the candidate differs."""
+def of_finding(
+    finding: Finding, pair: FilePair, run_dir: Path, location: FaultLine | None, common: Mapping[str, Any]
+) -> CheckAnswer:
+    """The answer where the candidate differs, with the line at fault."""
     row = finding.worst.row
     # In one dtype alone, the size of an error does not tell a wrong formula from one that loses digits; an edit does.
     verdict = VERDICTS[row.verdict.value] if loses_digits(finding) else "wrong"
     ratio = row.ratios.get(finding.worst.backend)
-    location = fault_line_of(run_dir, finding, pair)
     if verdict == "unstable" and location is not None and location.repair is not None and not location.repair.of_dtype:
         verdict = "wrong"  # Mutants run in float64 where the candidate takes that: digits are not what differs.
     is_open = finding.id in WITHOUT_FORMULA or row.verdict.value == "rounding"

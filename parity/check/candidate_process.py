@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,11 +22,12 @@ from parity.check.match import Array
 from parity.check.pair import FilePair
 from parity.check.patch import Patch
 from parity.check.triton_code import variables_of
+from parity.engine.forking import Script
 from parity.program.worker import mutant, trail
 
-BOOT = "import sys; sys.argv[:] = sys.argv[1:]; sys.path[:] = [p for p in sys.path if p]; sys.path.insert(0, {!r}); "
-ADAPTED = "from parity.adapters.torch.triton_interpreter import adapt; adapt(); "
-MAIN = "from parity.program.worker.{} import main; main()"
+ADAPT = "parity.adapters.torch.triton_interpreter:adapt"
+MOST_WAITING = 4
+"""Processes are waited for so many times as long as they may compute: others may use the machine."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class FaultCase:
     dtype: str
     tensors: Sequence[str]
     cause: str = ""
+    start: Callable[[Script], Any] = Script.started
 
     @property
     def outputs(self) -> list[str]:
@@ -61,7 +62,7 @@ def candidate(
     with tempfile.TemporaryDirectory(prefix="parity-location-") as name:
         folder = Path(name)
         write_request(folder, asked, pair, patches)
-        with running("trail", folder, pair) as process:
+        with running("trail", folder, asked, pair) as process:
 
             def codes() -> list[Computation]:
                 with suppress(subprocess.TimeoutExpired):
@@ -80,10 +81,10 @@ def patched(asked: FaultCase, pair: FilePair, patches: Sequence[Patch], until: f
 
 
 def agreeing(
-    asked: FaultCase, pair: FilePair, texts: Sequence[str], exact: Mapping[str, Array], until: float, *, shown: bool
+    asked: FaultCase, pair: FilePair, texts: Sequence[str], exact: Mapping[str, Array], seconds: float, *, shown: bool
 ) -> list[int]:
-    """Which of some files, all but the first, which is the candidate's, return what is exact, as far as the time goes;
-    none if the fault has to be `shown`, and is not."""
+    """Which of some files, all but the first, which is the candidate's, return what is exact, as far as `seconds` of
+    the processor's time go; none if the fault has to be `shown`, and is not."""
     with tempfile.TemporaryDirectory(prefix="parity-mutants-") as name:
         folder = Path(name)
         paths = [folder / f"mutant{number}.py" for number in range(len(texts))]
@@ -95,14 +96,15 @@ def agreeing(
             "name": pair.candidate.name,
             "params": dict(asked.params),
             "shown": shown,
+            "seconds": seconds,
             "dtypes": [dtype for dtype in dict.fromkeys(("float64", asked.dtype)) if dtype in mutant.TOLERANCES],
             "given": stored(folder / "given", loaded(asked.given)),
             "arriving": stored(folder / "arriving", loaded(asked.arriving)),
             "exact": stored(folder / "exact", exact),
         }
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        with running("mutant", folder, pair) as process, suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, until - time.monotonic()))
+        with running("mutant", folder, asked, pair) as process, suppress(subprocess.TimeoutExpired):
+            process.wait(MOST_WAITING * seconds)
         reply = folder / mutant.AGREEING
         numbers = json.loads(reply.read_text(encoding="utf-8")) if reply.is_file() else []
         return [number for number in map(int, numbers) if 0 <= number < len(texts) - 1]
@@ -142,15 +144,12 @@ def stored_patch(stem: Path, patch: Patch) -> dict[int, list[str]]:
 
 
 @contextmanager
-def running(module: str, folder: Path, pair: FilePair) -> Iterator[subprocess.Popen[bytes]]:
+def running(module: str, folder: Path, asked: FaultCase, pair: FilePair) -> Iterator[Any]:
     """A process in its own group that answers the request in a folder by a module for workers; it has ended with all of
     that group afterwards."""
     variables = variables_of(pair.candidate)
-    boot = BOOT.format(str(Path(trail.__file__).parents[3])) + (ADAPTED if variables else "") + MAIN.format(module)
-    command = [sys.executable, "-c", boot, module, str(folder / "request.json"), str(folder)]
-    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    environment = {**os.environ, **variables}
-    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **quiet)
+    calls = [*([ADAPT] if variables else []), f"parity.program.worker.{module}:main"]
+    process = asked.start(Script(calls, [str(folder / "request.json"), str(folder)], folder, variables))
     try:
         yield process
     finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from parity.check.related import related
 from parity.check.relation import relation
 from parity.check.repair import repair_of
 from parity.check.written import line_that_keeps, opening, statement
+from parity.engine.forking import Script
 from parity.program.torch_reference import TorchCode, recording_of
 from parity.program.worker import trail
 from parity.program.worker.user_module import UserModule
@@ -117,11 +118,13 @@ class FaultLine:
         return f"{change}, all {'outputs and gradients' if self.gradients else 'outputs'} agree"
 
 
-def fault_line_of(run_dir: Path, finding: Finding, pair: FilePair, seconds: float = SECONDS) -> FaultLine | None:
-    """The location of a finding; None where it cannot be told."""
+def fault_line_of(
+    run_dir: Path, finding: Finding, pair: FilePair, start: Callable[[Script], Any] = Script.started
+) -> FaultLine | None:
+    """The location of a finding, by processes that `start` begins; None where it cannot be told."""
     with suppress(Exception):
-        asked = asked_of(run_dir, finding)
-        return with_repair(located(asked, pair, seconds), asked, pair)
+        asked = replace(asked_of(run_dir, finding), start=start)
+        return with_repair(located(asked, pair, SECONDS), asked, pair)
     return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from parity.check.triton_code import is_interpreted
 from parity.program.worker.user_module import ARGUMENTS
 
 SECONDS = 8.0
+"""The processor's time for all mutants."""
 INTERPRETED = 3
 """Triton's interpreter is so many times slower, at least."""
 MOST_MUTANTS = 2000
@@ -40,15 +40,14 @@ def repair_of(asked: FaultCase, pair: FilePair, line: int, reference: Reference)
     if not mutants:
         return None
     seconds = SECONDS * (INTERPRETED if is_interpreted(pair.candidate) else 1)
-    until = time.monotonic() + seconds
     texts = [text, *(mutant.text for mutant in mutants)]
-    tried = [mutants[n] for n in agreeing(asked, pair, texts, exact(asked, reference), until, shown=True)]
+    tried = [mutants[n] for n in agreeing(asked, pair, texts, exact(asked, reference), seconds, shown=True)]
     if not tried:
         return None
     with tempfile.TemporaryDirectory(prefix="parity-other-") as name:
         for other, results in others(asked, reference, Path(name)):
             texts = [text, *(mutant.text for mutant in tried)]
-            tried = [tried[n] for n in agreeing(other, pair, texts, results, until + SECONDS, shown=False)]
+            tried = [tried[n] for n in agreeing(other, pair, texts, results, seconds, shown=False)]
     return tried[0] if tried else None
 
 

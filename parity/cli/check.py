@@ -242,7 +242,7 @@ def answered(
     if not forward_only and (why := why_outputs_only(results, reference, new)):
         pair, results = run_of(forward_only=True)
         pair.notes.append(why)
-    reply = of_one_reference(answer(results, pair, folder / "run", time.monotonic() - started), pair)
+    reply = of_one_reference(answer(results, pair, folder / "run", time.monotonic() - started, servers.script), pair)
     if not pair.smaller:
         return reply
     if reply.exit_code != PASSED:

@@ -3,7 +3,8 @@
 Run as a script: `python fork_server.py DESCRIPTOR PACKAGE ADAPTER`. It writes "ready" to the socket of this descriptor,
 or "threads" where its framework has started threads and cannot be forked; then it reads requests, and writes
 "forked PID" and "ended PID STATUS". A worker that it forks is a process of its own, in its own session, with its own
-descriptors and environment, which has answered no request and computed nothing.
+descriptors and environment, which has answered no request and computed nothing. Where a request has `calls`, such as
+"parity.program.worker.trail:main", the process makes these calls instead, with `arguments`.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def reap(channel: socket.socket) -> None:
 
 
 def become_worker(bootstrap: Any, server: int, message: Any, descriptors: Any) -> None:
-    """Serve as a worker that has just been started; does not return."""
+    """Serve as a worker that has just been started, or make the calls that are asked for; does not return."""
     try:
         for number, given in enumerate(descriptors):
             os.dup2(given, number)
@@ -127,7 +128,12 @@ def become_worker(bootstrap: Any, server: int, message: Any, descriptors: Any) -
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
         bootstrap.die_with(server)
-        bootstrap.serve()
+        if not message["calls"]:
+            bootstrap.serve()
+        sys.argv[:] = message["arguments"]
+        for call in message["calls"]:
+            module, _, name = call.partition(":")
+            getattr(importlib.import_module(module), name)()
     finally:
         os._exit(1)
 

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
@@ -26,19 +27,49 @@ from parity.engine.process import COOKIE, PACKAGE, kill_strays, launched
 from parity.environments.interpreter import THREAD_VARIABLES
 
 SERVER = PACKAGE / "engine" / "fork_server.py"
+BOOT = """
+import importlib, sys
+folder, calls = sys.argv[1:3]
+sys.argv[1:3] = []
+sys.path[:] = [folder, *filter(None, sys.path)]
+for call in calls.split():
+    module, _, name = call.partition(":")
+    getattr(importlib.import_module(module), name)()
+"""
+
+
+@dataclass(frozen=True)
+class Script:
+    """Functions of parity's modules for workers, such as "parity.program.worker.trail:main", that a process of its own
+    calls, with arguments, in a folder, with variables of the environment."""
+
+    calls: Sequence[str]
+    arguments: Sequence[str]
+    folder: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def started(self) -> subprocess.Popen[bytes]:
+        """A process in its own session that prints nothing."""
+        command = [sys.executable, "-c", BOOT, str(PACKAGE.parent), " ".join(self.calls), *self.arguments]
+        quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        environment = {**os.environ, **self.variables}
+        return subprocess.Popen(command, cwd=self.folder, env=environment, start_new_session=True, **quiet)
 
 
 class ForkedWorker:
-    """A forked process, with what `WorkerProcess` uses of `subprocess.Popen`."""
+    """A forked process, with what is used of `subprocess.Popen`; a `quiet` one has no pipes."""
 
     pid: int
 
-    def __init__(self) -> None:
-        pairs = os.pipe(), os.pipe()[::-1], os.pipe()[::-1]
-        self.given = [theirs for theirs, _ in pairs]
-        self.stdin, self.stdout, self.stderr = (
-            FileIO(ours, mode) for (_, ours), mode in zip(pairs, "wrr", strict=True)
-        )
+    def __init__(self, *, quiet: bool = False) -> None:
+        if quiet:
+            self.given = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
+        else:
+            pairs = os.pipe(), os.pipe()[::-1], os.pipe()[::-1]
+            self.given = [theirs for theirs, _ in pairs]
+            self.stdin, self.stdout, self.stderr = (
+                FileIO(ours, mode) for (_, ours), mode in zip(pairs, "wrr", strict=True)
+            )
         self._status: int | None = None
         self._has_ended = threading.Event()
 
@@ -66,6 +97,7 @@ class ForkServer:
 
     def __init__(self, python: Path, adapter: str, environment: Mapping[str, str]) -> None:
         self.cookie = uuid.uuid4().hex
+        self.environment = environment
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -99,10 +131,25 @@ class ForkServer:
 
         Raises RuntimeError if the server has ended.
         """
+        request = {"environment": dict(environment), "folder": str(Path.cwd()), "calls": []}
+        return self._forked_for(request, ForkedWorker())
+
+    def call(self, script: Script, environment: Mapping[str, str]) -> ForkedWorker:
+        """A new process that makes the calls of a script and prints nothing. Raises RuntimeError if the server has
+        ended."""
+        request = {
+            "environment": {**environment, **script.variables},
+            "folder": str(script.folder),
+            "calls": script.calls,
+            "arguments": ["", *script.arguments],
+        }
+        return self._forked_for(request, ForkedWorker(quiet=True))
+
+    def _forked_for(self, request: Mapping[str, Any], worker: ForkedWorker) -> ForkedWorker:
         sys.audit("subprocess.Popen", "worker", [], None, None)
-        message = json.dumps({"environment": dict(environment), "folder": str(Path.cwd())}).encode()
+        message = json.dumps(request).encode()
         with self._lock:
-            self._new = worker = ForkedWorker()
+            self._new = worker
             self._answered.clear()
             socket.send_fds(self._channel, [struct.pack("I", len(message))], worker.given)
             self._channel.sendall(message)
@@ -144,10 +191,10 @@ class ForkServers:
         self._servers: dict[tuple[Any, ...], ForkServer] = {}
         self._lock = threading.Lock()
 
-    def begin(self, adapter: str, threads: int) -> None:
+    def begin(self, adapter: str, threads: int) -> ForkServer:
         """Let a framework of this interpreter be imported meanwhile: workers with this number of threads will be asked
         for."""
-        self.server(Path(sys.executable), adapter, {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))})
+        return self.server(Path(sys.executable), adapter, {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))})
 
     def server(self, python: Path, adapter: str, environment: Mapping[str, str]) -> ForkServer:
         """The server of such workers, which begins to import their framework if it is new."""
@@ -164,6 +211,11 @@ class ForkServers:
         if server is None or not self._is_usable(server):
             return launched(python, adapter, environment)
         return server.fork(environment)
+
+    def script(self, script: Script) -> Any:
+        """A new process for a script that uses PyTorch, forked if it can be."""
+        server = self.begin("torch", threads=1)
+        return server.call(script, server.environment) if self._is_usable(server) else script.started()
 
     def _is_usable(self, server: ForkServer) -> bool:
         with self._lock:

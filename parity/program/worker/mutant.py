@@ -92,10 +92,11 @@ def main() -> None:
     arrays = {kind: {name: np.load(path) for name, path in request[kind].items()} for kind in kinds}
     begun, begin = mmap.mmap(-1, 8), 0
     while begin < len(request["paths"]) - 1:
+        spent = sum(os.times()[2:4])
         child = os.fork()
         if not child:
             with contextlib.suppress(Exception):
-                compare(sys.argv[2], request, arrays, begun, begin)
+                compare(sys.argv[2], {**request, "seconds": request["seconds"] - spent}, arrays, begun, begin)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if not status:
@@ -104,7 +105,8 @@ def main() -> None:
 
 
 def compare(folder: str, request: Mapping[str, Any], arrays: Mapping[str, Any], begun: Any, begin: int) -> None:
-    """Compare mutants from a number on, in the first dtype in which the candidate's own file gives a result."""
+    """Compare mutants from a number on, in the first dtype in which the candidate's own file gives a result, as far as
+    the processor's time goes."""
     own, *mutants = request["paths"]
     for dtype in request["dtypes"]:
         started = time.monotonic()
@@ -114,6 +116,8 @@ def compare(folder: str, request: Mapping[str, Any], arrays: Mapping[str, Any], 
             if request["shown"] and agree(results, arrays["exact"], CLEARLY * TOLERANCES[dtype]):
                 return
             for number, path in enumerate(mutants[begin:], begin):
+                if time.process_time() > request["seconds"]:
+                    return
                 begun[:8] = number.to_bytes(8, "little")
                 with contextlib.suppress(Exception), limited(patience):
                     is_right = agree(results_of(path, request, arrays, dtype), arrays["exact"], TOLERANCES[dtype])
