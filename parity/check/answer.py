@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from parity.cases.layout import LAYOUTS
 from parity.cases.op import GRADIENT
 from parity.check.at_size import SizeAnswer
 from parity.check.limit import NAN, NEW, REFERENCE, SINGLE, excused, of_another_kind
+from parity.check.lines import FaultLines
 from parity.check.pair import FilePair
-from parity.check.place import FaultLine, fault_line_of
+from parity.check.place import FaultLine
 from parity.check.prepare import PreparedCheck
 from parity.check.written import line_that_keeps
 from parity.config.plan import ORACLE
-from parity.engine.forking import Script
 from parity.judge.compare.verdict import Comparison
 from parity.outcome import Outcome
 from parity.reporting.results.cells import CellResult, Status, cells
@@ -115,9 +115,9 @@ def answer(
     prepared: PreparedCheck,
     run_dir: Path,
     seconds: float,
-    start: Callable[[Script], Any] = Script.started,
+    lines: FaultLines,
 ) -> CheckAnswer:
-    """What a run says about a pair; `start` begins the processes that look for the line at fault."""
+    """What a run says about a pair."""
     pair, notes, kinds = prepared.pair, prepared.notes, prepared.kinds
     own = [cell for cell in cells(results) if cell.backend == NEW]
     same = excused(results.comparisons, kinds)
@@ -132,7 +132,7 @@ def answer(
     others = by_cause(results, unlike) if unlike and not failed and all(map(loses_digits, all_findings)) else []
     if others or all_findings:
         finding = others[0] if others else min(all_findings, key=is_of_gradients)
-        reply = of_finding(finding, pair, run_dir, fault_line_of(run_dir, finding, pair, start), common)
+        reply = of_finding(finding, pair, run_dir, lines.of(run_dir, finding), common)
         return replace(reply, verdict="wrong") if others else reply
     if failed:
         return of_error(failed[0], own, pair, common)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,12 +40,10 @@ from parity.check.related import related
 from parity.check.relation import relation
 from parity.check.repair import repair_of
 from parity.check.written import line_that_keeps, opening, statement
-from parity.engine.forking import Script
 from parity.program.torch_reference import TorchCode, recording_of
 from parity.program.worker import trail
 from parity.program.worker.user_module import UserModule
-from parity.reporting.results.stored_tensors import input_paths
-from parity.reporting.text.findings import MUTATED, STATEFUL, Finding
+from parity.reporting.text.findings import MUTATED, STATEFUL
 
 SECONDS = 15.0
 KEPT = (STATEFUL, "nondeterministic")
@@ -116,33 +114,6 @@ class FaultLine:
             return ""
         change = f"with `{short(mutant.after)}`" if mutant.after else "without it"
         return f"{change}, all {'outputs and gradients' if self.gradients else 'outputs'} agree"
-
-
-def fault_line_of(
-    run_dir: Path, finding: Finding, pair: FilePair, start: Callable[[Script], Any] = Script.started
-) -> FaultLine | None:
-    """The location of a finding, by processes that `start` begins; None where it cannot be told."""
-    with suppress(Exception):
-        asked = replace(asked_of(run_dir, finding), start=start)
-        return with_repair(located(asked, pair, SECONDS), asked, pair)
-    return None
-
-
-def asked_of(run_dir: Path, finding: Finding) -> FaultCase:
-    """What is asked for a finding. Raises LookupError if the run has no such case."""
-    row = finding.worst.row
-    case = next(case for case in finding.cases if case.id == row.case)
-    given = {name: run_dir / item.file for name, item in case.inputs.items() if item.file}
-    folder = next(iter(given.values())).parent
-    same = [d.row.tensor for d in finding.differences if (d.row.case, d.row.dtype) == (row.case, row.dtype)]
-    arriving = {path.name[len(GRADIENT) : -len(".npy")]: path for path in folder.glob(f"{GRADIENT}*.npy")}
-    gradients = arriving if all(name.startswith(GRADIENT) for name in same) else {}
-    inputs = {name: path for name, path in given.items() if not name.startswith(GRADIENT)}
-    if row.call is not None:
-        other = input_paths(case, row.call)
-        inputs = {name: run_dir / other[name] if name in other else path for name, path in inputs.items()}
-    tensors = list(dict.fromkeys([row.tensor, *same]))
-    return FaultCase(inputs, gradients, case.params, row.dtype, tensors, finding.id.partition(" ")[0])
 
 
 def located(asked: FaultCase, pair: FilePair, seconds: float) -> FaultLine | None:

@@ -18,6 +18,7 @@ from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED,
 
 if TYPE_CHECKING:
     from parity.check.answer import CheckAnswer
+    from parity.check.lines import FaultLines
     from parity.check.prepare import PreparedCheck
     from parity.engine.forking import ForkServers
     from parity.reporting.results.rows import Results
@@ -196,6 +197,7 @@ def answered(
     from parity.check.answer import answer, of_one_reference, why_outputs_only, with_size
     from parity.check.at_size import SizeAnswer, asked_at_size
     from parity.check.limit import REFERENCE, CheckWatch, is_asked
+    from parity.check.lines import FaultLines
     from parity.check.prepare import prepared
     from parity.engine import EngineOptions
     from parity.judge.diagnose.patience import SECONDS, UNSEARCHED, searching
@@ -211,10 +213,9 @@ def answered(
     console, losses = Console(stderr=True), Losses()
     SECONDS.set(diagnose_seconds)
     UNSEARCHED.set(frozenset((REFERENCE,)))
-
     engine = EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False, launch=servers.launch)
 
-    def run_of(*, forward_only: bool) -> tuple[PreparedCheck, Results]:
+    def run_of(*, forward_only: bool) -> tuple[PreparedCheck, Results, FaultLines]:
         pair = prepared(
             reference,
             new,
@@ -227,8 +228,9 @@ def answered(
             forward_only=forward_only,
             seconds=max(LEAST_DESIGNING, seconds * DESIGNING),
         )
+        lines = FaultLines(pair.pair, servers.script)
         with (
-            searching(lambda comparisons: is_asked(comparisons, pair.kinds)),
+            searching(lambda comparisons: is_asked(comparisons, pair.kinds), lines.locate),
             claimed(folder / "run", pair.plan) as run_dir,
             reporter_for(console, *n_left(pair.plan, Finished()), quiet=quiet or as_json) as reporter,
         ):
@@ -236,18 +238,17 @@ def answered(
             how: dict[str, Any] = {"fail_on": fail_on, "losses": losses, "source": watch.source}
             results = run(pair.plan, engine, run_dir, watch, ["parity", *sys.argv[1:]], **how)
             write_run_files(results, run_dir, Outputs({}), losses)
-        return pair, results
+        return pair, results, lines
 
-    pair, results = run_of(forward_only=forward_only)
+    pair, results, lines = run_of(forward_only=forward_only)
     if not forward_only and (why := why_outputs_only(results, reference, new)):
-        pair, results = run_of(forward_only=True)
+        pair, results, lines = run_of(forward_only=True)
         pair.notes.append(why)
-    reply = of_one_reference(answer(results, pair, folder / "run", time.monotonic() - started, servers.script), pair)
+    reply = of_one_reference(answer(results, pair, folder / "run", time.monotonic() - started, lines), pair)
     if not pair.smaller:
         return reply
-    if reply.exit_code != PASSED:
-        return with_size(reply, SizeAnswer("not run", ""), pair, reply.seconds)
-    size = asked_at_size(pair, engine, folder / "run", started + seconds)
+    is_right = reply.exit_code == PASSED
+    size = asked_at_size(pair, engine, folder / "run", started + seconds) if is_right else SizeAnswer("not run", "")
     return with_size(reply, size, pair, time.monotonic() - started)
 
 

@@ -194,7 +194,9 @@ class ForkServers:
     def begin(self, adapter: str, threads: int) -> ForkServer:
         """Let a framework of this interpreter be imported meanwhile: workers with this number of threads will be asked
         for."""
-        return self.server(Path(sys.executable), adapter, {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))})
+        return self.server(
+            Path(sys.executable), adapter, {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
+        )
 
     def server(self, python: Path, adapter: str, environment: Mapping[str, str]) -> ForkServer:
         """The server of such workers, which begins to import their framework if it is new."""

@@ -6,6 +6,7 @@ the working precision. The kind of error follows from the same tensor in float64
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -65,7 +66,7 @@ from parity.judge.diagnose.inquiry import Inquiry, Measurement
 from parity.judge.diagnose.kernel import Ask, Kernel, kernel_of
 from parity.judge.diagnose.memory import Memory, Revision
 from parity.judge.diagnose.new_process import is_firm, kept_state, state_in, state_of_row, with_state
-from parity.judge.diagnose.patience import IS_ASKED, SECONDS, UNSEARCHED, limited
+from parity.judge.diagnose.patience import BRIEF, IS_ASKED, LOCATE, SECONDS, UNSEARCHED, limited
 from parity.judge.diagnose.search import SearchResult, confirm, improved, portable, recalled, search
 from parity.judge.failures import Failures, unjudged, with_failures
 from parity.judge.other_inputs import FIRST_OTHER, OtherInputs, WrongCall, kept_results, on_others, state_of
@@ -741,8 +742,14 @@ class CaseJudge:
         others = [q for q in asked if not q.is_narrow] if exact else []
         self._measurements[evaluator.dtype, backend] = measurement
         budget = WorkBudget() if cell.fails(backend) else WorkBudget(**OF_A_PASS)
-        with limited():
+        with limited(BRIEF if self._is_located(cell, backend) else math.inf):
             return Inquiry(measurement, kernel, prepared, others, budget, failures).result(exact)
+
+    def _is_located(self, cell: Cell, backend: str) -> bool:
+        """Whether the fault is known before its cause is searched."""
+        locate, wrong = LOCATE.get(), cell.wrong[backend]
+        names = sorted(wrong, key=lambda name: -wrong[name])
+        return locate is not None and locate(self.case, cell.dtype, self._inputs, names)
 
     def _known(self, evaluator: Evaluator, backend: str, cell: Cell, results: Results) -> SearchResult | None:
         """What the run itself shows, or a wider dtype or an earlier case has explained; else None."""

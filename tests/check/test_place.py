@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import make_dataclass
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from parity.check.lines import FaultLines
 from parity.check.pair import pair_of
-from parity.check.place import FaultCase, fault_line_of, located
+from parity.check.place import FaultCase, located
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.process
@@ -218,7 +221,25 @@ def test_no_place_after_the_time(tmp_path):
 
 
 def test_a_finding_that_cannot_be_read_has_no_place(tmp_path):
-    assert fault_line_of(tmp_path, None, None) is None
+    row = SimpleNamespace(case="f-given", dtype="float32", tensor="y", call=None)
+    finding = SimpleNamespace(worst=SimpleNamespace(row=row), id="unexplained f", cases=(), differences=())
+    assert FaultLines(None).of(tmp_path, finding) is None
+
+
+def test_the_line_is_looked_for_once_before_a_cause(tmp_path):
+    (tmp_path / "ref.py").write_text(
+        "import torch\n\n\ndef f(x):\n    return x * 2\n\n\ndef get_inputs():\n    return [torch.randn(4)]\n"
+    )
+    (tmp_path / "new.py").write_text("import torch\n\n\ndef f(x):\n    return x * 3\n")
+    lines = FaultLines(pair_of(f"{tmp_path}/ref.py:f", f"{tmp_path}/new.py:f"))
+    params = make_dataclass("Params", [("arguments", str)])("x")
+    case = SimpleNamespace(id="f-given", params=params)
+    assert lines.locate(case, "float32", {"x": np.arange(1.0, 5.0, dtype=np.float32)}, ["y"])
+    assert not lines.locate(case, "float32", {}, ["y"])
+    row = SimpleNamespace(case="f-given", dtype="float32", tensor="y", call=None)
+    hit = lines.of(tmp_path, SimpleNamespace(worst=SimpleNamespace(row=row), id="unexplained f"))
+    assert str(hit) == "new.py:5"
+    assert hit.repair.after == "return x * 2"
 
 
 def test_numbers_that_are_not_what_they_should_be_are_refused(tmp_path):

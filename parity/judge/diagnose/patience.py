@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
+from parity.cases.program import Array
+from parity.config.plan import CasePlan
 from parity.judge.compare.verdict import Comparison
 
 Item = TypeVar("Item")
@@ -18,23 +20,30 @@ UNSEARCHED: ContextVar[frozenset[str]] = ContextVar("UNSEARCHED", default=frozen
 """Backends for whose errors no cause is searched: nobody asks about them."""
 IS_ASKED: ContextVar[Callable[[Sequence[Comparison]], bool] | None] = ContextVar("IS_ASKED", default=None)
 """Whether somebody asks about the errors of a case, from its comparisons; without it, each error is asked about."""
+BRIEF = 4.0
+"""The seconds for a finding whose fault is known before its cause is searched."""
+Locate = Callable[[CasePlan, str, Mapping[str, Array], Sequence[str]], bool]
+LOCATE: ContextVar[Locate | None] = ContextVar("LOCATE", default=None)
+"""What is tried first, for a case, a dtype, its inputs, and the tensors that differ, the worst first: whether it knows
+the fault."""
 _UNTIL: ContextVar[float] = ContextVar("_UNTIL", default=math.inf)
 
 
 @contextmanager
-def searching(is_asked: Callable[[Sequence[Comparison]], bool]) -> Iterator[None]:
-    """Within it, causes are searched in the cases whose errors somebody asks about."""
-    token = IS_ASKED.set(is_asked)
+def searching(is_asked: Callable[[Sequence[Comparison]], bool], locate: Locate) -> Iterator[None]:
+    """Within it, causes are searched in the cases whose errors somebody asks about, after `locate`."""
+    tokens = IS_ASKED.set(is_asked), LOCATE.set(locate)
     try:
         yield
     finally:
-        IS_ASKED.reset(token)
+        IS_ASKED.reset(tokens[0])
+        LOCATE.reset(tokens[1])
 
 
 @contextmanager
-def limited() -> Iterator[None]:
-    """Within it, a search ends after SECONDS: what has not been tried by then is left out."""
-    token = _UNTIL.set(min(_UNTIL.get(), time.monotonic() + SECONDS.get()))
+def limited(seconds: float = math.inf) -> Iterator[None]:
+    """Within it, a search ends after SECONDS, or these: what has not been tried by then is left out."""
+    token = _UNTIL.set(min(_UNTIL.get(), time.monotonic() + min(seconds, SECONDS.get())))
     try:
         yield
     finally:
