@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from parity.engine.forking import Script
 from parity.program.worker import mutant, trail
 
 ADAPT = "parity.adapters.torch.triton_interpreter:adapt"
+PROCESSES = 2
+"""Mutants are compared by so many processes."""
 MOST_WAITING = 4
 """Processes are waited for so many times as long as they may compute: others may use the machine."""
 
@@ -85,14 +87,13 @@ def agreeing(
 ) -> list[int]:
     """Which of some files, all but the first, which is the candidate's, return what is exact, as far as `seconds` of
     the processor's time go; none if the fault has to be `shown`, and is not."""
-    with tempfile.TemporaryDirectory(prefix="parity-mutants-") as name:
+    with tempfile.TemporaryDirectory(prefix="parity-mutants-") as name, ExitStack() as stack:
         folder = Path(name)
         paths = [folder / f"mutant{number}.py" for number in range(len(texts))]
         for path, text in zip(paths, texts, strict=True):
             path.write_text(text, encoding="utf-8")
         request = {
             "folder": str(pair.candidate.own_path.absolute().parent),
-            "paths": list(map(str, paths)),
             "name": pair.candidate.name,
             "params": dict(asked.params),
             "shown": shown,
@@ -102,12 +103,24 @@ def agreeing(
             "arriving": stored(folder / "arriving", loaded(asked.arriving)),
             "exact": stored(folder / "exact", exact),
         }
-        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        with running("mutant", folder, asked, pair) as process, suppress(subprocess.TimeoutExpired):
-            process.wait(MOST_WAITING * seconds)
-        reply = folder / mutant.AGREEING
-        numbers = json.loads(reply.read_text(encoding="utf-8")) if reply.is_file() else []
-        return [number for number in map(int, numbers) if 0 <= number < len(texts) - 1]
+        folders, processes = [folder / str(number) for number in range(min(PROCESSES, len(texts) - 1))], []
+        for number, each in enumerate(folders):
+            each.mkdir()
+            own = {**request, "paths": list(map(str, [paths[0], *paths[1 + number :: len(folders)]]))}
+            (each / "request.json").write_text(json.dumps(own), encoding="utf-8")
+            processes.append(stack.enter_context(running("mutant", each, asked, pair)))
+        until = time.monotonic() + MOST_WAITING * seconds
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+        numbers = [n * len(folders) + number for number, each in enumerate(folders) for n in numbers_in(each)]
+        return sorted(number for number in numbers if 0 <= number < len(texts) - 1)
+
+
+def numbers_in(folder: Path) -> list[int]:
+    """The numbers of mutants that a process has written."""
+    reply = folder / mutant.AGREEING
+    return list(map(int, json.loads(reply.read_text(encoding="utf-8")))) if reply.is_file() else []
 
 
 def stored(stem: Path, arrays: Mapping[str, Array]) -> dict[str, str]:

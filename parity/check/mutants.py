@@ -7,21 +7,34 @@ automatically suggest fixes for faulty programs", ICST).
 from __future__ import annotations
 
 import ast
-import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
-Change = Iterator[ast.expr]
+from parity.check.changes import (
+    CHANGES,
+    COSTS,
+    LIMITS,
+    LIMITS_OF_KERNELS,
+    NARROWING,
+    NORMALIZED,
+    OF_KERNELS,
+    SIGNS,
+    averaged,
+    code_of,
+    is_module_name,
+    is_number,
+    is_sum,
+    normalized,
+)
+
 Located = ast.expr | ast.stmt | ast.keyword
 """A node that has a location in the text."""
 NEAR = 8
 """Names, the last ones before a line, that may stand for one another."""
 MOST_EXPRESSIONS = 40
-MODULES = frozenset(("torch", "nn", "F", "math", "np", "tl", "triton", "self", "ctx"))
-"""Names that are no values."""
 LONGEST, WIDEST = 80, 140
 """Code around a change is shown up to so many characters; what it is instead is cut from so many on."""
 LARGER = 4
@@ -53,6 +66,8 @@ def short(code: str) -> str:
     return line if len(line) <= WIDEST else f"{line[: WIDEST - 3]}..."
 
 
+SAME_AXIS = re.compile(r"\b(transpose|swapaxes|movedim|swapdims)\((?:\w+, )?(-?\d+), \2\)")
+"""Calls that do nothing."""
 PLAIN = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
 """Expressions that need no parentheses."""
 
@@ -77,25 +92,58 @@ def acts(tree: ast.AST) -> bool:
     return False
 
 
-def mutants_of(text: str, line: int) -> Iterator[Mutant]:
-    """The mutants of a file, those near a line first: small changes of all lines, then larger ones; none of a file that
-    acts on more than tensors, as one that removes files."""
+def mutants_of(text: str, line: int, reference: str = "") -> Iterator[Mutant]:
+    """The mutants of a file, those near a line first: small changes of all lines, then larger ones, these with numbers
+    of a reference's text, too; none of a file that acts on more than tensors, as one that removes files."""
     tree = ast.parse(text)
     if acts(tree):
         return
     source = MutantSource.of(text, tree)
+    values = [*others_of(tree), *numbers_of(ast.parse(reference), tree)]
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     kernels = [function for function in functions if is_kernel(function)]
     # Kernels are slow, and a line that launches one says nothing of the lines inside.
     inside = (mutant for mutants in small_changes(source, kernels, line) for mutant in mutants)
     yield from sorted(inside, key=lambda mutant: mutant.cost)
+    for kernel in kernels:
+        yield from larger_changes(source, near_statements(kernel, line), values)
     statements = near_statements(tree, line)
     rest = small_changes(source, [function for function in functions if function not in kernels], line)
     if not kernels:
         yield from next(rest, ())
-        yield from larger_changes(source, statements[:1])
+        yield from larger_changes(source, statements[:1], values)
     yield from (mutant for mutants in rest for mutant in mutants)
-    yield from larger_changes(source, statements)
+    yield from larger_changes(source, statements, values)
+
+
+def others_of(tree: ast.Module) -> list[ast.expr]:
+    """The numbers of a file by their global names, and its attributes of `self`, for which others may stand."""
+    named = (node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None)
+    names = [n.id for node in named for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    own = [f"self.{node.attr}" for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_self(node.value)]
+    calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return [code_of(name) for name in dict.fromkeys((*names, *own)) if name not in calls][:NEAR]
+
+
+def is_self(node: ast.expr) -> bool:
+    """Whether an expression is `self`."""
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def numbers_of(reference: ast.Module, tree: ast.Module) -> list[ast.expr]:
+    """The numbers of a reference's functions that a file does not have, with their signs."""
+    own = set(numbers_in(tree))
+    return [code_of(repr(number)) for number in dict.fromkeys(numbers_in(reference)) if number not in own][:NEAR]
+
+
+def numbers_in(tree: ast.Module) -> Iterator[float]:
+    """The numbers in a file's code, but for those of its inputs; negative ones as such."""
+    functions = (node for node in tree.body if getattr(node, "name", "") not in ("get_inputs", "get_init_inputs"))
+    for node in (inner for function in functions for inner in ast.walk(function)):
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and is_number(node.operand):
+            yield -node.operand.value
+        elif is_number(node):
+            yield node.value
 
 
 def small_changes(source: MutantSource, functions: Sequence[ast.stmt], line: int) -> Iterator[list[Mutant]]:
@@ -111,10 +159,12 @@ def small_changes(source: MutantSource, functions: Sequence[ast.stmt], line: int
         yield sorted((mutant for mutants in made for mutant in mutants), key=lambda mutant: mutant.cost)
 
 
-def larger_changes(source: MutantSource, statements: Sequence[tuple[ast.FunctionDef, ast.stmt]]) -> Iterator[Mutant]:
+def larger_changes(
+    source: MutantSource, statements: Sequence[tuple[ast.FunctionDef, ast.stmt]], values: Sequence[ast.expr]
+) -> Iterator[Mutant]:
     """The larger changes of statements of functions."""
     for function, statement in statements:
-        yield from (replace(mutant, cost=LARGER) for mutant in with_names(source, function, statement))
+        yield from (replace(mutant, cost=LARGER) for mutant in with_values(source, function, statement, values))
 
 
 def is_kernel(node: ast.FunctionDef | ast.ClassDef) -> bool:
@@ -229,11 +279,6 @@ def is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def is_sum(operator: ast.operator) -> bool:
-    """Whether an operator adds or subtracts."""
-    return isinstance(operator, ast.Add | ast.Sub)
-
-
 def exchanged(text: str, first: ast.stmt, second: ast.stmt) -> Mutant:
     """The mutant in which two statements stand in the other order."""
     one, other = ast.unparse(first), ast.unparse(second)
@@ -275,244 +320,14 @@ def of_expression(source: MutantSource, node: ast.expr) -> Iterator[Mutant]:
         return
     for change in CHANGES.get(type(node), ()):
         cost = COSTS.get(change, 1)
-        yield from (replace(source.changed(node, other), cost=cost) for other in change(node))
-
-
-COMPARISONS: Mapping[type[ast.cmpop], Sequence[type[ast.cmpop]]] = {
-    ast.Lt: (ast.LtE, ast.GtE, ast.Gt),
-    ast.LtE: (ast.Lt, ast.Gt, ast.GtE),
-    ast.Gt: (ast.GtE, ast.LtE, ast.Lt),
-    ast.GtE: (ast.Gt, ast.Lt, ast.LtE),
-    ast.Eq: (ast.NotEq,),
-    ast.NotEq: (ast.Eq,),
-}
-OPERATORS: Mapping[type[ast.operator], Sequence[type[ast.operator]]] = {
-    ast.Add: (ast.Sub,),
-    ast.Sub: (ast.Add,),
-    ast.Mult: (ast.Div,),
-    ast.Div: (ast.Mult,),
-    ast.FloorDiv: (ast.Div,),
-    ast.BitAnd: (ast.BitOr,),
-    ast.BitOr: (ast.BitAnd,),
-    ast.Mod: (ast.FloorDiv,),
-}
-FAMILIES = (
-    ("sum", "mean"),
-    ("amax", "amin", "mean"),
-    ("max", "min"),
-    ("maximum", "minimum"),
-    ("argmax", "argmin"),
-    ("triu", "tril"),
-    ("exp", "exp2", "expm1", "sigmoid"),
-    ("log", "log2", "log1p", "log10"),
-    ("sqrt", "rsqrt"),
-    ("tanh", "sigmoid"),
-    ("relu", "gelu", "silu", "elu"),
-    ("softmax", "log_softmax"),
-    ("floor", "round", "ceil", "trunc"),
-    ("zeros", "ones", "empty"),
-    ("zeros_like", "ones_like"),
-    ("abs", "square"),
-    ("cos", "sin"),
-    ("repeat", "repeat_interleave"),
-    ("repeat_interleave", "tile"),
-    ("ge", "gt", "le", "lt"),
-    ("var", "std"),
-    ("cumsum", "cumprod"),
-)
-"""Functions that stand for one another."""
-NARROWING = frozenset(("float32", "float16", "bfloat16", "float64", "half", "float", "double", "to", "type_as"))
-"""Names that tell a change of dtype."""
-DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
-WORDS = (("mean", "sum"), ("zeros", "border", "reflection"), ("reflect", "replicate", "constant"), ("none", "tanh"))
-"""Options that are words, and their other values."""
-
-
-def of_comparison(node: ast.expr) -> Change:
-    """Other comparisons."""
-    if isinstance(node, ast.Compare):
-        for i, operator in enumerate(node.ops):
-            for other in COMPARISONS.get(type(operator), ()):
-                ops = [other() if i == n else own for n, own in enumerate(node.ops)]
-                yield ast.Compare(node.left, ops, node.comparators)
-
-
-def of_operation(node: ast.expr) -> Change:
-    """Another operator, one operand alone, operands exchanged."""
-    if isinstance(node, ast.BinOp):
-        for other in OPERATORS.get(type(node.op), ()):
-            yield ast.BinOp(node.left, other(), node.right)
-        yield from (node.left, node.right)
-        if isinstance(node.op, ast.Add):
-            yield code_of("(({}) ** 2 + ({})) ** 0.5", node.left, node.right)
-        if isinstance(node.op, ast.Sub | ast.Div | ast.FloorDiv):
-            yield ast.BinOp(node.right, node.op, node.left)
-
-
-def code_of(form: str, *operands: ast.expr) -> ast.expr:
-    """The expression of a form in which operands stand for `{}`."""
-    return ast.parse(form.format(*map(ast.unparse, operands)), mode="eval").body
-
-
-def of_sign(node: ast.expr) -> Change:
-    """Without a sign or a negation."""
-    if isinstance(node, ast.UnaryOp):
-        yield node.operand
-
-
-def of_constant(node: ast.expr) -> Change:
-    """Other numbers, True for False, another option."""
-    if not isinstance(node, ast.Constant):
-        return
-    value = node.value
-    if isinstance(value, bool):
-        yield ast.Constant(not value)
-    elif isinstance(value, int):
-        others = dict.fromkeys((value - 1, value + 1, -value, 0, 2 * value, value // 2))
-        yield from (ast.Constant(other) for other in others if other != value)
-    elif isinstance(value, float):
-        numbers = dict.fromkeys((0.0, 1.0, -value, 10 * value, value / 10, 2 * value, value / 2))
-        yield from (ast.Constant(number) for number in numbers if number != value)
-        yield from (ast.parse(f"float('{word}')", mode="eval").body for word in ("-inf", "inf"))
-    elif isinstance(value, str):
-        yield from (ast.Constant(w) for words in WORDS if value in words for w in words if w != value)
-
-
-def of_call(node: ast.expr) -> Change:
-    """Another function, without the call, without an option, with arguments in another order."""
-    if not isinstance(node, ast.Call):
-        return
-    yield from of_function(node)
-    yield from of_root(node)
-    if isinstance(node.func, ast.Attribute) and not is_module(node.func.value):
-        yield node.func.value
-    yield from (argument for argument in node.args[:1] if not isinstance(argument, ast.Starred))
-    for i in range(len(node.keywords)):
-        yield ast.Call(node.func, node.args, [k for n, k in enumerate(node.keywords) if n != i])
-    for i in range(len(node.args) - 1):
-        args = [*node.args]
-        args[i], args[i + 1] = args[i + 1], args[i]
-        yield ast.Call(node.func, args, node.keywords)
-
-
-def of_function(node: ast.Call) -> Change:
-    """Calls of functions that stand for this one; of a variance with another denominator."""
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    for family in (words for words in FAMILIES if name in words):
-        for other in (word for word in family if word != name):
-            function = copy.deepcopy(node.func)
-            setattr(function, "attr" if isinstance(function, ast.Attribute) else "id", other)
-            yield ast.Call(function, node.args, node.keywords)
-    if name in ("zeros", "new_zeros", "zeros_like"):
-        yield code_of("({}) - float('inf')", node)
-    if name in ("var", "std", "var_mean"):
-        rest = [k for k in node.keywords if k.arg not in ("unbiased", "correction")]
-        for correction in (0, 1):
-            yield ast.Call(node.func, node.args, [*rest, ast.keyword("correction", ast.Constant(correction))])
-
-
-def of_root(node: ast.Call) -> Change:
-    """A number added to the root, not inside of it; a count for a length, one more for positions."""
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-    inner = node.args[0] if node.args else node.func.value if isinstance(node.func, ast.Attribute) else node
-    if name in ("sqrt", "rsqrt") and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):
-        form = "(({}) ** 0.5 + ({}))" if name == "sqrt" else "1 / (({}) ** 0.5 + ({}))"
-        yield code_of(form, inner.left, inner.right)
-    if name == "size" and node.args and isinstance(node.func, ast.Attribute):
-        yield from counts(node.func.value, node.args[0])
-    if name == "arange":
-        yield from by_one(node)
-
-
-def counts(tensor: ast.expr, axis: ast.expr) -> Change:
-    """The sum along an axis for its length."""
-    if isinstance(axis, ast.Slice | ast.Tuple):
-        return
-    yield from (code_of(form, tensor, axis) for form in ("({}).sum({})", "({}).sum({}, keepdim=True)"))
-
-
-def is_module(node: ast.expr) -> bool:
-    """Whether an expression is likely to be a module or an attribute of one, such as `F`, `torch.nn`, or self."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return is_module_name(node)
-
-
-def is_module_name(node: ast.expr) -> bool:
-    """Whether an expression is the usual name of a module, or self."""
-    return isinstance(node, ast.Name) and node.id in MODULES
-
-
-def of_part(node: ast.expr) -> Change:
-    """The whole for a part of it; ends of slices one more and one less."""
-    if not isinstance(node, ast.Subscript) or isinstance(node.ctx, ast.Store):
-        return
-    yield node.value
-    if isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
-        yield from counts(node.value.value, node.slice)
-    for slice_node in (n for n in ast.walk(node.slice) if isinstance(n, ast.Slice)):
-        for name in ("lower", "upper", "step"):
-            if getattr(slice_node, name) is not None:
-                for other in (*by_one(getattr(slice_node, name)), None):
-                    yield with_field(node, slice_node, name, other)
-
-
-def with_field(node: ast.Subscript, part: ast.Slice, name: str, value: ast.expr | None) -> ast.expr:
-    """A copy in which a slice has another end."""
-    before = getattr(part, name)
-    setattr(part, name, value)
-    other = copy.deepcopy(node)
-    setattr(part, name, before)
-    return other
-
-
-def by_one(node: ast.expr) -> Change:
-    """One more, one less."""
-    for operator in (ast.Add(), ast.Sub()):
-        yield ast.BinOp(node, operator, ast.Constant(1))
-
-
-def of_name(node: ast.expr) -> Change:
-    """One more, one less."""
-    if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and not is_module_name(node):
-        yield from by_one(node)
-
-
-def of_dtype(node: ast.expr) -> Change:
-    """Other dtypes."""
-    if isinstance(node, ast.Attribute) and node.attr in DTYPES:
-        yield from (ast.Attribute(node.value, dtype, ast.Load()) for dtype in DTYPES if dtype != node.attr)
-
-
-def of_condition(node: ast.expr) -> Change:
-    """Either branch always, one of two conditions alone."""
-    if isinstance(node, ast.IfExp):
-        yield from (node.body, node.orelse)
-    if isinstance(node, ast.BoolOp):
-        yield from node.values
-
-
-CHANGES: Mapping[type[ast.expr], Sequence[Callable[[ast.expr], Change]]] = {
-    ast.Compare: (of_comparison,),
-    ast.BinOp: (of_operation,),
-    ast.UnaryOp: (of_sign,),
-    ast.Constant: (of_constant,),
-    ast.Call: (of_call,),
-    ast.Subscript: (of_part,),
-    ast.Name: (of_name,),
-    ast.Attribute: (of_dtype, of_name),
-    ast.IfExp: (of_condition,),
-    ast.BoolOp: (of_condition,),
-}
-"""What an expression may be instead, by its kind."""
-COSTS: Mapping[Callable[[ast.expr], Change], int] = {of_call: 2, of_part: 2, of_name: 3}
-"""The costs of changes that are less likely than others."""
+        made = (replace(source.changed(node, other), cost=cost) for other in change(node))
+        yield from (mutant for mutant in made if not SAME_AXIS.search(mutant.after))
 
 
 # Larger changes
 
 
-def near_statements(tree: ast.Module, line: int) -> list[tuple[ast.FunctionDef, ast.stmt]]:
+def near_statements(tree: ast.AST, line: int) -> list[tuple[ast.FunctionDef, ast.stmt]]:
     """The statements of the functions around a line, and of kernels, each with its function, the nearest first; of all
     functions where the line is in none."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "__init__"]
@@ -522,56 +337,36 @@ def near_statements(tree: ast.Module, line: int) -> list[tuple[ast.FunctionDef, 
     return sorted(pairs, key=lambda pair: abs(pair[1].lineno - line))
 
 
-def with_names(source: MutantSource, function: ast.FunctionDef, statement: ast.stmt) -> Iterator[Mutant]:
-    """Expressions of a statement, without those inside it, with another name of the function for a name, or times one,
-    or normalized."""
-    names = list(dict.fromkeys(reversed([*names_before(function, statement.lineno)])))[:NEAR]
-    others = [ast.Name(name, ast.Load()) for name in names]
+def with_values(
+    source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, values: Sequence[ast.expr]
+) -> Iterator[Mutant]:
+    """Expressions of a statement, without those inside it, with another name of the function, or another value, for a
+    name or a number, times or plus a name near it or a number, limited by a number, or normalized."""
+    names = list(dict.fromkeys(reversed([*names_before(function, statement.lineno)])))
+    every = [ast.Name(name, ast.Load()) for name in names]
+    others = every[:NEAR]
+    limits, forms = (LIMITS_OF_KERNELS, OF_KERNELS) if is_kernel(function) else (LIMITS, NORMALIZED)
     heads = [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
     within = [e for head in heads if is_read(head) for e in (head, *expressions(head))]
     for node in within[:MOST_EXPRESSIONS]:
+        if is_number(node) or isinstance(node, ast.Name | ast.Attribute):
+            given = (*every, *values) if not is_module_name(node) else ()
+            yield from (source.changed(node, other) for other in given if ast.unparse(other) != ast.unparse(node))
         if not isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) or is_module_name(node):
             continue
-        for other in others:
-            if isinstance(node, ast.Name) and node.id != other.id:
-                yield source.changed(node, other)
-            column = code_of("{}[..., None]", other)
+        numbers = [value for value in values if not isinstance(value, ast.Name | ast.Attribute)]
+        for other in (*others, *numbers):
             yield from (source.changed(node, ast.BinOp(node, sign(), other)) for sign in SIGNS)
+        for other in others:
+            column = code_of("{}[..., None]", other)
             yield from (source.changed(node, ast.BinOp(node, sign(), column)) for sign in SIGNS[:2])
-        yield from (source.changed(node, change) for change in (*normalized(node), *averaged(node, others)))
+        yield from (source.changed(node, code_of(form, node, other)) for other in numbers for form in limits)
+        yield from (source.changed(node, change) for change in (*normalized(node, forms), *averaged(node, others)))
 
 
 def is_read(node: ast.expr) -> bool:
     """Whether an expression is read, not assigned to."""
     return not isinstance(getattr(node, "ctx", ast.Load()), ast.Store)
-
-
-def averaged(node: ast.expr, others: Sequence[ast.Name]) -> Change:
-    """A sum over a count for a mean."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "mean":
-        total = ast.Call(ast.Attribute(node.func.value, "sum", ast.Load()), node.args, node.keywords)
-        yield from (code_of("({}) / ({}).sum()", total, other) for other in others)
-
-
-SIGNS: Sequence[type[ast.operator]] = (ast.Mult, ast.Div, ast.Add, ast.Sub)
-NORMALIZED = (
-    "({0}) / ({0}).sum(-1, keepdim=True)",
-    "({0}) - ({0}).amax(-1, keepdim=True)",
-    "({0}) - ({0}).mean(-1, keepdim=True)",
-    "({0}).transpose(-1, -2)",
-    "({0}).detach()",
-    "1 - ({0})",
-    "({0}).sqrt()",
-    "({0}).square()",
-    "({0}).abs()",
-    "({0}).exp()",
-    "({0}).log()",
-)
-
-
-def normalized(node: ast.expr) -> Change:
-    """What an expression is often made before it is used."""
-    yield from (code_of(form, node) for form in NORMALIZED)
 
 
 def names_before(function: ast.FunctionDef, line: int) -> Iterator[str]:

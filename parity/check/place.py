@@ -6,6 +6,7 @@ values of the reference for the same inputs are computed here.
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -348,7 +349,7 @@ def reference_trail(asked: FaultCase, pair: FilePair, until: float) -> Computati
 
 def code_file(entry: Any) -> str:
     """The file that a class or function was compiled from."""
-    function = getattr(entry, "forward", entry)
+    function = inspect.unwrap(getattr(entry, "forward", entry))
     return str(function.__code__.co_filename)
 
 

@@ -36,7 +36,8 @@ def repair_of(asked: FaultCase, pair: FilePair, line: int, reference: Reference)
     """The first mutant of the candidate's file that computes what the reference does, for the case's inputs and for
     others; those near a line are tried first. None where there is none, or not in time."""
     text = pair.candidate.own_path.read_text(encoding="utf-8")
-    mutants = list({m.text: m for m in islice(mutants_of(text, line), MOST_MUTANTS)}.values())
+    theirs = pair.reference.own_path.read_text(encoding="utf-8")
+    mutants = list({m.text: m for m in islice(mutants_of(text, line, theirs), MOST_MUTANTS)}.values())
     if not mutants:
         return None
     seconds = SECONDS * (INTERPRETED if is_interpreted(pair.candidate) else 1)

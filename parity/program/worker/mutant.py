@@ -20,7 +20,7 @@ import numpy as np
 from parity.program.worker.trail import CallTrail, TrailValues, module_at, tensor_of
 
 AGREEING = "agreeing.json"
-ENOUGH = 6
+ENOUGH = 4
 """So many that agree are enough."""
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
 """What results may differ by, in relation to the largest element."""
