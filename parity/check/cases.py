@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
 from parity.check.frameworks import TORCH
 from parity.check.limit import FAR_OFFSET, NAN, NEW, OFFSET, OUTLIER, REFERENCE, SCALE, SINGLE, TIES, TINY, ZEROS
+from parity.check.literals import limits_in
 from parity.check.problem import (
     GIVEN,
     INTEGERS,
@@ -65,8 +67,12 @@ beyond int32."""
 REPEATED = "repeated-integers"
 OVERWRITING = frozenset(("scatter", "index_copy", "index_put", "setitem", "put"))
 """Functions whose results are not defined where an index is given twice."""
+MOST_LIMITS = 3
+"""Numbers of the candidate beyond which a size is tried."""
 FEW_INTEGERS = 2
 """Integers of so few values are true or false."""
+MOST_RESIZED, MOST_BEYOND = 1 << 13, 4
+"""Elements of a tensor with a longer axis, and cases with an axis beyond a limit that the candidate may have."""
 MOST_LENGTHS = 8
 """Axes, of all or of the first ones, that get another length."""
 FAR_VALUE = 1000.0
@@ -110,6 +116,8 @@ class Designer:
         self.options: dict[str, Any] = {}
         self.degenerate = False
         self.infinite = set[str]()
+        pair = self.problem.pair
+        self.limits = limits_in(pair.candidate.own_path, pair.reference.own_path)[:MOST_LIMITS]
 
     def all(self, sized: Sized) -> Iterator[CheckCase]:
         """The cases, those first that show most: as given, drawn with other weights, then what is unusual."""
@@ -297,7 +305,7 @@ class Designer:
         # A kernel, a window or a group of one element, or many times as large, is another problem.
         asked = (
             (value, name)
-            for value, name in sorted_sizes(numbers)
+            for value, name in sorted_sizes(numbers, self.limits)
             if name not in own or 1 < last(value) <= MOST_ENLARGED * last(numbers[name])
         )
         tried = ({**sized.settings, name: value} for value, name in asked)
@@ -329,17 +337,29 @@ class Designer:
         known = {largest(size) for name, size in sizes.items() if name not in self.problem.literals.names}
         free = {n: shape for n, shape in tensors.items() if "shape" in drawn[n]}
         lengths = dict.fromkeys(n for shape in free.values() for n in shape if n > 1 and n not in known)
+        n_beyond = 0
         for length, first in islice(product(lengths, (True, False)), MOST_LENGTHS):
             every = {(n, i) for n, shape in tensors.items() for i, size in enumerate(shape) if size == length}
             axes = {(name, axis) for name, axis in every if not axis or not first}
             if not axes or not {name for name, _ in axes} <= free.keys():
                 continue
-            for other in (1, length + 1) if axes == every and first else (length + 1,):
+            near = (1, length + 1) if axes == every and first else (length + 1,)
+            beyond = self.beyond([tensors[name] for name, _ in axes], length)[: MOST_BEYOND - n_beyond]
+            n_beyond += len(beyond)
+            for other in (*near, *beyond):
                 changed = {n: resized(item, n, axes, other) for n, item in drawn.items()}
                 if is_finite(self.tried(sized, changed)):
                     word = "batch" if first and length == next(iter(tensors.values()))[0] else f"length-{length}"
                     name = f"{word}-first={other}" if first and word != "batch" else f"{word}={other}"
                     yield CheckCase(SINGLE if other == 1 else SIZE, self.case(name, sized, changed))
+
+    def beyond(self, shapes: Sequence[Sequence[int]], length: int) -> list[int]:
+        """Lengths of an axis beyond the limits that the candidate's code may have, of the axis or of all elements, as
+        far as tensors stay small; one beyond most blocks."""
+        n = max(map(math.prod, shapes))
+        wanted = [ODD[0], *(other for limit in self.limits for other in (limit + 1, limit // (n // length) + 1))]
+        kept = (other for other in wanted if other > length + 1 and n // length * other <= MOST_RESIZED)
+        return list(dict.fromkeys(kept))
 
     def integers(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
         """Labels that PyTorch ignores, and integers whose squares overflow, where the reference takes them."""
@@ -393,9 +413,10 @@ def can_lie(item: Mapping[str, Any], placement: Any) -> bool:
     return "shape" in item and placement(tuple(item["shape"])) is not None
 
 
-def sorted_sizes(numbers: Mapping[str, Size]) -> list[tuple[Size, str]]:
-    """Other values of globals that are tried: of each, 1, one beyond most blocks, one more, and others."""
-    wanted = [1, ODD[0], None, *ODD[1:]]
+def sorted_sizes(numbers: Mapping[str, Size], limits: Sequence[int] = ()) -> list[tuple[Size, str]]:
+    """Other values of globals that are tried: of each, 1, one beyond most blocks, one more, one beyond limits that a
+    candidate may have, and others."""
+    wanted = [1, ODD[0], None, *(limit + 1 for limit in limits), *ODD[1:]]
     tried = (
         (last(size) + 1 if value is None else value, size, name) for value in wanted for name, size in numbers.items()
     )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 LITERAL = "size_{}"
 """The global of a number: `size_64`."""
 LEAST_SIZE = 2
+LEAST_LIMIT, MOST_LIMIT = 5, 1 << 14
+"""Numbers of a candidate that may be limits of sizes."""
 NO_SIZES = (ast.UnaryOp, ast.Subscript, ast.keyword, ast.Dict)
 """Inside these, a number is hardly a size: a sign, an index, an option."""
 VALUES = frozenset(("tensor", "as_tensor"))
@@ -43,6 +46,18 @@ def with_globals(text: bytes, path: str, names: dict[str, Any], inputs: str, ini
     names.update({name: value for value, name in known.items()})
     exec(compile(ast.fix_missing_locations(ast.Module(body, [])), path, "exec"), names)  # noqa: S102 # the user's own
     return Literals({name: value for value, name in known.items()}, {known[value] for value in given})
+
+
+def limits_in(candidate: Path, reference: Path) -> list[int]:
+    """The whole numbers of a candidate's file that the reference's file does not have, such as those of blocks, and sizes
+    from which on other code is taken; the smallest first. None of a file that cannot be read."""
+    try:
+        own, theirs = (ast.parse(path.read_bytes()) for path in (candidate, reference))
+    except (OSError, SyntaxError, ValueError):
+        return []
+    known = {node.value for node in ast.walk(theirs) if isinstance(node, ast.Constant)}
+    numbers = {node.value for node in ast.walk(own) if isinstance(node, ast.Constant) and type(node.value) is int}
+    return sorted(number for number in numbers - known if LEAST_LIMIT <= number <= MOST_LIMIT)
 
 
 class SizeNames(ast.NodeTransformer):
