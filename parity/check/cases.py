@@ -270,8 +270,11 @@ class Designer:
         for number, name in enumerate(free[:MOST_UNUSUAL]):
             for word, change in VALUES.items():
                 changed = {**drawn, name: {**without_draw(drawn[name], change), **change}}
-                if not (self.keeps_nan(sized, drawn, name) if word == NAN else is_finite(self.tried(sized, changed))):
+                if not (self.keeps_nan(sized, changed, name) if word == NAN else is_finite(self.tried(sized, changed))):
                     continue
+                if word == NAN:  # At the element that was asked: at another one, it might spread otherwise.
+                    array = sample(name, changed[name]).astype(np.float32)
+                    changed[name] = self.stored(f"{NAN}-{name}", name, array)
                 case = self.case(f"{name}-{word}" if number else word, sized, changed)
                 # Of a NaN or its neighbours there is no gradient that all agree on.
                 yield CheckCase(word, {**case, "gradients": False} if word == NAN else case)
@@ -286,12 +289,11 @@ class Designer:
                 yield CheckCase(layout, self.case(layout, sized, laid))
 
     def keeps_nan(self, sized: Sized, drawn: Mapping[str, Any], name: str) -> bool:
-        """Whether a NaN in an input reaches only results that depend on that element. Others get 0 times NaN, as from
+        """Whether the NaN in an input reaches only results that depend on that element. Others get 0 times NaN, as from
         values that attention masks: code may as well not look at them."""
-        values = (float("nan"), FAR_VALUE, -FAR_VALUE)
-        with_nan, *others = (
-            self.tried(sized, {**drawn, name: {**drawn[name], "special": {"values": [value]}}}) for value in values
-        )
+        array = sample(name, drawn[name]).astype(np.float32)
+        arrays = (np.where(np.isnan(array), np.float32(value), array) for value in (np.nan, FAR_VALUE, -FAR_VALUE))
+        with_nan, *others = (self.tried(sized, drawn, {name: values}) for values in arrays)
         one, other = others
         if not with_nan.keys() == one.keys() == other.keys():
             return False

@@ -49,8 +49,8 @@ def with_globals(text: bytes, path: str, names: dict[str, Any], inputs: str, ini
 
 
 def limits_in(candidate: Path, reference: Path) -> list[int]:
-    """The whole numbers of a candidate's file that the reference's file does not have, such as those of blocks, and sizes
-    from which on other code is taken; the smallest first. None of a file that cannot be read."""
+    """The whole numbers of a candidate's file that the reference's file does not have, such as those of blocks, and of
+    sizes from which on other code is taken; the smallest first. None of a file that cannot be read."""
     try:
         own, theirs = (ast.parse(path.read_bytes()) for path in (candidate, reference))
     except (OSError, SyntaxError, ValueError):

@@ -27,6 +27,8 @@ INTERPRETED = 3
 MOST_MUTANTS = 2000
 MOST_TIMES, MOST_NUMBERS = 17, 1 << 16
 """A batch is made so many times as large, as long as it has no more numbers."""
+FEW_ROWS = 2
+"""Mutants are first compared in a batch of so few rows, where a call takes long."""
 FEW = 4
 """Inputs of so few different numbers, such as masks, have a meaning, and stay."""
 Reference = Callable[[FaultCase], Computation]
@@ -42,11 +44,12 @@ def repair_of(asked: FaultCase, pair: FilePair, line: int, reference: Reference)
         return None
     seconds = SECONDS * (INTERPRETED if is_interpreted(pair.candidate) else 1)
     texts = [text, *(mutant.text for mutant in mutants)]
-    tried = [mutants[n] for n in agreeing(asked, pair, texts, exact(asked, reference), seconds, shown=True)]
-    if not tried:
-        return None
     with tempfile.TemporaryDirectory(prefix="parity-other-") as name:
-        for other, results in others(asked, reference, Path(name)):
+        folder = Path(name)
+        first = in_few_rows(asked, pair, reference, folder) if is_interpreted(pair.candidate) else None
+        first = first or (asked, exact(asked, reference))
+        tried = [mutants[n] for n in agreeing(first[0], pair, texts, first[1], seconds, shown=True)]
+        for other, results in others(asked, reference, folder) if tried else ():
             texts = [text, *(mutant.text for mutant in tried)]
             tried = [tried[n] for n in agreeing(other, pair, texts, results, seconds, shown=False)]
     return tried[0] if tried else None
@@ -59,6 +62,20 @@ def exact(asked: FaultCase, reference: Reference) -> dict[str, Array]:
     return {name: code.values[i] for name, i in {**code.outputs, **gradients}.items()}
 
 
+def in_few_rows(
+    asked: FaultCase, pair: FilePair, reference: Reference, folder: Path
+) -> tuple[FaultCase, dict[str, Array]] | None:
+    """The case in a batch of few rows, and what is exact for it; None where the fault does not show there."""
+    (folder / "few").mkdir()
+    text = pair.candidate.own_path.read_text(encoding="utf-8")
+    with suppress(Exception):  # Whatever a user's code raises for another batch.
+        few = in_batch(asked, folder / "few", FEW_ROWS)
+        results = exact(few, reference)
+        if results and not agreeing(few, pair, [text, text], results, SECONDS, shown=False):
+            return few, results
+    return None
+
+
 def others(asked: FaultCase, reference: Reference, folder: Path) -> Iterator[tuple[FaultCase, dict[str, Array]]]:
     """Cases with other inputs and what is exact for them: in a larger batch, where that works, a number that is the
     size of a batch by chance shows."""
@@ -68,14 +85,14 @@ def others(asked: FaultCase, reference: Reference, folder: Path) -> Iterator[tup
     other = with_other_inputs(asked, folders[0])
     yield other, exact(other, reference)
     with suppress(Exception):  # Whatever a user's code raises for another batch.
-        larger = in_larger_batch(other, folders[1])
+        larger = in_batch(other, folders[1])
         if results := exact(larger, reference):
             yield larger, results
 
 
-def in_larger_batch(asked: FaultCase, folder: Path) -> FaultCase:
-    """The same with a batch of several times the size: each argument whose first axis is as long as that of the first
-    one."""
+def in_batch(asked: FaultCase, folder: Path, n: int = 0) -> FaultCase:
+    """The same with a batch of `n` rows, or of several times the size: each argument whose first axis is as long as
+    that of the first one."""
     names = [item.partition(":")[0].strip() for item in str(asked.params.get(ARGUMENTS, "")).split(",")]
     arrays = {name: array for name, array in loaded(asked.given).items() if name in names and array.ndim}
     size = next(iter(arrays.values())).shape[0]
@@ -84,7 +101,7 @@ def in_larger_batch(asked: FaultCase, folder: Path) -> FaultCase:
     for name, array in arrays.items():
         if array.shape[0] == size and not asked.arriving:
             given[name] = folder / f"{name}.npy"
-            np.save(given[name], np.concatenate([array] * times))
+            np.save(given[name], array[:n] if n else np.concatenate([array] * times))
     return replace(asked, given=given)
 
 
