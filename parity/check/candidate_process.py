@@ -22,6 +22,7 @@ from parity.check.match import Array
 from parity.check.pair import FilePair
 from parity.check.patch import Patch
 from parity.check.triton_code import variables_of
+from parity.config.plan import CasePlan
 from parity.engine.forking import Script
 from parity.program.worker import mutant, trail
 
@@ -34,7 +35,8 @@ MOST_WAITING = 4
 
 @dataclass(frozen=True)
 class FaultCase:
-    """What is wrong: the case's inputs as files, its params, the tensors that differ, the worst first."""
+    """What is wrong: the case's inputs as files, its params, the tensors that differ, the worst first; cases of other
+    sizes, with which a repair is asked; how processes are begun."""
 
     given: Mapping[str, Path]
     arriving: Mapping[str, Path]
@@ -42,12 +44,24 @@ class FaultCase:
     dtype: str
     tensors: Sequence[str]
     cause: str = ""
+    sizes: Sequence[CasePlan] = ()
     start: Callable[[Script], Any] = Script.started
 
     @property
     def outputs(self) -> list[str]:
         """The outputs that differ."""
         return [name for name in self.tensors if not name.startswith(GRADIENT)]
+
+
+def fault_case(
+    files: Mapping[str, Path], params: Mapping[str, Any], dtype: str, tensors: Sequence[str], cause: str = ""
+) -> FaultCase:
+    """What is asked, from the files of inputs and of gradients that arrive at outputs; these only where no output
+    differs."""
+    given = {name: path for name, path in files.items() if not name.startswith(GRADIENT)}
+    arriving = {name[len(GRADIENT) :]: path for name, path in files.items() if name.startswith(GRADIENT)}
+    gradients = arriving if all(name.startswith(GRADIENT) for name in tensors) else {}
+    return FaultCase(given, gradients, params, dtype, tensors, cause)
 
 
 def loaded(files: Mapping[str, Path]) -> dict[str, Array]:

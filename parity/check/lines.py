@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parity.cases.op import GRADIENT
-from parity.check.candidate_process import FaultCase
+from parity.check.candidate_process import FaultCase, fault_case
 from parity.check.match import Array
 from parity.check.pair import FilePair
 from parity.check.place import KEPT, SECONDS, FaultLine, located, with_repair
@@ -23,10 +23,13 @@ from parity.reporting.text.findings import MUTATED, Finding
 
 
 class FaultLines:
-    """The lines at fault of a pair, each looked for once, by processes that `start` begins."""
+    """The lines at fault of a pair, each looked for once, by processes that `start` begins; a repair is asked in cases
+    of other `sizes`, too."""
 
-    def __init__(self, pair: FilePair, start: Callable[[Script], Any] = Script.started) -> None:
-        self.pair, self.start = pair, start
+    def __init__(
+        self, pair: FilePair, start: Callable[[Script], Any] = Script.started, sizes: Sequence[CasePlan] = ()
+    ) -> None:
+        self.pair, self.start, self.sizes = pair, start, sizes
         self._known: dict[tuple[str, str], FaultLine | None] = {}
 
     def locate(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array], tensors: Sequence[str]) -> bool:
@@ -53,7 +56,7 @@ class FaultLines:
         return None
 
     def _line_of(self, asked: FaultCase) -> FaultLine | None:
-        asked = replace(asked, start=self.start)
+        asked = replace(asked, start=self.start, sizes=self.sizes)
         with suppress(Exception):  # Whatever a user's code raises.
             return with_repair(located(asked, self.pair, SECONDS), asked, self.pair)
         return None
@@ -72,14 +75,3 @@ def asked_of(run_dir: Path, finding: Finding) -> FaultCase:
     same = [d.row.tensor for d in finding.differences if (d.row.case, d.row.dtype) == (row.case, row.dtype)]
     tensors = list(dict.fromkeys([row.tensor, *same]))
     return fault_case(files, case.params, row.dtype, tensors, finding.id.partition(" ")[0])
-
-
-def fault_case(
-    files: Mapping[str, Path], params: Mapping[str, Any], dtype: str, tensors: Sequence[str], cause: str = ""
-) -> FaultCase:
-    """What is asked, from the files of inputs and of gradients that arrive at outputs; these only where no output
-    differs."""
-    given = {name: path for name, path in files.items() if not name.startswith(GRADIENT)}
-    arriving = {name[len(GRADIENT) :]: path for name, path in files.items() if name.startswith(GRADIENT)}
-    gradients = arriving if all(name.startswith(GRADIENT) for name in tensors) else {}
-    return FaultCase(given, gradients, params, dtype, tensors, cause)

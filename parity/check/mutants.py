@@ -35,6 +35,7 @@ Located = ast.expr | ast.stmt | ast.keyword
 NEAR = 8
 """Names, the last ones before a line, that may stand for one another."""
 MOST_EXPRESSIONS = 40
+ZERO = ast.Constant(0)
 LONGEST, WIDEST = 80, 140
 """Code around a change is shown up to so many characters; what it is instead is cut from so many on."""
 LARGER = 4
@@ -162,9 +163,10 @@ def small_changes(source: MutantSource, functions: Sequence[ast.stmt], line: int
 def larger_changes(
     source: MutantSource, statements: Sequence[tuple[ast.FunctionDef, ast.stmt]], values: Sequence[ast.expr]
 ) -> Iterator[Mutant]:
-    """The larger changes of statements of functions."""
-    for function, statement in statements:
-        yield from (replace(mutant, cost=LARGER) for mutant in with_values(source, function, statement, values))
+    """The larger changes of statements of functions: other names in all of them, then what is computed."""
+    for change in (with_names, with_values):
+        for function, statement in statements:
+            yield from (replace(mutant, cost=LARGER) for mutant in change(source, function, statement, values))
 
 
 def is_kernel(node: ast.FunctionDef | ast.ClassDef) -> bool:
@@ -337,31 +339,46 @@ def near_statements(tree: ast.AST, line: int) -> list[tuple[ast.FunctionDef, ast
     return sorted(pairs, key=lambda pair: abs(pair[1].lineno - line))
 
 
+def with_names(
+    source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, values: Sequence[ast.expr]
+) -> Iterator[Mutant]:
+    """Another name of the function, or another value, for a name or a number in a statement."""
+    others = [*names_for(function, statement), *values]
+    for node in read_in(statement):
+        if (is_number(node) or isinstance(node, ast.Name | ast.Attribute)) and not is_module_name(node):
+            yield from (source.changed(node, other) for other in others if ast.unparse(other) != ast.unparse(node))
+
+
 def with_values(
     source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, values: Sequence[ast.expr]
 ) -> Iterator[Mutant]:
-    """Expressions of a statement, without those inside it, with another name of the function, or another value, for a
-    name or a number, times or plus a name near it or a number, limited by a number, or normalized."""
-    names = list(dict.fromkeys(reversed([*names_before(function, statement.lineno)])))
-    every = [ast.Name(name, ast.Load()) for name in names]
-    others = every[:NEAR]
+    """Expressions of a statement, without those inside it, times or plus a name near it or a number, limited by a
+    number, or normalized."""
+    others = names_for(function, statement)[:NEAR]
     limits, forms = (LIMITS_OF_KERNELS, OF_KERNELS) if is_kernel(function) else (LIMITS, NORMALIZED)
-    heads = [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
-    within = [e for head in heads if is_read(head) for e in (head, *expressions(head))]
-    for node in within[:MOST_EXPRESSIONS]:
-        if is_number(node) or isinstance(node, ast.Name | ast.Attribute):
-            given = (*every, *values) if not is_module_name(node) else ()
-            yield from (source.changed(node, other) for other in given if ast.unparse(other) != ast.unparse(node))
+    numbers = [value for value in values if not isinstance(value, ast.Name | ast.Attribute)]
+    for node in read_in(statement):
         if not isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) or is_module_name(node):
             continue
-        numbers = [value for value in values if not isinstance(value, ast.Name | ast.Attribute)]
         for other in (*others, *numbers):
             yield from (source.changed(node, ast.BinOp(node, sign(), other)) for sign in SIGNS)
         for other in others:
             column = code_of("{}[..., None]", other)
             yield from (source.changed(node, ast.BinOp(node, sign(), column)) for sign in SIGNS[:2])
-        yield from (source.changed(node, code_of(form, node, other)) for other in numbers for form in limits)
+        yield from (source.changed(node, code_of(form, node, other)) for other in (*numbers, ZERO) for form in limits)
         yield from (source.changed(node, change) for change in (*normalized(node, forms), *averaged(node, others)))
+
+
+def read_in(statement: ast.stmt) -> list[ast.expr]:
+    """The expressions that a statement reads, without those of statements inside it."""
+    heads = [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
+    return [e for head in heads if is_read(head) for e in (head, *expressions(head))][:MOST_EXPRESSIONS]
+
+
+def names_for(function: ast.FunctionDef, statement: ast.stmt) -> list[ast.Name]:
+    """The names of a function that have values before a statement, the last ones first."""
+    names = list(dict.fromkeys(reversed([*names_before(function, statement.lineno)])))
+    return [ast.Name(name, ast.Load()) for name in names]
 
 
 def is_read(node: ast.expr) -> bool:

@@ -15,7 +15,7 @@ import yaml
 from parity.cases.brought import RecordedFunction
 from parity.check import CheckError
 from parity.check.adapted import adapted, check_installed, notes_of
-from parity.check.cases import CheckCase, Designer, config
+from parity.check.cases import SIZE, CheckCase, Designer, config
 from parity.check.formats import resolved
 from parity.check.numpy_problem import problem_of
 from parity.check.pair import FilePair
@@ -23,13 +23,15 @@ from parity.check.problem import ReferenceProblem
 from parity.check.sizes import small
 from parity.check.triton_code import cuts_gradients, is_interpreted
 from parity.config import ConfigError, load_plan
-from parity.config.plan import Plan
+from parity.config.plan import CasePlan, Plan
 from parity.program.torch_reference import TorchFunction
 from parity.reporting.text.words import plural
 
 CONFIG = "check.yaml"
 OUTPUTS_ONLY = "only outputs are judged"
 INTERPRETED = "runs in Triton's interpreter (no GPU here): its speed, races and TF32 products are not judged"
+MOST_SIZES = 3
+"""Cases at other sizes in which a repair is asked."""
 MOST_NAMED = 4
 """Calls of the reference that are named because they are not recorded."""
 CASE = re.compile(r"^cases\[(\d+)\]")
@@ -51,6 +53,11 @@ class PreparedCheck:
     """Further params of all cases."""
     smaller: str
     """The globals that are smaller than in the file, in words."""
+
+    @property
+    def sizes(self) -> list[CasePlan]:
+        """The first cases at other sizes."""
+        return [case for case in self.plan.cases if self.kinds[case.id] == SIZE][:MOST_SIZES]
 
     @property
     def pair(self) -> FilePair:

@@ -5,26 +5,27 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from parity.cases.op import GRADIENT
-from parity.check.candidate_process import FaultCase, agreeing, loaded
+from parity.check.candidate_process import FaultCase, agreeing, fault_case, loaded
 from parity.check.fault import Computation
 from parity.check.match import Array
 from parity.check.mutants import Mutant, mutants_of
 from parity.check.pair import FilePair
 from parity.check.triton_code import is_interpreted
+from parity.config.plan import CasePlan
 from parity.program.worker.user_module import ARGUMENTS
 
 SECONDS = 8.0
 """The processor's time for all mutants."""
 INTERPRETED = 3
 """Triton's interpreter is so many times slower, at least."""
-MOST_MUTANTS = 2000
+MOST_MUTANTS = 4000
 MOST_TIMES, MOST_NUMBERS = 17, 1 << 16
 """A batch is made so many times as large, as long as it has no more numbers."""
 FEW_ROWS = 2
@@ -78,7 +79,7 @@ def in_few_rows(
 
 def others(asked: FaultCase, reference: Reference, folder: Path) -> Iterator[tuple[FaultCase, dict[str, Array]]]:
     """Cases with other inputs and what is exact for them: in a larger batch, where that works, a number that is the
-    size of a batch by chance shows."""
+    size of a batch by chance shows, at other sizes one that is a length."""
     folders = [folder / "same", folder / "larger"]
     for path in folders:
         path.mkdir(parents=True)
@@ -88,6 +89,19 @@ def others(asked: FaultCase, reference: Reference, folder: Path) -> Iterator[tup
         larger = in_batch(other, folders[1])
         if results := exact(larger, reference):
             yield larger, results
+    for case in asked.sizes:
+        with suppress(Exception):
+            sized = of_size(asked, case, folder)
+            if results := exact(sized, reference):
+                yield sized, results
+
+
+def of_size(asked: FaultCase, case: CasePlan, folder: Path) -> FaultCase:
+    """The same in a case of another size, with inputs as it draws them."""
+    files = {plan.name: folder / f"{case.id}-{number}.npy" for number, plan in enumerate(case.tensors)}
+    for plan in case.tensors:
+        np.save(files[plan.name], plan.sample(0, case.id, *case.dtypes))
+    return replace(fault_case(files, asdict(case.params), asked.dtype, asked.tensors), start=asked.start)
 
 
 def in_batch(asked: FaultCase, folder: Path, n: int = 0) -> FaultCase:

@@ -228,7 +228,7 @@ def answered(
             forward_only=forward_only,
             seconds=max(LEAST_DESIGNING, seconds * DESIGNING),
         )
-        lines = FaultLines(pair.pair, servers.script)
+        lines = FaultLines(pair.pair, servers.script, pair.sizes)
         with (
             searching(lambda comparisons: is_asked(comparisons, pair.kinds), lines.locate),
             claimed(folder / "run", pair.plan) as run_dir,
