@@ -106,18 +106,19 @@ def agreeing(
         paths = [folder / f"mutant{number}.py" for number in range(len(texts))]
         for path, text in zip(paths, texts, strict=True):
             path.write_text(text, encoding="utf-8")
+        folders, processes = [folder / str(number) for number in range(min(PROCESSES, len(texts) - 1))], []
         request = {
             "folder": str(pair.candidate.own_path.absolute().parent),
             "name": pair.candidate.name,
             "params": dict(asked.params),
             "shown": shown,
+            "replies": [str(each / mutant.AGREEING) for each in folders],
             "seconds": seconds,
             "dtypes": [dtype for dtype in dict.fromkeys(("float64", asked.dtype)) if dtype in mutant.TOLERANCES],
             "given": stored(folder / "given", loaded(asked.given)),
             "arriving": stored(folder / "arriving", loaded(asked.arriving)),
             "exact": stored(folder / "exact", exact),
         }
-        folders, processes = [folder / str(number) for number in range(min(PROCESSES, len(texts) - 1))], []
         for number, each in enumerate(folders):
             each.mkdir()
             own = {**request, "paths": list(map(str, [paths[0], *paths[1 + number :: len(folders)]]))}

@@ -106,8 +106,6 @@ def mutants_of(text: str, line: int, reference: str = "") -> Iterator[Mutant]:
     # Kernels are slow, and a line that launches one says nothing of the lines inside.
     inside = (mutant for mutants in small_changes(source, kernels, line) for mutant in mutants)
     yield from sorted(inside, key=lambda mutant: mutant.cost)
-    for kernel in kernels:
-        yield from larger_changes(source, near_statements(kernel, line), values)
     statements = near_statements(tree, line)
     rest = small_changes(source, [function for function in functions if function not in kernels], line)
     if not kernels:
@@ -163,8 +161,8 @@ def small_changes(source: MutantSource, functions: Sequence[ast.stmt], line: int
 def larger_changes(
     source: MutantSource, statements: Sequence[tuple[ast.FunctionDef, ast.stmt]], values: Sequence[ast.expr]
 ) -> Iterator[Mutant]:
-    """The larger changes of statements of functions: other names in all of them, then what is computed."""
-    for change in (with_names, with_values):
+    """The larger changes of statements of functions: other names in all of them, other forms, other values."""
+    for change in (with_names, with_forms, with_values):
         for function, statement in statements:
             yield from (replace(mutant, cost=LARGER) for mutant in change(source, function, statement, values))
 
@@ -349,24 +347,39 @@ def with_names(
             yield from (source.changed(node, other) for other in others if ast.unparse(other) != ast.unparse(node))
 
 
+def with_forms(
+    source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, values: Sequence[ast.expr]
+) -> Iterator[Mutant]:
+    """Expressions of a statement limited by a number, or normalized."""
+    names = names_for(function, statement)[:NEAR]
+    limits, forms = (LIMITS_OF_KERNELS, OF_KERNELS) if is_kernel(function) else (LIMITS, NORMALIZED)
+    for node in filter(is_value, read_in(statement)):
+        yield from (source.changed(node, change) for change in (*normalized(node, forms), *averaged(node, names)))
+        numbers = (*filter(is_plain_number, values), ZERO)
+        yield from (source.changed(node, code_of(form, node, number)) for number in numbers for form in limits)
+
+
 def with_values(
     source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, values: Sequence[ast.expr]
 ) -> Iterator[Mutant]:
-    """Expressions of a statement, without those inside it, times or plus a name near it or a number, limited by a
-    number, or normalized."""
-    others = names_for(function, statement)[:NEAR]
-    limits, forms = (LIMITS_OF_KERNELS, OF_KERNELS) if is_kernel(function) else (LIMITS, NORMALIZED)
-    numbers = [value for value in values if not isinstance(value, ast.Name | ast.Attribute)]
-    for node in read_in(statement):
-        if not isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) or is_module_name(node):
-            continue
-        for other in (*others, *numbers):
+    """Expressions of a statement times or plus a name near it, or a number."""
+    names = names_for(function, statement)[:NEAR]
+    columns = [] if is_kernel(function) else [code_of("{}[..., None]", name) for name in names]
+    for node in filter(is_value, read_in(statement)):
+        for other in (*names, *filter(is_plain_number, values)):
             yield from (source.changed(node, ast.BinOp(node, sign(), other)) for sign in SIGNS)
-        for other in others:
-            column = code_of("{}[..., None]", other)
+        for column in columns:
             yield from (source.changed(node, ast.BinOp(node, sign(), column)) for sign in SIGNS[:2])
-        yield from (source.changed(node, code_of(form, node, other)) for other in (*numbers, ZERO) for form in limits)
-        yield from (source.changed(node, change) for change in (*normalized(node, forms), *averaged(node, others)))
+
+
+def is_value(node: ast.expr) -> bool:
+    """Whether an expression may be a value that code computes with, but for sums and products."""
+    return isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) and not is_module_name(node)
+
+
+def is_plain_number(node: ast.expr) -> bool:
+    """Whether a value is a number, no name."""
+    return not isinstance(node, ast.Name | ast.Attribute)
 
 
 def read_in(statement: ast.stmt) -> list[ast.expr]:

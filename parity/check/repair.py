@@ -26,8 +26,8 @@ SECONDS = 8.0
 INTERPRETED = 3
 """Triton's interpreter is so many times slower, at least."""
 MOST_MUTANTS = 4000
-MOST_TIMES, MOST_NUMBERS = 17, 1 << 16
-"""A batch is made so many times as large, as long as it has no more numbers."""
+MOST_TIMES, FEW_TIMES, MOST_NUMBERS = 17, 2, 1 << 16
+"""A batch is made so many times as large, or only so few times, as long as it has no more numbers."""
 FEW_ROWS = 2
 """Mutants are first compared in a batch of so few rows, where a call takes long."""
 FEW = 4
@@ -43,17 +43,19 @@ def repair_of(asked: FaultCase, pair: FilePair, line: int, reference: Reference)
     mutants = list({m.text: m for m in islice(mutants_of(text, line, theirs), MOST_MUTANTS)}.values())
     if not mutants:
         return None
-    seconds = SECONDS * (INTERPRETED if is_interpreted(pair.candidate) else 1)
+    is_slow = is_interpreted(pair.candidate)
+    seconds = SECONDS * (INTERPRETED if is_slow else 1)
     texts = [text, *(mutant.text for mutant in mutants)]
     with tempfile.TemporaryDirectory(prefix="parity-other-") as name:
         folder = Path(name)
-        first = in_few_rows(asked, pair, reference, folder) if is_interpreted(pair.candidate) else None
-        first = first or (asked, exact(asked, reference))
-        tried = [mutants[n] for n in agreeing(first[0], pair, texts, first[1], seconds, shown=True)]
-        for other, results in others(asked, reference, folder) if tried else ():
+        first = in_few_rows(asked, pair, reference, folder) if is_slow else None
+        case, results = first or (asked, exact(asked, reference))
+        tried = [mutants[n] for n in agreeing(case, pair, texts, results, seconds, shown=True)]
+        times = FEW_TIMES if is_slow else MOST_TIMES
+        for other, results in others(asked, reference, folder, times) if tried else ():
             texts = [text, *(mutant.text for mutant in tried)]
-            tried = [tried[n] for n in agreeing(other, pair, texts, results, seconds, shown=False)]
-    return tried[0] if tried else None
+            tried = [tried[n] for n in agreeing(other, pair, texts, results, SECONDS, shown=False)]
+    return min(tried, key=lambda mutant: (mutant.line != tried[0].line, mutant.cost, len(mutant.after)), default=None)
 
 
 def exact(asked: FaultCase, reference: Reference) -> dict[str, Array]:
@@ -77,7 +79,9 @@ def in_few_rows(
     return None
 
 
-def others(asked: FaultCase, reference: Reference, folder: Path) -> Iterator[tuple[FaultCase, dict[str, Array]]]:
+def others(
+    asked: FaultCase, reference: Reference, folder: Path, times: int = MOST_TIMES
+) -> Iterator[tuple[FaultCase, dict[str, Array]]]:
     """Cases with other inputs and what is exact for them: in a larger batch, where that works, a number that is the
     size of a batch by chance shows, at other sizes one that is a length."""
     folders = [folder / "same", folder / "larger"]
@@ -86,7 +90,7 @@ def others(asked: FaultCase, reference: Reference, folder: Path) -> Iterator[tup
     other = with_other_inputs(asked, folders[0])
     yield other, exact(other, reference)
     with suppress(Exception):  # Whatever a user's code raises for another batch.
-        larger = in_batch(other, folders[1])
+        larger = in_batch(other, folders[1], times=times)
         if results := exact(larger, reference):
             yield larger, results
     for case in asked.sizes:
@@ -104,14 +108,14 @@ def of_size(asked: FaultCase, case: CasePlan, folder: Path) -> FaultCase:
     return replace(fault_case(files, asdict(case.params), asked.dtype, asked.tensors), start=asked.start)
 
 
-def in_batch(asked: FaultCase, folder: Path, n: int = 0) -> FaultCase:
-    """The same with a batch of `n` rows, or of several times the size: each argument whose first axis is as long as
+def in_batch(asked: FaultCase, folder: Path, n: int = 0, times: int = MOST_TIMES) -> FaultCase:
+    """The same with a batch of `n` rows, or of several `times` the size: each argument whose first axis is as long as
     that of the first one."""
     names = [item.partition(":")[0].strip() for item in str(asked.params.get(ARGUMENTS, "")).split(",")]
     arrays = {name: array for name, array in loaded(asked.given).items() if name in names and array.ndim}
     size = next(iter(arrays.values())).shape[0]
     given = dict(asked.given)
-    times = min(MOST_TIMES, max(2, MOST_NUMBERS // sum(array.size for array in arrays.values())))
+    times = min(times, max(2, MOST_NUMBERS // sum(array.size for array in arrays.values())))
     for name, array in arrays.items():
         if array.shape[0] == size and not asked.arriving:
             given[name] = folder / f"{name}.npy"

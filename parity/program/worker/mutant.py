@@ -22,6 +22,8 @@ from parity.program.worker.trail import CallTrail, TrailValues, module_at, tenso
 AGREEING = "agreeing.json"
 ENOUGH = 4
 """So many that agree are enough."""
+LONGER = 1.25
+"""After the first one, others are tried until so many times its time has passed."""
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
 """What results may differ by, in relation to the largest element."""
 CLEARLY = 5
@@ -108,6 +110,7 @@ def compare(folder: str, request: Mapping[str, Any], arrays: Mapping[str, Any], 
     """Compare mutants from a number on, in the first dtype in which the candidate's own file gives a result, as far as
     the processor's time goes."""
     own, *mutants = request["paths"]
+    seconds = request["seconds"]
     for dtype in request["dtypes"]:
         started = time.monotonic()
         with contextlib.suppress(Exception):
@@ -116,13 +119,16 @@ def compare(folder: str, request: Mapping[str, Any], arrays: Mapping[str, Any], 
             if request["shown"] and agree(results, arrays["exact"], CLEARLY * TOLERANCES[dtype]):
                 return
             for number, path in enumerate(mutants[begin:], begin):
-                if time.process_time() > request["seconds"]:
+                if time.process_time() > seconds:
                     return
                 begun[:8] = number.to_bytes(8, "little")
                 with contextlib.suppress(Exception), limited(patience):
                     is_right = agree(results_of(path, request, arrays, dtype), arrays["exact"], TOLERANCES[dtype])
                     if is_right and note(folder, number) == ENOUGH:
                         return
+                if any(map(os.path.exists, request["replies"])):
+                    seconds = min(seconds, LONGER * time.process_time() + LEAST_S)
+                    request = {**request, "replies": []}
             return
 
 
