@@ -348,6 +348,8 @@ NORMALIZED = (
 )
 
 
+COUNTED = ("({}) * {}", "({}) / {}", "({0}) * {1} / ({1} - 1)", "({0}) * ({1} - 1) / {1}")
+"""An expression, and a length."""
 OF_KERNELS = (
     "tl.abs({0})",
     "tl.sqrt({0})",

@@ -16,8 +16,10 @@ from itertools import pairwise
 from parity.check.changes import (
     CHANGES,
     COSTS,
+    COUNTED,
     LIMITS,
     LIMITS_OF_KERNELS,
+    MODULES,
     NARROWING,
     NORMALIZED,
     OF_KERNELS,
@@ -162,7 +164,7 @@ def larger_changes(
     source: MutantSource, statements: Sequence[tuple[ast.FunctionDef, ast.stmt]], values: Sequence[ast.expr]
 ) -> Iterator[Mutant]:
     """The larger changes of statements of functions: other names in all of them, other forms, other values."""
-    for change in (with_names, with_forms, with_values):
+    for change in (with_names, with_forms, with_values, with_counts):
         for function, statement in statements:
             yield from (replace(mutant, cost=LARGER) for mutant in change(source, function, statement, values))
 
@@ -328,13 +330,13 @@ def of_expression(source: MutantSource, node: ast.expr) -> Iterator[Mutant]:
 
 
 def near_statements(tree: ast.AST, line: int) -> list[tuple[ast.FunctionDef, ast.stmt]]:
-    """The statements of the functions around a line, and of kernels, each with its function, the nearest first; of all
-    functions where the line is in none."""
+    """The statements of functions, each with its function: those around a line and kernels come first, of these the
+    nearest statements."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "__init__"]
-    around = [f for f in functions if is_kernel(f) or f.lineno <= line <= (f.end_lineno or 0)]
+    around = {f for f in functions if is_kernel(f) or f.lineno <= line <= (f.end_lineno or 0)}
     kinds = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.If, ast.For, ast.While)
-    pairs = [(f, n) for f in around or functions for n in ast.walk(f) if isinstance(n, kinds) and not is_text(n)]
-    return sorted(pairs, key=lambda pair: abs(pair[1].lineno - line))
+    pairs = [(f, n) for f in functions for n in ast.walk(f) if isinstance(n, kinds) and not is_text(n)]
+    return sorted(pairs, key=lambda pair: (pair[0] not in around, abs(pair[1].lineno - line)))
 
 
 def with_names(
@@ -370,6 +372,17 @@ def with_values(
             yield from (source.changed(node, ast.BinOp(node, sign(), other)) for sign in SIGNS)
         for column in columns:
             yield from (source.changed(node, ast.BinOp(node, sign(), column)) for sign in SIGNS[:2])
+
+
+def with_counts(
+    source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, _values: Sequence[ast.expr]
+) -> Iterator[Mutant]:
+    """Expressions of a statement times or by a length of the function's first argument, as for a mean and a sum, a
+    biased and an unbiased variance."""
+    given = [a.arg for a in function.args.args if a.arg not in MODULES][:1]
+    for node in filter(is_value, read_in(statement) if given and not is_kernel(function) else ()):
+        lengths = [code_of(f"{name}.shape[{axis}]") for name in given for axis in (0, -1)]
+        yield from (source.changed(node, code_of(form, node, length)) for length in lengths for form in COUNTED)
 
 
 def is_value(node: ast.expr) -> bool:

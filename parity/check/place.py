@@ -144,7 +144,7 @@ def with_repair(hit: FaultLine | None, asked: FaultCase, pair: FilePair) -> Faul
         line = 0 if hit is None else hit.line
         mutant = repair_of(asked, pair, line, lambda case: reference_trail(case, pair, 0.0))
         is_known = hit is not None and hit.is_shown
-        if mutant is not None and not (is_known and mutant.line != line and mutant.cost >= LARGER):
+        if mutant is not None and not (is_known and mutant.line > line and mutant.cost >= LARGER):
             own = FaultLine(candidate.own_path.absolute(), mutant.line, pair.reference.own_path)
             known = hit if hit is not None and hit.line == mutant.line else own
             return replace(known, repair=mutant, gradients=bool(asked.arriving))
