@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -110,11 +110,11 @@ def mutants_of(text: str, line: int, reference: str = "") -> Iterator[Mutant]:
     yield from sorted(inside, key=lambda mutant: mutant.cost)
     statements = near_statements(tree, line)
     rest = small_changes(source, [function for function in functions if function not in kernels], line)
-    if not kernels:
+    if line and not kernels:
         yield from next(rest, ())
-        yield from larger_changes(source, statements[:1], values)
+        yield from larger_changes(source, statements[:1], values, (with_names, with_forms))
     yield from (mutant for mutants in rest for mutant in mutants)
-    yield from larger_changes(source, statements, values)
+    yield from larger_changes(source, statements, values, (with_names, with_forms, with_values, with_counts))
 
 
 def others_of(tree: ast.Module) -> list[ast.expr]:
@@ -161,10 +161,13 @@ def small_changes(source: MutantSource, functions: Sequence[ast.stmt], line: int
 
 
 def larger_changes(
-    source: MutantSource, statements: Sequence[tuple[ast.FunctionDef, ast.stmt]], values: Sequence[ast.expr]
+    source: MutantSource,
+    statements: Sequence[tuple[ast.FunctionDef, ast.stmt]],
+    values: Sequence[ast.expr],
+    changes: Sequence[LargerChange],
 ) -> Iterator[Mutant]:
-    """The larger changes of statements of functions: other names in all of them, other forms, other values."""
-    for change in (with_names, with_forms, with_values, with_counts):
+    """Larger changes of statements of functions, each kind in all of them before the next."""
+    for change in changes:
         for function, statement in statements:
             yield from (replace(mutant, cost=LARGER) for mutant in change(source, function, statement, values))
 
@@ -393,6 +396,9 @@ def is_value(node: ast.expr) -> bool:
 def is_plain_number(node: ast.expr) -> bool:
     """Whether a value is a number, no name."""
     return not isinstance(node, ast.Name | ast.Attribute)
+
+
+LargerChange = Callable[[MutantSource, ast.FunctionDef, ast.stmt, Sequence[ast.expr]], Iterator[Mutant]]
 
 
 def read_in(statement: ast.stmt) -> list[ast.expr]:
