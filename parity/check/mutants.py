@@ -31,6 +31,7 @@ from parity.check.changes import (
     is_sum,
     normalized,
 )
+from parity.check.donors import COMPUTING, Donor, donors_of, usable
 
 Located = ast.expr | ast.stmt | ast.keyword
 """A node that has a location in the text."""
@@ -38,6 +39,8 @@ NEAR = 8
 """Names, the last ones before a line, that may stand for one another."""
 MOST_EXPRESSIONS = 40
 ZERO = ast.Constant(0)
+MOST_DONATED = 3
+"""Statements into which expressions of the reference are put."""
 LONGEST, WIDEST = 80, 140
 """Code around a change is shown up to so many characters; what it is instead is cut from so many on."""
 LARGER = 4
@@ -95,9 +98,10 @@ def acts(tree: ast.AST) -> bool:
     return False
 
 
-def mutants_of(text: str, line: int, reference: str = "") -> Iterator[Mutant]:
+def mutants_of(text: str, line: int, reference: str = "", reference_line: int = 0) -> Iterator[Mutant]:
     """The mutants of a file, those near a line first: small changes of all lines, then larger ones, these with numbers
-    of a reference's text, too; none of a file that acts on more than tensors, as one that removes files."""
+    and expressions of a reference's text, too, those of its line first; none of a file that acts on more than tensors,
+    as one that removes files."""
     tree = ast.parse(text)
     if acts(tree):
         return
@@ -114,7 +118,9 @@ def mutants_of(text: str, line: int, reference: str = "") -> Iterator[Mutant]:
         yield from next(rest, ())
         yield from larger_changes(source, statements[:1], values, (with_names, with_forms))
     yield from (mutant for mutants in rest for mutant in mutants)
-    yield from larger_changes(source, statements, values, (with_names, with_forms, with_values, with_counts))
+    yield from larger_changes(source, statements, values, (with_names, with_forms))
+    yield from with_donors(source, statements[:MOST_DONATED], donors_of(reference, reference_line))
+    yield from larger_changes(source, statements, values, (with_values, with_counts))
 
 
 def others_of(tree: ast.Module) -> list[ast.expr]:
@@ -386,6 +392,22 @@ def with_counts(
     for node in filter(is_value, read_in(statement) if given and not is_kernel(function) else ()):
         lengths = [code_of(f"{name}.shape[{axis}]") for name in given for axis in (0, -1)]
         yield from (source.changed(node, code_of(form, node, length)) for length in lengths for form in COUNTED)
+
+
+def with_donors(
+    source: MutantSource, statements: Sequence[tuple[ast.FunctionDef, ast.stmt]], donors: Sequence[Donor]
+) -> Iterator[Mutant]:
+    """Expressions of the reference for those of statements, or with them."""
+    for function, statement in statements:
+        names = {name.id for name in names_for(function, statement)}
+        given = () if is_kernel(function) else usable(donors, names)
+        for node in read_in(statement) if given else ():
+            operations = [ast.BinOp(node, sign(), donor) for donor in given for sign in SIGNS]
+            if isinstance(node, ast.BinOp):
+                operations += [ast.BinOp(node.left, sign(), donor) for donor in given for sign in SIGNS]
+            if isinstance(node, (*COMPUTING, ast.Name)) and not is_module_name(node):
+                changes = (*given, *operations)
+                yield from (replace(source.changed(node, change), cost=LARGER + 1) for change in changes)
 
 
 def is_value(node: ast.expr) -> bool:

@@ -142,7 +142,8 @@ def with_repair(hit: FaultLine | None, asked: FaultCase, pair: FilePair) -> Faul
         return hit
     with suppress(Exception):
         line = 0 if hit is None else hit.line
-        mutant = repair_of(asked, pair, line, lambda case: reference_trail(case, pair, 0.0))
+        lines = line, 0 if hit is None else hit.reference_line
+        mutant = repair_of(asked, pair, lines, lambda case: reference_trail(case, pair, 0.0))
         is_known = hit is not None and hit.is_shown
         if mutant is not None and not (is_known and mutant.line > line and mutant.cost >= LARGER):
             own = FaultLine(candidate.own_path.absolute(), mutant.line, pair.reference.own_path)

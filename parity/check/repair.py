@@ -35,12 +35,13 @@ FEW = 4
 Reference = Callable[[FaultCase], Computation]
 
 
-def repair_of(asked: FaultCase, pair: FilePair, line: int, reference: Reference) -> Mutant | None:
+def repair_of(asked: FaultCase, pair: FilePair, lines: tuple[int, int], reference: Reference) -> Mutant | None:
     """The first mutant of the candidate's file that computes what the reference does, for the case's inputs and for
-    others; those near a line are tried first. None where there is none, or not in time."""
+    others; those near a line are tried first (`lines`: the candidate's, and the reference's). None where there is none,
+    or not in time."""
     text = pair.candidate.own_path.read_text(encoding="utf-8")
     theirs = pair.reference.own_path.read_text(encoding="utf-8")
-    mutants = list({m.text: m for m in islice(mutants_of(text, line, theirs), MOST_MUTANTS)}.values())
+    mutants = list({m.text: m for m in islice(mutants_of(text, lines[0], theirs, lines[1]), MOST_MUTANTS)}.values())
     if not mutants:
         return None
     is_slow = is_interpreted(pair.candidate)

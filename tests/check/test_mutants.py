@@ -197,3 +197,54 @@ def test_a_number_that_is_the_size_of_the_batch_by_chance(tmp_path):
         for case, results in cases
     ]
     assert agreeing == [[0, 1], [1]]
+
+
+DONOR = """
+import torch
+
+def price(S, K, r, T):
+    discount = torch.exp(-r * T)
+    value = S - K * discount
+    return value.clamp(min=0)
+"""
+
+
+def test_expressions_of_the_reference_are_among_the_changes():
+    new = "import torch\n\ndef price(S, K, r, T):\n    k = K / (1 + r * T)\n    return (S - k).clamp(min=0)\n"
+    changed = {" ".join(m.after.split()) for m in mutants_of(new, 4, DONOR, 5)}
+    assert "k = (K * torch.exp(-r * T))" in changed
+    assert not any("value" in code for code in changed)
+
+
+def test_what_a_reference_returns_is_no_repair():
+    new = "import torch\n\ndef f(x):\n    y = x * 2\n    return y\n"
+    changed = {m.after for m in mutants_of(new, 5, "import torch\n\ndef f(x):\n    return torch.erf(x) + 1\n", 4)}
+    assert "return (torch.erf(x) + 1)" not in changed
+    assert "return torch.erf(x)" in changed
+
+
+@pytest.mark.parametrize(
+    ("code", "other"),
+    [
+        ("torch.relu(a * b)", "(torch.relu(a) * torch.relu(b))"),
+        ("torch.tanh(a * b)", "(a * torch.tanh(b))"),
+        ("(a + b) * c", "(a + b * c)"),
+        ("(a + b) * c", "(a * c + b)"),
+        ("a.sum() / b.sum()", "(a / b).mean()"),
+        ("2 * a.sum() / b.sum()", "(2 * (a / b).sum())"),
+        ("a - LR", "a - self.eps"),
+        ("b.var(0)", "(b.var(0) * a.shape[0] / (a.shape[0] - 1))"),
+        ("a.exp()", "a.exp().clamp(max=-7.5)"),
+        ("a * b", "(a ** 2) * b"),
+    ],
+)  # fmt: skip
+def test_forms_names_and_numbers(code, other):
+    new = f"LR = 0.1\n\ndef f(self, a, b, c):\n    d = self.eps\n    return {code}\n"
+    changed = {m.after for m in mutants_of(new, 5, "def f(a):\n    return a.clamp(max=-7.5)\n")}
+    assert f"return {other}" in changed or f"return {other.removeprefix('(').removesuffix(')')}" in changed
+
+
+def test_calls_that_do_nothing_are_no_changes():
+    changed = changes(2, "def f(x):\n    return x.transpose(2, 3)\n")
+    assert ("return x.transpose(2, 3)", "return x") in changed
+    assert not any("3, 3" in after or "2, 2" in after for _, after in changed)
