@@ -70,17 +70,24 @@ def of_comparison(node: ast.expr) -> Change:
 
 
 def of_operation(node: ast.expr) -> Change:
-    """Another operator, one operand alone, operands exchanged, another order of operations."""
+    """Another operator, operands exchanged, another order of operations."""
     if isinstance(node, ast.BinOp):
         yield from other_order(node)
         yield from of_calls(node)
         for other in OPERATORS.get(type(node.op), ()):
             yield ast.BinOp(node.left, other(), node.right)
-        yield from (node.left, node.right)
         if isinstance(node.op, ast.Add):
             yield code_of("(({}) ** 2 + ({})) ** 0.5", node.left, node.right)
         if isinstance(node.op, ast.Sub | ast.Div | ast.FloorDiv):
             yield ast.BinOp(node.right, node.op, node.left)
+        if isinstance(node.op, ast.FloorDiv):
+            yield code_of("-(-({}) // ({}))", node.left, node.right)
+
+
+def of_operand(node: ast.expr) -> Change:
+    """One operand alone."""
+    if isinstance(node, ast.BinOp):
+        yield from (node.left, node.right)
 
 
 def other_order(node: ast.BinOp) -> Change:
@@ -281,9 +288,10 @@ def by_one(node: ast.expr) -> Change:
 
 
 def of_name(node: ast.expr) -> Change:
-    """One more, one less."""
+    """One more, one less, twice as much."""
     if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and not is_module_name(node):
         yield from by_one(node)
+        yield ast.BinOp(ast.Constant(2), ast.Mult(), node)
 
 
 def of_dtype(node: ast.expr) -> Change:
@@ -302,7 +310,7 @@ def of_condition(node: ast.expr) -> Change:
 
 CHANGES: Mapping[type[ast.expr], Sequence[Callable[[ast.expr], Change]]] = {
     ast.Compare: (of_comparison,),
-    ast.BinOp: (of_operation,),
+    ast.BinOp: (of_operation, of_operand),
     ast.UnaryOp: (of_sign,),
     ast.Constant: (of_constant, of_count),
     ast.Call: (of_call,),
@@ -313,7 +321,7 @@ CHANGES: Mapping[type[ast.expr], Sequence[Callable[[ast.expr], Change]]] = {
     ast.BoolOp: (of_condition,),
 }
 """What an expression may be instead, by its kind."""
-COSTS: Mapping[Callable[[ast.expr], Change], int] = {of_call: 2, of_part: 2, of_name: 3, of_count: 3}
+COSTS: Mapping[Callable[[ast.expr], Change], int] = {of_operand: 2, of_call: 2, of_part: 2, of_name: 3, of_count: 3}
 """The costs of changes that are less likely than others."""
 
 

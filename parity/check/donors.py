@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from parity.check.changes import MODULES
 
 MOST_DONORS, LONGEST_DONOR = 24, 90
 """Expressions that are tried, and their characters."""
-COMPUTING = (ast.BinOp, ast.Call, ast.Compare, ast.UnaryOp, ast.IfExp)
-"""Expressions that compute something."""
+COMPUTING = (ast.BinOp, ast.Call, ast.Compare, ast.UnaryOp, ast.IfExp, ast.Subscript)
+"""Expressions that compute something, or take a part."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,16 @@ def donors_of(reference: str, line: int) -> list[Donor]:
     around = [f for f in functions if f.lineno <= line <= (f.end_lineno or 0)]
     known: dict[str, Donor] = {}
     for function in around or functions:
-        for donor in donors_in(function):
+        for donor in donors_in(function.body, {}):
             known.setdefault(ast.unparse(donor.node), donor)
     short = [donor for text, donor in known.items() if len(text) <= LONGEST_DONOR]
     return sorted(short, key=lambda donor: abs(donor.line - line))
 
 
-def donors_in(function: ast.FunctionDef) -> Iterator[Donor]:
-    """The expressions of a function but for what it returns, each as it stands and with the values of local names in
+def donors_in(statements: Sequence[ast.stmt], values: dict[str, ast.expr]) -> Iterator[Donor]:
+    """The expressions of statements but for what they return, each as it stands and with the `values` of local names in
     their place."""
-    values: dict[str, ast.expr] = {}
-    for statement in function.body:
+    for statement in statements:
         heads = [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
         for node in (inner for head in heads for inner in ast.walk(head) if isinstance(inner, COMPUTING)):
             if not (isinstance(statement, ast.Return) and node in heads):
@@ -64,10 +63,12 @@ def donors_in(function: ast.FunctionDef) -> Iterator[Donor]:
                 yield Donor(statement.lineno, node)
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             values[statement.targets[0].id] = inlined(statement.value, values)
-        else:
-            for part in ast.walk(statement):
-                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                    values.pop(part.id, None)
+            continue
+        for part in ast.walk(statement):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                values.pop(part.id, None)
+        for body in ("body", "orelse"):
+            yield from donors_in(getattr(statement, body, ()), dict(values))
 
 
 def inlined(node: ast.expr, values: Mapping[str, ast.expr]) -> ast.expr:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 from parity.check.changes import (
     CHANGES,
@@ -43,8 +43,8 @@ MOST_DONATED = 3
 """Statements into which expressions of the reference are put."""
 LONGEST, WIDEST = 80, 140
 """Code around a change is shown up to so many characters; what it is instead is cut from so many on."""
-LARGER = 4
-"""The cost of changes that are larger."""
+RESCALED, LARGER = 3, 4
+"""The costs of changes that are larger."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def mutants_of(text: str, line: int, reference: str = "", reference_line: int = 
         yield from next(rest, ())
         yield from larger_changes(source, statements[:1], values, (with_names, with_forms))
     yield from (mutant for mutants in rest for mutant in mutants)
-    yield from larger_changes(source, statements, values, (with_names, with_forms))
+    yield from larger_changes(source, statements, values, (with_rescaled, with_names, with_forms))
     yield from with_donors(source, statements[:MOST_DONATED], donors_of(reference, reference_line))
     yield from larger_changes(source, statements, values, (with_values, with_counts))
 
@@ -175,7 +175,8 @@ def larger_changes(
     """Larger changes of statements of functions, each kind in all of them before the next."""
     for change in changes:
         for function, statement in statements:
-            yield from (replace(mutant, cost=LARGER) for mutant in change(source, function, statement, values))
+            cost = RESCALED if change is with_rescaled else LARGER
+            yield from (replace(mutant, cost=cost) for mutant in change(source, function, statement, values))
 
 
 def is_kernel(node: ast.FunctionDef | ast.ClassDef) -> bool:
@@ -356,6 +357,40 @@ def with_names(
     for node in read_in(statement):
         if (is_number(node) or isinstance(node, ast.Name | ast.Attribute)) and not is_module_name(node):
             yield from (source.changed(node, other) for other in others if ast.unparse(other) != ast.unparse(node))
+
+
+def with_rescaled(
+    source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, _values: Sequence[ast.expr]
+) -> Iterator[Mutant]:
+    """What a loop adds to, rescaled first by the exponential of a difference, as of an old and a new maximum (Milakov
+    and Gimelshein 2018, arXiv:1805.02867)."""
+    total = added_to(statement)
+    if total is None or not any(statement in ast.walk(loop) for loop in loops(function)):
+        return
+    module = "tl" if is_kernel(function) else "torch"
+    names = [name for name in names_for(function, statement)[:NEAR] if name.id != total.id]
+    for one, other in permutations(names, 2):
+        rescaled = code_of(f"({{}}) * {module}.exp({{}} - {{}})", total, one, other)
+        if isinstance(statement, ast.AugAssign):
+            code = f"{total.id} = {ast.unparse(rescaled)} + {ast.unparse(statement.value)}"
+            yield Mutant(statement.lineno, ast.unparse(statement), code, with_code(source.text, statement, code))
+        else:
+            yield source.changed(total, rescaled)
+
+
+def added_to(statement: ast.stmt) -> ast.Name | None:
+    """The name that a statement adds to: as it is read there, or the target of `+=`."""
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
+        return statement.target if isinstance(statement.target, ast.Name) else None
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        name = statement.targets[0].id
+        return next((n for n in read_in(statement) if isinstance(n, ast.Name) and n.id == name), None)
+    return None
+
+
+def loops(function: ast.FunctionDef) -> list[ast.stmt]:
+    """The loops of a function."""
+    return [node for node in ast.walk(function) if isinstance(node, ast.For | ast.While)]
 
 
 def with_forms(

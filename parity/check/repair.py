@@ -28,6 +28,9 @@ INTERPRETED = 3
 MOST_MUTANTS = 4000
 MOST_TIMES, FEW_TIMES, MOST_NUMBERS = 17, 2, 1 << 16
 """A batch is made so many times as large, or only so few times, as long as it has no more numbers."""
+MOST_ROUNDS = 3
+"""Searches, each from behind what agreed by chance."""
+ELSEWHERE = 1
 FEW_ROWS = 2
 """Mutants are first compared in a batch of so few rows, where a call takes long."""
 FEW = 4
@@ -46,17 +49,29 @@ def repair_of(asked: FaultCase, pair: FilePair, lines: tuple[int, int], referenc
         return None
     is_slow = is_interpreted(pair.candidate)
     seconds = SECONDS * (INTERPRETED if is_slow else 1)
-    texts = [text, *(mutant.text for mutant in mutants)]
     with tempfile.TemporaryDirectory(prefix="parity-other-") as name:
         folder = Path(name)
         first = in_few_rows(asked, pair, reference, folder) if is_slow else None
         case, results = first or (asked, exact(asked, reference))
-        tried = [mutants[n] for n in agreeing(case, pair, texts, results, seconds, shown=True)]
         times = FEW_TIMES if is_slow else MOST_TIMES
-        for other, results in others(asked, reference, folder, times) if tried else ():
-            texts = [text, *(mutant.text for mutant in tried)]
-            tried = [tried[n] for n in agreeing(other, pair, texts, results, SECONDS, shown=False)]
-    return min(tried, key=lambda mutant: (mutant.line != tried[0].line, mutant.cost, len(mutant.after)), default=None)
+        verified: list[tuple[FaultCase, dict[str, Array]]] = []
+        for _ in range(MOST_ROUNDS):
+            numbers = agreeing(case, pair, [text, *(m.text for m in mutants)], results, seconds, shown=True)
+            tried = [mutants[n] for n in numbers]
+            if tried and not verified:
+                verified = list(others(asked, reference, folder, times))
+            for other, exact_there in verified:
+                texts = [text, *(mutant.text for mutant in tried)]
+                tried = [tried[n] for n in agreeing(other, pair, texts, exact_there, SECONDS, shown=False)]
+            if tried or not numbers:
+                break
+            mutants = mutants[max(numbers) + 1 :]
+    return min(tried, key=lambda mutant: unlikeliness(mutant, lines[0]), default=None)
+
+
+def unlikeliness(mutant: Mutant, line: int) -> tuple[int, int]:
+    """By what mutants are compared that all agree: their cost, more where they are at another line; their length."""
+    return mutant.cost + (ELSEWHERE if mutant.line != line else 0), len(mutant.after)
 
 
 def exact(asked: FaultCase, reference: Reference) -> dict[str, Array]:

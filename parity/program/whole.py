@@ -86,13 +86,16 @@ class WholeOutput:
         return self.call(arrays)[self.output].copy()
 
     def gradients(self, arriving: Array, arrays: Sequence[Array]) -> Sequence[Any]:
-        """The gradients of all inputs; None for those that have none. Each is asked for, so the last ones are kept."""
+        """The gradients of all inputs; None for those that have none. Each is asked for, so the last ones are kept.
+        Raises ValueError for one that arrives in another shape."""
         import torch
 
         if self.last is None or not same_objects(self.last[0], (arriving, *arrays)):
             tensors, outputs = self.call.recorded(tuple(arrays))
             floats, result = [tensor for tensor in tensors if tensor.requires_grad], outputs[self.output]
             own: Sequence[Any] = ()
+            if tuple(result.shape) != arriving.shape:
+                raise ValueError(f"a gradient of {arriving.shape} arrives at an output of {tuple(result.shape)}")
             if result.requires_grad:
                 end = scalar_of([result], [tensor_of(arriving, result.dtype, dtype_of(arrays))])
                 own = torch.autograd.grad(end, floats, allow_unused=True, retain_graph=True)
