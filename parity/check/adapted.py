@@ -9,7 +9,7 @@ from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
 from parity.check.cases import CheckCase
 from parity.check.frameworks import NUMPY, TORCH
-from parity.check.limit import FAR, NAN
+from parity.check.limit import FAR, KEPT_NAN, NAN
 from parity.check.pair import FilePair, definitions
 from parity.check.triton_code import has_triton
 from parity.config.backends import ADAPTERS
@@ -52,7 +52,7 @@ def adapted(asked: Iterable[CheckCase], pair: FilePair) -> Iterator[CheckCase]:
     strided = ADAPTERS[pair.candidate.adapter].strided
     without = pair.candidate.adapter == NUMPY and not has_backward(pair)
     for item in asked:
-        if (item.kind in LAYOUTS and not strided) or (item.kind == NAN and loses_nan):
+        if (item.kind in LAYOUTS and not strided) or (item.kind in (NAN, KEPT_NAN) and loses_nan):
             continue
         far = pair.reference.adapter == NUMPY and item.kind in FAR
         yield replace(item, case={**item.case, "gradients": False}) if without or far else item

@@ -14,7 +14,7 @@ from parity import exit_codes
 from parity.cases.layout import LAYOUTS
 from parity.cases.op import GRADIENT
 from parity.check.at_size import SizeAnswer
-from parity.check.limit import NAN, NEW, REFERENCE, SINGLE, excused, of_another_kind
+from parity.check.limit import KEPT_NAN, NAN, NEW, REFERENCE, SINGLE, excused, lost_nans, of_another_kind
 from parity.check.lines import FaultLines
 from parity.check.pair import FilePair
 from parity.check.place import FaultLine
@@ -127,6 +127,11 @@ def answer(
     checks = list(checks_of(own, kinds, same, [*refused, *unposed]))
     notes = [*notes, *(f"{NEW} refuses the layout {kinds[cell.id]}: {cell.message}" for cell in refused)]
     notes += [f"{REFERENCE} itself gives no result for {cell.id}" for cell in unposed]
+    notes += [
+        f"a NaN of an input does not reach {row.tensor}: {NEW} returns {row.actual_value:g} there ({row.case})"
+        for row in lost_nans(results.comparisons, kinds)[:1]
+        if row.actual_value is not None
+    ]
     common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": notes}
     unlike = [row for row in of_another_kind(results.comparisons, kinds) if row.tensor_key not in same]
     others = by_cause(results, unlike) if unlike and not failed and all(map(loses_digits, all_findings)) else []
@@ -147,7 +152,7 @@ def answer(
         text = f"{pair.reference.location}: a constant would pass, so nothing is shown: the reference returns one"
         return CheckAnswer("degenerate-problem", exit_codes.INCOMPLETE, text, **common)
     lost = [cell for cell in own if cell.outcome == Outcome.OK and not cell.compared]
-    numberless = [cell for cell in lost if kinds[cell.id] in (NAN, SINGLE) or cell in unposed]
+    numberless = [cell for cell in lost if kinds[cell.id] in (NAN, KEPT_NAN, SINGLE) or cell in unposed]
     lost = [cell for cell in lost if cell not in numberless]
     if lost:
         why = next((row.message for row in lost[0].rows if row.message), "its results were not compared")

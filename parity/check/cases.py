@@ -17,7 +17,20 @@ from parity.cases.draw import DISTRIBUTIONS, Special, TensorPlan
 from parity.cases.layout import LAYOUTS
 from parity.check import CheckError
 from parity.check.frameworks import TORCH
-from parity.check.limit import FAR_OFFSET, NAN, NEW, OFFSET, OUTLIER, REFERENCE, SCALE, SINGLE, TIES, TINY, ZEROS
+from parity.check.limit import (
+    FAR_OFFSET,
+    KEPT_NAN,
+    NAN,
+    NEW,
+    OFFSET,
+    OUTLIER,
+    REFERENCE,
+    SCALE,
+    SINGLE,
+    TIES,
+    TINY,
+    ZEROS,
+)
 from parity.check.literals import limits_in
 from parity.check.problem import (
     GIVEN,
@@ -58,6 +71,8 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     OUTLIER: {"special": {"values": [1.0e4, -1.0e4, 88.0], "count": 3}},
 }
 """Unusual values of an input."""
+SPEAKING_OF_NAN = re.compile(rb"nan|isfinite|isinf", re.IGNORECASE)
+"""What a file has that gives a NaN among its inputs a meaning."""
 IGNORED = "ignored"
 IGNORING = re.compile(rb"-100\b|ignore|cross_entropy|CrossEntropy|nll_loss|NLLLoss")
 """What a file has that gives the label that is ignored a meaning; as an index, it is one from the end."""
@@ -73,8 +88,9 @@ FEW_INTEGERS = 2
 """Integers of so few values are true or false."""
 MOST_RESIZED, MOST_BEYOND = 1 << 13, 4
 """Elements of a tensor with a longer axis, and cases with an axis beyond a limit that the candidate may have."""
+MOST_PARTS = 3
 MOST_LENGTHS = 8
-"""Axes, of all or of the first ones, that get another length."""
+"""Axes, of all or of the first ones, that get another length, but for those of few elements."""
 FAR_VALUE = 1000.0
 """One that no result which depends on it fails to show."""
 MOST_MOVED = 8
@@ -270,14 +286,11 @@ class Designer:
         for number, name in enumerate(free[:MOST_UNUSUAL]):
             for word, change in VALUES.items():
                 changed = {**drawn, name: {**without_draw(drawn[name], change), **change}}
-                if not (self.keeps_nan(sized, changed, name) if word == NAN else is_finite(self.tried(sized, changed))):
-                    continue
-                if word == NAN:  # At the element that was asked: at another one, it might spread otherwise.
-                    array = sample(name, changed[name]).astype(np.float32)
-                    changed[name] = self.stored(f"{NAN}-{name}", name, array)
-                case = self.case(f"{name}-{word}" if number else word, sized, changed)
-                # Of a NaN or its neighbours there is no gradient that all agree on.
-                yield CheckCase(word, {**case, "gradients": False} if word == NAN else case)
+                id_ = f"{name}-{word}" if number else word
+                if word == NAN:
+                    yield from self.with_nan(sized, changed, name, id_)
+                elif is_finite(self.tried(sized, changed)):
+                    yield CheckCase(word, self.case(id_, sized, changed))
         if len(free) > 1:
             changed = {n: {**item, **VALUES[TINY]} if n in free else item for n, item in drawn.items()}
             yield CheckCase(TINY, self.case("all-tiny", sized, changed))
@@ -287,6 +300,15 @@ class Designer:
             laid = {n: {**item, "layout": layout} if n in movable else item for n, item in drawn.items()}
             if movable:
                 yield CheckCase(layout, self.case(layout, sized, laid))
+
+    def with_nan(self, sized: Sized, drawn: Mapping[str, Any], name: str, id_: str) -> Iterator[CheckCase]:
+        """The case with the NaN in an input, as a file: at another element, it might spread otherwise. Of a NaN or its
+        neighbours there is no gradient that all agree on."""
+        if self.keeps_nan(sized, drawn, name):
+            array = sample(name, drawn[name]).astype(np.float32)
+            case = self.case(id_, sized, {**drawn, name: self.stored(f"{NAN}-{name}", name, array)})
+            speaks = SPEAKING_OF_NAN.search(self.problem.source.text) is not None
+            yield CheckCase(KEPT_NAN if speaks else NAN, {**case, "gradients": False})
 
     def keeps_nan(self, sized: Sized, drawn: Mapping[str, Any], name: str) -> bool:
         """Whether the NaN in an input reaches only results that depend on that element. Others get 0 times NaN, as from
@@ -338,7 +360,11 @@ class Designer:
         sizes = {**self.problem.numbers, **sized.settings}
         known = {largest(size) for name, size in sizes.items() if name not in self.problem.literals.names}
         free = {n: shape for n, shape in tensors.items() if "shape" in drawn[n]}
-        lengths = dict.fromkeys(n for shape in free.values() for n in shape if n > 1 and n not in known)
+        batch = next(iter(tensors.values()), [0])[0]
+        # Axes of two or three elements are pairs, coordinates, colours.
+        lengths = dict.fromkeys(
+            n for shape in free.values() for n in shape if n not in known and (n > MOST_PARTS or 1 < n == batch)
+        )
         n_beyond = 0
         for length, first in islice(product(lengths, (True, False)), MOST_LENGTHS):
             every = {(n, i) for n, shape in tensors.items() for i, size in enumerate(shape) if size == length}

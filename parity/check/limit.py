@@ -22,6 +22,8 @@ MOST_WITHOUT = 3
 """Cases that ended the candidate's process, after which no more are asked: each starts a new one."""
 OFFSET, SCALE, TINY, OUTLIER, NAN = "offset", "scale", "tiny", "outlier", "nan"
 """Kinds of cases that are judged in a way of their own."""
+KEPT_NAN = "nan-kept"
+"""A NaN where the reference's file speaks of NaN: one that is lost counts."""
 FAR_OFFSET, ZEROS, TIES = "far-offset", "zeros", "ties"
 SINGLE = "size-one"
 """Cases in which an axis has one element: gradients may then be differences of equal numbers, as of a weight that a
@@ -53,8 +55,8 @@ def excused(comparisons: Iterable[Comparison], kinds: Mapping[str, str]) -> froz
 
     That holds in cases in which that code exceeds its error bound somewhere, and in those whose numbers are far from 1,
     where slices of a tensor may be many times smaller than what is rounded in it. A NaN that spreads further than in
-    the reference is not counted, one that is lost is; nor are other finite gradients at kinks, and few digits where few
-    are left.
+    the reference is not counted, and one that is lost only where the reference's file speaks of NaN; nor are other
+    finite gradients at kinks, and few digits where few are left.
     """
     exact = [row for row in comparisons if row.expected == ORACLE]
     own, reference = ({row.tensor_key: row for row in exact if row.actual == name} for name in (NEW, REFERENCE))
@@ -62,7 +64,7 @@ def excused(comparisons: Iterable[Comparison], kinds: Mapping[str, str]) -> froz
     hard = {key for key in own if key[:2] in beyond or kinds[key[0]] in FAR}
     same = {key for key in hard & reference.keys() if as_far(own[key], reference[key])}
     # Attention, for example, may or may not look at keys that are masked.
-    same |= {key for key in own if kinds[key[0]] == NAN and is_lost(own[key]) and is_lost(reference.get(key))}
+    same |= {key for key in own if kinds[key[0]] == KEPT_NAN and is_lost(own[key]) and is_lost(reference.get(key))}
     free = {key for key, row in own.items() if is_free(row, kinds[key[0]]) or is_not_kept(row)}
     tiny = (row for key, row in reference.items() if kinds[key[0]] == TINY)
     at_end = {row.tensor_key[:2] for row in tiny if (row.required_rtol or 0.0) > END_OF_RANGE}
@@ -98,8 +100,8 @@ def is_lost(row: Comparison | None) -> bool:
 
 def is_free(row: Comparison, kind: str) -> bool:
     """Whether a case of this kind does not say what the candidate has to return."""
-    if kind == NAN:
-        return spreads(row)
+    if kind in (NAN, KEPT_NAN):
+        return kind == NAN or spreads(row)
     got, is_gradient = row.actual_value, row.tensor.startswith(GRADIENT)
     if kind in KINKS:
         return is_gradient and got is not None and math.isfinite(got)
@@ -109,6 +111,12 @@ def is_free(row: Comparison, kind: str) -> bool:
         return row.required_rtol is not None and row.required_rtol < TWO_DIGITS
     few = kind == FAR_OFFSET or (kind == OUTLIER and not is_gradient)
     return few and row.required_rtol is not None and row.required_rtol < FEW_DIGITS
+
+
+def lost_nans(comparisons: Iterable[Comparison], kinds: Mapping[str, str]) -> list[Comparison]:
+    """The comparisons that show a NaN of an input which the candidate does not keep, and which does not count."""
+    own = [row for row in comparisons if (row.actual, row.expected) == (NEW, ORACLE) and kinds[row.case] == NAN]
+    return [row for row in own if row.verdict.value == NONFINITE and not spreads(row)]
 
 
 def is_not_kept(row: Comparison) -> bool:
@@ -123,7 +131,9 @@ def of_another_kind(comparisons: Iterable[Comparison], kinds: Mapping[str, str])
     The bound is wide where digits decide between values, as between equal ones: then rounding may change results, but
     few of them. Numbers far from 1, kinks and NaN are left out.
     """
-    exact = [row for row in comparisons if row.expected == ORACLE and kinds[row.case] not in FAR | KINKS | {NAN}]
+    exact = [
+        row for row in comparisons if row.expected == ORACLE and kinds[row.case] not in FAR | KINKS | {NAN, KEPT_NAN}
+    ]
     reference = {row.tensor_key: row for row in exact if row.actual == REFERENCE}
     return [row for row in exact if row.actual == NEW and is_of_another_kind(row, reference.get(row.tensor_key))]
 

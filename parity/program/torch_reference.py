@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
+from itertools import product
 from math import prod
 from typing import Any
 from warnings import catch_warnings
@@ -157,10 +158,11 @@ class TorchFunction:
                 return self.whole(draws, params, error)
 
     def draws(self, sizes: Mapping[str, tuple[int, ...]], params: Mapping[str, Any]) -> list[dict[str, Array]]:
-        """Sets of inputs; their integers are drawn in a way that the code takes, if there is one."""
-        ways = (whole_numbers, spaced, lowest) if self.integers else ()
-        for way in ways:
-            draws = [self.scaled(inputs) for inputs in drawn_inputs(sizes, self.integers, way)]
+        """Sets of inputs, drawn in a way that the code takes, if there is one: integers so or so, then floating-point
+        numbers of (0, 1) only."""
+        ways = (whole_numbers, spaced, lowest) if self.integers else (whole_numbers,)
+        for sign, way in product((self.scaled, fractions), ways):
+            draws = [sign(inputs) for inputs in drawn_inputs(sizes, self.integers, way)]
             with suppress(Exception):  # Whatever a user's code raises; the next ones may be taken.
                 for inputs in draws:
                     called(self.module, inputs, params)
@@ -224,6 +226,11 @@ class TorchFunction:
             raise BroughtError(str(error)) from error
         except Exception as error:
             raise BroughtError(placed(error, self.source.path)) from error
+
+
+def fractions(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Inputs whose floating-point numbers are between 0.1 and 0.9."""
+    return {n: a if a.dtype.kind != "f" else (np.abs(a) % 0.8 + 0.1).astype(np.float32) for n, a in inputs.items()}
 
 
 def gain(shape: tuple[int, ...]) -> float:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from parity.check.limit import NEW, REFERENCE, excused, is_asked, of_another_kind
+from parity.check.limit import NEW, REFERENCE, excused, is_asked, lost_nans, of_another_kind
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Comparison, EnvelopeRow, ErrorRatios, Verdict
 
-KINDS = {"M-drawn": "drawn", "M-x-offset=100": "offset", "M-outlier": "outlier", "M-nan": "nan"}
+KINDS = {"M-drawn": "drawn", "M-x-offset=100": "offset", "M-outlier": "outlier", "M-nan": "nan-kept", "M-x-nan": "nan"}
 
 
 def row(backend: str, case: str, error: float | None, *, culprit: bool = False, **changes: Any) -> Comparison:
@@ -44,6 +44,23 @@ def test_an_error_that_rounding_explains_is_excused_far_from_one():
     rows = [row(NEW, "M-outlier", 0.07, culprit=True, **rounded), row(REFERENCE, "M-outlier", 5e-6)]
     assert excused(rows, KINDS)
     assert not excused([row(NEW, "M-outlier", 2.0, culprit=True, **rounded), row(REFERENCE, "M-outlier", 5e-6)], KINDS)
+
+
+def test_a_nan_that_is_lost_is_only_told_where_the_reference_does_not_speak_of_nan():
+    nan = {"verdict": Verdict.NONFINITE, "oracle_value": float("nan")}
+    lost, kept = (row(NEW, case, None, culprit=True, **nan) for case in ("M-x-nan", "M-nan"))
+    assert excused([lost, kept], KINDS) == {lost.tensor_key}
+    assert lost_nans([lost, kept], KINDS) == [lost]
+
+
+def test_numbers_at_the_end_of_the_range():
+    kinds = {"M-tiny": "tiny", "M-scale=30": "scale"}
+    own = row(NEW, "M-tiny", None, culprit=True, verdict=Verdict.NONFINITE, actual_value=float("nan"))
+    for digits, is_excused in ((1e-4, True), (1e-7, False)):
+        assert bool(excused([own, row(REFERENCE, "M-tiny", 1e-5, required_rtol=digits)], kinds)) == is_excused
+    for digits, is_excused in ((5e-5, True), (1e-3, False)):
+        own = row(NEW, "M-scale=30", 1.0, culprit=True, required_rtol=digits)
+        assert bool(excused([own, row(REFERENCE, "M-scale=30", 1e-6)], kinds)) == is_excused
 
 
 def test_a_nan_that_spreads_is_excused_and_one_that_is_lost_is_not():

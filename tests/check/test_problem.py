@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -163,6 +164,41 @@ def test_integers_whose_squares_overflow(tmp_path):
 def test_a_nan_that_is_masked_is_not_asked(tmp_path):
     assert "f-v-nan" not in designed(tmp_path, MASKED)
     assert "Model-nan" in designed(tmp_path, REFERENCE)
+
+
+@pytest.mark.parametrize(("line", "kind"), [("y = x + 1", "nan"), ("y = x.nan_to_num() + x", "nan-kept")])
+def test_a_nan_counts_where_the_reference_speaks_of_nan_and_is_given_where_it_was_asked(tmp_path, line, kind):
+    text = f"import torch\n\n\ndef f(x):\n    {line}\n    return y\n\n\ndef get_inputs():\n    return [torch.randn(4, 5)]\n"
+    it = problem(tmp_path, text)
+    (case,) = (case for case in Designer(it, tmp_path / "inputs").all(it.at({})) if case.id == "f-nan")
+    assert case.kind == kind
+    array = np.load(tmp_path / case.case["inputs"]["x"]["file"])
+    assert np.isnan(array).sum() == 1
+
+
+def test_sizes_beyond_the_numbers_of_the_candidate(tmp_path):
+    text = "import torch\n\n\ndef f(x):\n    return x + 1\n\n\ndef get_inputs():\n    return [torch.randn(6, 5)]\n"
+    new = "import torch\n\n\ndef f(x):\n    return x + 1 if x.numel() < 900 else x\n"
+    (tmp_path / "ref.py").write_text(text)
+    (tmp_path / "new.py").write_text(new)
+    it = ReferenceProblem(pair_of(str(tmp_path / "ref.py"), str(tmp_path / "new.py")), {})
+    ids = {case.id for case in Designer(it, tmp_path / "inputs").all(it.at({}))}
+    assert {"f-batch=129", "f-batch=181", "f-batch=901"} <= ids
+
+
+def test_pairs_and_coordinates_keep_their_length(tmp_path):
+    text = """
+        import torch
+
+        def f(x, e):
+            a, b = e
+            return x[a] + x[b]
+
+        def get_inputs():
+            return [torch.randn(6, 3), torch.randint(0, 6, (2, 8))]
+    """
+    ids = designed(tmp_path, dedent(text))
+    assert not [name for name in ids if "length-2=" in name or "length-3=" in name]
 
 
 OVERFLOWING = """

@@ -51,3 +51,9 @@ def test_what_the_code_refuses_is_a_value_error():
     code = WholeCode(UserModule(Counted()), ("x",), {}, ("y0", "y1"), "")
     with pytest.raises(ValueError, match="too many rows"):
         code({"x": np.ones((4, 2))})
+
+
+def test_a_gradient_of_another_shape_is_refused():
+    call = WholeCall(UserModule(lambda x: x.sum(-1)), ("x",), {})
+    with pytest.raises(ValueError, match=r"\(2, 3\) arrives at an output of \(2,\)"):
+        WholeOutput(call, "y").gradients(np.ones((2, 3)), (np.ones((2, 4)),))
