@@ -266,10 +266,32 @@ def of_part(node: ast.expr) -> Change:
     if isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
         yield from counts(node.value.value, node.slice)
     for slice_node in (n for n in ast.walk(node.slice) if isinstance(n, ast.Slice)):
+        yield from shifted(node, slice_node)
         for name in ("lower", "upper", "step"):
             if getattr(slice_node, name) is not None:
                 for other in (*by_one(getattr(slice_node, name)), None):
                     yield with_field(node, slice_node, name, other)
+
+
+def shifted(node: ast.Subscript, part: ast.Slice) -> Change:
+    """The part before and the part behind; `[1:]` for `[:-1]` and the reverse."""
+    lower, upper = part.lower, part.upper
+    if lower is not None and upper is not None:
+        for one, other in zip(by_one(lower), by_one(upper), strict=True):
+            yield with_part(node, part, one, other)
+    elif lower is None and isinstance(upper, ast.UnaryOp):
+        yield with_part(node, part, upper.operand, None)
+    elif upper is None and isinstance(lower, ast.Constant):
+        yield with_part(node, part, None, ast.UnaryOp(ast.USub(), lower))
+
+
+def with_part(node: ast.Subscript, part: ast.Slice, lower: ast.expr | None, upper: ast.expr | None) -> ast.expr:
+    """A copy in which a slice has other ends."""
+    before = part.lower, part.upper
+    part.lower, part.upper = lower, upper
+    other = copy.deepcopy(node)
+    part.lower, part.upper = before
+    return other
 
 
 def with_field(node: ast.Subscript, part: ast.Slice, name: str, value: ast.expr | None) -> ast.expr:
@@ -283,8 +305,9 @@ def with_field(node: ast.Subscript, part: ast.Slice, name: str, value: ast.expr 
 
 def by_one(node: ast.expr) -> Change:
     """One more, one less."""
-    for operator in (ast.Add(), ast.Sub()):
-        yield ast.BinOp(node, operator, ast.Constant(1))
+    for operator, opposite in ((ast.Add, ast.Sub), (ast.Sub, ast.Add)):
+        is_undone = isinstance(node, ast.BinOp) and isinstance(node.op, opposite) and ast.unparse(node.right) == "1"
+        yield node.left if is_undone else ast.BinOp(node, operator(), ast.Constant(1))
 
 
 def of_name(node: ast.expr) -> Change:

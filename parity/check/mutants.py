@@ -268,8 +268,18 @@ def of_statements(text: str, function: ast.AST) -> Iterator[Mutant]:
                 other = "-" if isinstance(operator, ast.Add) else "+"
                 codes = (f"{target} = {value}", *((f"{target} {other}= {value}",) if is_sum(operator) else ()))
                 yield from (Mutant(node.lineno, ast.unparse(node), c, with_code(text, node, c)) for c in codes)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+                yield accumulated(text, node, node.targets[0])
             if isinstance(node, ast.AugAssign | ast.Expr) and not is_text(node):
                 yield Mutant(node.lineno, ast.unparse(node), "", with_code(text, node, "pass"))
+
+
+def accumulated(text: str, node: ast.Assign, target: ast.Subscript) -> Mutant:
+    """The mutant that adds to elements, to those that an index names twice, too, where they are overwritten."""
+    index = ast.unparse(target.slice)
+    index = index if isinstance(target.slice, ast.Tuple) else f"({index},)"
+    code = f"{ast.unparse(target.value)}.index_put_({index}, {ast.unparse(node.value)}, accumulate=True)"
+    return Mutant(node.lineno, ast.unparse(node), code, with_code(text, node, code))
 
 
 def bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:

@@ -248,3 +248,23 @@ def test_calls_that_do_nothing_are_no_changes():
     changed = changes(2, "def f(x):\n    return x.transpose(2, 3)\n")
     assert ("return x.transpose(2, 3)", "return x") in changed
     assert not any("3, 3" in after or "2, 2" in after for _, after in changed)
+
+
+@pytest.mark.parametrize(
+    ("line", "before", "after"),
+    [
+        (2, "a = x[i:j + 1]", "a = x[i - 1:j]"),
+        (3, "b = x[1:]", "b = x[:-1]"),
+        (4, "b[i] = a", "b.index_put_((i,), a, accumulate=True)"),
+    ],
+)
+def test_parts_are_shifted_and_elements_added_up(line, before, after):
+    text = "def f(x, i, j):\n    a = x[i:j + 1]\n    b = x[1:]\n    b[i] = a\n    return b\n"
+    assert (before, after) in changes(line, text)
+
+
+@pytest.mark.parametrize("statement", ["s = s + (y - m).exp().sum()", "s += (y - m).exp().sum()"])
+def test_sums_of_loops_are_rescaled(statement):
+    text = f"def f(x):\n    m, s = x[0], 0\n    for y in x:\n        old, m = m, m.max(y)\n        {statement}\n    return s\n"
+    assert any("s * torch.exp(old - m)" in after for _, after in changes(5, text))
+    assert not any("exp(old - m)" in after for _, after in changes(2, text))
