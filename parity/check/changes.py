@@ -306,8 +306,10 @@ def with_field(node: ast.Subscript, part: ast.Slice, name: str, value: ast.expr 
 def by_one(node: ast.expr) -> Change:
     """One more, one less."""
     for operator, opposite in ((ast.Add, ast.Sub), (ast.Sub, ast.Add)):
-        is_undone = isinstance(node, ast.BinOp) and isinstance(node.op, opposite) and ast.unparse(node.right) == "1"
-        yield node.left if is_undone else ast.BinOp(node, operator(), ast.Constant(1))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, opposite) and ast.unparse(node.right) == "1":
+            yield node.left
+        else:
+            yield ast.BinOp(node, operator(), ast.Constant(1))
 
 
 def of_name(node: ast.expr) -> Change:
