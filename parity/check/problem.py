@@ -142,6 +142,7 @@ class ReferenceProblem:
 
     def __post_init__(self) -> None:
         self.changing: frozenset[str] | None = None
+        self.n_calls = 0
         self.literals = Literals({}, ())
         path = self.pair.reference.path.absolute()
         self.source = ReferenceFile(path, path.read_bytes())
@@ -330,10 +331,12 @@ class ReferenceProblem:
 
     @contextmanager
     def overflowing(self) -> Iterator[set[str]]:
-        """Inside, the names of PyTorch's functions that make an infinity or a NaN of finite numbers are collected."""
+        """Inside, the names of PyTorch's functions that make an infinity or a NaN of finite numbers are collected, and
+        its functions are counted (`n_calls`)."""
         import torch
 
         names = set[str]()
+        self.n_calls = 0
 
         def is_finite(value: Any) -> bool:
             if isinstance(value, torch.Tensor):
@@ -341,6 +344,7 @@ class ReferenceProblem:
             return not isinstance(value, float) or isfinite(value)
 
         def record(function: Any, args: Any, kwargs: Any, result: Any) -> Any:
+            self.n_calls += 1
             with torch._C.DisableTorchFunction():
                 given = list(flat_values([args, list(kwargs.values())]))
                 reads = any(isinstance(value, torch.Tensor) for value in given)

@@ -5,6 +5,7 @@ What the functions mean in NumPy, and which have no meaning there, the host know
 
 from __future__ import annotations
 
+import functools
 import inspect
 from dataclasses import dataclass
 from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
@@ -301,8 +302,9 @@ class Tracer(ValueTable):
         return {"value": self._before(value)} if self.is_tensor(value) else super().encoded(value)
 
 
+@functools.lru_cache(maxsize=4096)
 def parameters_of(function: Any) -> Optional[List[str]]:
-    """The names of a function's parameters; None if it does not tell."""
+    """The names of a function's parameters, which nobody may change; None if it does not tell."""
     try:
         return list(inspect.signature(function).parameters)
     except (ValueError, TypeError):
