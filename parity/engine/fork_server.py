@@ -134,6 +134,7 @@ def become_worker(bootstrap: Any, server: int, message: Any, descriptors: Any) -
         for call in message["calls"]:
             module, _, name = call.partition(":")
             getattr(importlib.import_module(module), name)()
+        os._exit(0)
     finally:
         os._exit(1)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from parity.engine import process
-from parity.engine.forking import ForkedWorker, ForkServer
+from parity.engine.forking import ForkedWorker, ForkServer, Script
 from parity.engine.logs import RunLog
 from parity.engine.process import WorkerError, WorkerProcess
 from tests.forking import LAUNCHED, ServersOfTests, named
@@ -113,3 +113,28 @@ def test_what_starts_threads_or_cannot_be_imported_is_not_forked(tmp_path: Path)
     ):
         (tmp_path / "torch.py").write_text(lines)
         assert not ForkServer(PYTHON, "torch", {**environment, "PYTHONPATH": str(tmp_path)}).usable
+
+
+WRITING = """
+import os, pathlib, sys
+def main():
+    pathlib.Path(sys.argv[1], "written").write_text(f"{os.environ['PARITY_TEST']} {'torch' in sys.modules} {os.getcwd()}")
+    print("nobody reads this" * 100_000)
+def failing():
+    raise ValueError
+"""
+
+
+@pytest.mark.parametrize("how", ["forked", "started"])
+def test_a_script_is_called_with_its_arguments_folder_and_variables(tmp_path, monkeypatch, how):
+    (tmp_path / "writing.py").write_text(WRITING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    made = ServersOfTests() if how == "forked" else None
+    for calls, status in ((["writing:main"], 0), (["writing:failing", "writing:main"], 1)):
+        script = Script(calls, [str(tmp_path)], tmp_path, {"PARITY_TEST": "yes"})
+        process = script.started() if made is None else made.script(script)
+        assert process.wait(60) == status
+    assert (tmp_path / "written").read_text() == f"yes {how == 'forked'} {tmp_path}"
+    if made is not None:
+        assert isinstance(process, ForkedWorker)
+        made.close()
