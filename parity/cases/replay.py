@@ -49,7 +49,11 @@ def first_difference(
     values = replace(program, outputs={**labels, **forward}).needed().run(inputs, "float64")
     kind = narrowest(program, outputs, dtype)
     size = largest(list(inputs.values()))
-    wrong = [name for name in forward if not agree(values[name], outputs[name], kind, size)]
+    wrong = [
+        name
+        for name in forward
+        if not (same_kind(values[name], outputs[name]) and agree(values[name], outputs[name], kind, size))
+    ]
     if not wrong:
         return None
     inner = [name for name in labels if name not in forward and not agree(values[name], named[name], kind, size)]
@@ -79,6 +83,12 @@ def largest(arrays: list[Array]) -> float:
     """The largest finite magnitude of some arrays."""
     sizes = [np.abs(values[np.isfinite(values)]).max(initial=0) for values in arrays if values.dtype.kind == "f"]
     return float(max(sizes, default=0))
+
+
+def same_kind(one: Any, other: Any) -> bool:
+    """Whether two results are both floating-point numbers, both integers, or both truth values."""
+    kinds = [np.asarray(array).dtype.kind for array in (one, other)]
+    return len({"i" if kind == "u" else "f" if kind not in "biu" else kind for kind in kinds}) == 1
 
 
 def agree(recorded: Any, own: Any, kind: str, size: float) -> bool:

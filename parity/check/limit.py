@@ -45,6 +45,8 @@ CLEARLY, FEWEST = 1e4, 4
 """The factor between two errors that no order of sums explains; the fewest elements of which most may differ."""
 NONFINITE = "nonfinite"
 """The verdict of a NaN or an infinity in one of two tensors; their largest difference is that of other elements."""
+STRUCTURE = "structure"
+"""The verdict of another shape or kind of numbers."""
 NEW, REFERENCE = "new", "reference"
 """The backends of a check."""
 
@@ -58,11 +60,13 @@ def excused(comparisons: Iterable[Comparison], kinds: Mapping[str, str]) -> froz
     the reference is not counted, and one that is lost only where the reference's file speaks of NaN; nor are other
     finite gradients at kinks, and few digits where few are left.
     """
+    comparisons = list(comparisons)
     exact = [row for row in comparisons if row.expected == ORACLE]
     own, reference = ({row.tensor_key: row for row in exact if row.actual == name} for name in (NEW, REFERENCE))
     beyond = {(row.case, row.dtype) for row in reference.values() if REFERENCE in row.culprit}
     hard = {key for key in own if key[:2] in beyond or kinds[key[0]] in FAR}
     same = {key for key in hard & reference.keys() if as_far(own[key], reference[key])}
+    same -= {row.tensor_key for row in comparisons if row.fails and is_of_another_structure(row, reference)}
     # Attention, for example, may or may not look at keys that are masked.
     same |= {key for key in own if kinds[key[0]] == KEPT_NAN and is_lost(own[key]) and is_lost(reference.get(key))}
     free = {key for key, row in own.items() if is_free(row, kinds[key[0]]) or is_not_kept(row)}
@@ -163,6 +167,14 @@ def as_far(own: Comparison, reference: Comparison) -> bool:
         return str(own.actual_value) == str(reference.actual_value)
     rounding = max((row.envelope.max for row in (own, reference) if row.envelope is not None), default=0.0)
     return own.max_abs_diff <= ERROR_BOUND * max(reference.max_abs_diff, rounding)
+
+
+def is_of_another_structure(row: Comparison, reference: Mapping[tuple[str, str, str], Comparison]) -> bool:
+    """Whether a comparison is that of the candidate with the reference's own result, and the exact answer has another
+    shape or kind than this: it says nothing of either."""
+    exact = reference.get(row.tensor_key)
+    is_direct = (row.actual, row.expected) == (NEW, REFERENCE)
+    return is_direct and exact is not None and exact.verdict.value == STRUCTURE
 
 
 class CheckWatch:
