@@ -86,9 +86,9 @@ def largest(arrays: list[Array]) -> float:
 
 
 def same_kind(one: Any, other: Any) -> bool:
-    """Whether two results are both floating-point numbers, both integers, or both truth values."""
+    """Whether two results are both floating-point numbers, or both integers or truth values."""
     kinds = [np.asarray(array).dtype.kind for array in (one, other)]
-    return len({"i" if kind == "u" else "f" if kind not in "biu" else kind for kind in kinds}) == 1
+    return len({kind in "biu" for kind in kinds}) == 1
 
 
 def agree(recorded: Any, own: Any, kind: str, size: float) -> bool:

@@ -19,6 +19,7 @@ from parity.check.mutants import Mutant, mutants_of
 from parity.check.pair import FilePair
 from parity.check.triton_code import is_interpreted
 from parity.config.plan import CasePlan
+from parity.program.worker.mutant import of_kind
 from parity.program.worker.user_module import ARGUMENTS
 
 SECONDS = 8.0
@@ -78,7 +79,7 @@ def exact(asked: FaultCase, reference: Reference) -> dict[str, Array]:
     """The reference's outputs, or its gradients where only these differ, by name."""
     code = reference(asked)
     gradients = {f"{GRADIENT}{name}": i for name, i in code.gradients.items()} if asked.arriving else {}
-    return {name: code.values[i] for name, i in {**code.outputs, **gradients}.items()}
+    return {name: of_kind(code.values[i], code.dtypes[i]) for name, i in {**code.outputs, **gradients}.items()}
 
 
 def in_few_rows(

@@ -47,7 +47,12 @@ def results_of(path: str, request: Mapping[str, Any], arrays: Mapping[str, Any],
     if trail.error:
         raise RuntimeError(trail.error["text"])
     named = {**trail.outputs, **{f"grad.{name}": number for name, number in trail.gradients.items()}}
-    return {name: trail.values.arrays[number] for name, number in named.items()}
+    return {name: of_kind(trail.values.arrays[n], trail.values.dtypes[n]) for name, n in named.items()}
+
+
+def of_kind(array: Any, dtype: str) -> Any:
+    """An array of float64 as one of integers or of truth values, if it stands for these."""
+    return array.astype(bool if dtype == "bool" else np.int64 if "int" in dtype else np.float64)
 
 
 def agree(own: Mapping[str, Any], exact: Mapping[str, Any], tolerance: float) -> bool:
@@ -56,7 +61,11 @@ def agree(own: Mapping[str, Any], exact: Mapping[str, Any], tolerance: float) ->
 
 
 def is_near(own: Any, exact: Any, tolerance: float) -> bool:
-    """Whether two arrays differ by no more than a part of the largest element; infinities and NaN are the same."""
+    """Whether two arrays of one kind differ by no more than a part of the largest element; infinities and NaN are the
+    same."""
+    if own.dtype.kind != exact.dtype.kind:
+        return False
+    own, exact = own.astype(np.float64), exact.astype(np.float64)
     finite = np.isfinite(exact)
     if own.shape != exact.shape or not np.array_equal(own[~finite], exact[~finite], equal_nan=True):
         return False
