@@ -339,9 +339,10 @@ def checks_of(
     same: frozenset[tuple[str, str, str]],
     refused: Sequence[CellResult],
 ) -> Iterator[tuple[str, str, str]]:
-    """What was asked, and how it ended, by what the cases vary."""
+    """What was asked, and how it ended, by what the cases vary, in the order in which they are asked."""
     groups: dict[str, list[CellResult]] = {}
-    for cell in own:
+    order = {name: number for number, name in enumerate(kinds)}
+    for cell in sorted(own, key=lambda cell: order[cell.id]):
         groups.setdefault(kinds[cell.id], []).append(cell)
     for kind, group in groups.items():
         bad = [cell for cell in group if is_bad(cell, same) and cell not in refused]

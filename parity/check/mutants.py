@@ -73,7 +73,8 @@ def short(code: str) -> str:
 
 
 SAME_AXIS = re.compile(r"\b(transpose|swapaxes|movedim|swapdims)\((?:\w+, )?(-?\d+), \2\)")
-"""Calls that do nothing."""
+NOTHING = re.compile(r"[-+] 0(?![\w.])|[*/] 1(?![\w.])")
+"""Calls and operations that do nothing."""
 PLAIN = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript)
 """Expressions that need no parentheses."""
 
@@ -343,7 +344,11 @@ def of_expression(source: MutantSource, node: ast.expr) -> Iterator[Mutant]:
     for change in CHANGES.get(type(node), ()):
         cost = COSTS.get(change, 1)
         made = (replace(source.changed(node, other), cost=cost) for other in change(node))
-        yield from (mutant for mutant in made if not SAME_AXIS.search(mutant.after))
+        yield from (
+            m
+            for m in made
+            if not SAME_AXIS.search(m.after) and (NOTHING.search(m.before) or not NOTHING.search(m.after))
+        )
 
 
 # Larger changes

@@ -18,6 +18,7 @@ from parity.check.match import Array
 from parity.check.mutants import Mutant, mutants_of
 from parity.check.pair import FilePair
 from parity.check.triton_code import is_interpreted
+from parity.check.written import code_of_file
 from parity.config.plan import CasePlan
 from parity.program.worker.mutant import of_kind
 from parity.program.worker.user_module import ARGUMENTS
@@ -43,9 +44,12 @@ def repair_of(asked: FaultCase, pair: FilePair, lines: tuple[int, int], referenc
     """The first mutant of the candidate's file that computes what the reference does, for the case's inputs and for
     others; those near a line are tried first (`lines`: the candidate's, and the reference's). None where there is none,
     or not in time."""
-    text = pair.candidate.own_path.read_text(encoding="utf-8")
-    theirs = pair.reference.own_path.read_text(encoding="utf-8")
-    mutants = list({m.text: m for m in islice(mutants_of(text, lines[0], theirs, lines[1]), MOST_MUTANTS)}.values())
+    text, theirs = (code_of_file(item.own_path) for item in (pair.candidate, pair.reference))
+    every = islice(mutants_of(text, lines[0], theirs, lines[1]), MOST_MUTANTS)
+    known: dict[str, Mutant] = {}
+    for mutant in every:
+        known.setdefault(mutant.text, mutant)
+    mutants = list(known.values())
     if not mutants:
         return None
     is_slow = is_interpreted(pair.candidate)
@@ -87,7 +91,7 @@ def in_few_rows(
 ) -> tuple[FaultCase, dict[str, Array]] | None:
     """The case in a batch of few rows, and what is exact for it; None where the fault does not show there."""
     (folder / "few").mkdir()
-    text = pair.candidate.own_path.read_text(encoding="utf-8")
+    text = code_of_file(pair.candidate.own_path)
     with suppress(Exception):  # Whatever a user's code raises for another batch.
         few = in_batch(asked, folder / "few", FEW_ROWS)
         results = exact(few, reference)

@@ -29,12 +29,26 @@ LONGEST = 90
 
 
 def statement(path: Path, line: int) -> str:
-    """The statement at a line in one line of text, of a block its head; cut to `LONGEST` characters."""
-    nodes = [n for n in ast.walk(ast.parse(path.read_bytes())) if isinstance(n, ast.stmt)]
+    """The statement at a line as it stands, in one line of text, of a block its head; cut to `LONGEST` characters."""
+    source = code_of_file(path)
+    nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.stmt)]
     around = [n for n in nodes if n.lineno <= line <= (n.end_lineno or 0)]
     node = max(around, key=lambda n: (n.lineno, -(n.end_lineno or 0)), default=None)
-    text = "" if node is None else ast.unparse(node).splitlines()[0]
+    text = "" if node is None else " ".join(head_of(source, node).split())
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def head_of(source: str, node: ast.stmt) -> str:
+    """The code of a statement; of a block, what stands before its first statement."""
+    text = ast.get_source_segment(source, node) or ast.unparse(node)
+    body = getattr(node, "body", None)
+    first = ast.get_source_segment(source, body[0]) if isinstance(body, list) and body else None
+    return text.partition(first)[0].partition("#")[0] if first else text
+
+
+def code_of_file(path: Path) -> str:
+    """The text of a file of Python, without the mark that some editors begin it with."""
+    return path.read_text(encoding="utf-8-sig")
 
 
 def stops(item: ast.withitem) -> bool:

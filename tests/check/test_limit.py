@@ -156,3 +156,12 @@ def test_a_cause_is_asked_only_where_the_candidate_is_not_excused():
     assert asked(row(NEW, "M-drawn", 1e-1, **wrong), row(REFERENCE, "M-drawn", 1e-6))
     assert not asked(row(NEW, "M-outlier", 1e-3, **wrong), row(REFERENCE, "M-outlier", 1e-3))
     assert not asked(row(NEW, "M-drawn", 1e-6), row(REFERENCE, "M-drawn", 1e-1, **wrong))
+
+
+def test_an_exact_answer_of_another_kind_excuses_nothing():
+    structure = {"verdict": Verdict.STRUCTURE, "actual_value": None}
+    own = row(NEW, "M-drawn", None, culprit=True, **structure)
+    reference = row(REFERENCE, "M-drawn", None, culprit=True, **structure)
+    direct = row(NEW, "M-drawn", 5.0, culprit=True, expected=REFERENCE, verdict=Verdict.SEMANTIC)
+    assert excused([own, reference], KINDS)
+    assert not excused([own, reference, direct], KINDS)

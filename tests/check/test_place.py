@@ -281,7 +281,7 @@ def test_the_difference_says_what_one_value_is_to_the_other(tmp_path):
     """
     found = place(tmp_path, SCORES, new, ["y"])
     assert found.difference == (
-        "new.py:4 has `s = x * w @ x.T / 8` where ref.py:4 has `s = x * w @ x.T / 4`: 1/2 times it"
+        "new.py:4 has `s = (x * w) @ x.T / 8` where ref.py:4 has `s = (x * w) @ x.T / 4`: 1/2 times it"
     )
 
 
@@ -413,7 +413,7 @@ def test_a_value_with_which_all_outputs_agree(tmp_path):
     assert found.is_shown
     assert found.difference == (
         "new.py:4 has `return 0.5 ** torch.arange(n, dtype=like.dtype)` where ref.py:4 has "
-        "`slope = torch.tensor([2.0 ** (-i) for i in range(1, 11)], dtype=x.dtype)`: 2 times it; "
+        "`slope = torch.tensor([2.0 ** -i for i in range(1, 11)], dtype=x.dtype)`: 2 times it; "
         "with that value there, all outputs agree"
     )
     assert found.sentence == found.difference
