@@ -159,7 +159,7 @@ def test_a_cause_is_asked_only_where_the_candidate_is_not_excused():
 
 
 def test_an_exact_answer_of_another_kind_excuses_nothing():
-    structure = {"verdict": Verdict.STRUCTURE, "actual_value": None}
+    structure = {"verdict": Verdict.STRUCTURE, "actual_value": None, "worst_index": None}
     own = row(NEW, "M-drawn", None, culprit=True, **structure)
     reference = row(REFERENCE, "M-drawn", None, culprit=True, **structure)
     direct = row(NEW, "M-drawn", 5.0, culprit=True, expected=REFERENCE, verdict=Verdict.SEMANTIC)
