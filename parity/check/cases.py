@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,12 @@ from parity.check.problem import (
 )
 from parity.check.sizes import largest
 from parity.check.triton_code import mode_of
-from parity.program.worker.user_module import NO_GRAD, TRAINING
+from parity.program.worker.user_module import INIT, NO_GRAD, TRAINING
 
 INFERENCE = "inference"
 """The kind of the case without gradients, in evaluation mode: code can ask for both."""
+NUMBERS, MOST_OTHER_NUMBERS = "numbers", 4
+"""The kind of cases with another number among the arguments, and how many there are."""
 SIZE = "size"
 """The kind of cases at another size, or with another batch."""
 SHIFT, FAR_SHIFT = 100.0, 10000.0
@@ -164,6 +166,7 @@ class Designer:
             without = self.case(INFERENCE, sized, drawn, **modes)
             yield CheckCase(INFERENCE, {**without, "gradients": False})
         sizes = self.of_sizes(sized)
+        yield from islice(self.numbers(sized, drawn), MOST_OTHER_NUMBERS)
         yield from self.lengths(sized, drawn)
         yield from self.integers(sized, drawn)
         yield from self.repeated(sized, drawn)
@@ -393,6 +396,26 @@ class Designer:
         kept = (other for other in wanted if other > length + 1 and n // length * other <= MOST_RESIZED)
         return list(dict.fromkeys(kept))
 
+    def numbers(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
+        """Other numbers for those among a call's arguments, and for floating-point ones of the constructor: code may
+        have them written in."""
+        for argument in sized.arguments:
+            other = another_number(argument.value) if not argument.is_tensor else None
+            if other is not None:
+                known = [replace(a, value=other) if a is argument else a for a in sized.arguments]
+                yield from self.with_number(replace(sized, arguments=known), drawn, argument.name, other)
+        for name, value in sized.init.items():
+            other = another_number(value) if isinstance(value, float) else None
+            if other is not None:
+                init = {**sized.init, name: other}
+                yield from self.with_number(replace(sized, init=init), drawn, name.removeprefix(INIT), other)
+
+    def with_number(self, sized: Sized, drawn: Mapping[str, Any], name: str, number: float) -> Iterator[CheckCase]:
+        """The case with another number, if the reference takes it."""
+        outputs = self.tried(sized, drawn)
+        if is_finite(outputs) and not self.problem.is_random(sized, self.options):
+            yield CheckCase(NUMBERS, self.case(f"{name}={number:g}", sized, drawn))
+
     def integers(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
         """Labels that PyTorch ignores, and integers whose squares overflow, where the reference takes them."""
         names = [a.name for a in sized.arguments if a.kind == INTEGERS and a.bounds[1] - a.bounds[0] > FEW_INTEGERS]
@@ -421,6 +444,13 @@ class Designer:
             if is_finite(self.tried(sized, drawn, {name: array})):
                 changed = {**drawn, name: self.stored(f"{name}-repeated", name, array)}
                 yield CheckCase(REPEATED, self.case(f"{name}-repeated", sized, changed))
+
+
+def another_number(value: Any) -> float | None:
+    """Another number for one that is not 0 or 1: three quarters of it, or one more; None for other values."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value in (0, 1):
+        return None
+    return value + 1 if isinstance(value, int) else 0.75 * value
 
 
 def folder_of(sized: Sized) -> str:
