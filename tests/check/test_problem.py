@@ -201,6 +201,36 @@ def test_pairs_and_coordinates_keep_their_length(tmp_path):
     assert not [name for name in ids if "length-2=" in name or "length-3=" in name]
 
 
+NUMBERED = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self, slope, n):
+        super().__init__()
+        self.slope, self.n = slope, n
+
+    def forward(self, x, alpha, k, flag):
+        return torch.nn.functional.leaky_relu(x, self.slope) * alpha / (k if k < 4 else 0) + self.n
+
+
+def get_inputs():
+    return [torch.randn(4, 5), 0.4, 3, True]
+
+
+def get_init_inputs():
+    return [0.2, 1.0]
+"""
+
+
+def test_other_numbers_are_asked_where_the_reference_takes_them(tmp_path):
+    it = problem(tmp_path, NUMBERED)
+    cases = {case.id: case for case in Designer(it, tmp_path / "inputs").all(it.at({}))}
+    numbers = {name: case.case["params"] for name, case in cases.items() if case.kind == "numbers"}
+    assert numbers.keys() == {"Model-alpha=0.3", "Model-slope=0.15"}  # k = 4 divides by zero, 1 is left as it is
+    assert numbers["Model-slope=0.15"]["init_slope"] == pytest.approx(0.15)
+
+
 OVERFLOWING = """
 import torch
 
