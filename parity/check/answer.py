@@ -22,6 +22,7 @@ from parity.check.prepare import PreparedCheck
 from parity.check.written import line_that_keeps
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Comparison
+from parity.judge.diagnose.patience import ENDED
 from parity.outcome import Outcome
 from parity.reporting.results.cells import CellResult, Status, cells
 from parity.reporting.results.rows import Results
@@ -127,6 +128,7 @@ def answer(
     checks = list(checks_of(own, kinds, same, [*refused, *unposed]))
     notes = [*notes, *(f"{NEW} refuses the layout {kinds[cell.id]}: {cell.message}" for cell in refused)]
     notes += [f"{REFERENCE} itself gives no result for {cell.id}" for cell in unposed]
+    notes += ["interrupted: the search for a cause was ended"] if ENDED.get() else []
     notes += [
         f"a NaN of an input does not reach {row.tensor}: {NEW} returns {row.actual_value:g} there ({row.case})"
         for row in lost_nans(results.comparisons, kinds)[:1]

@@ -15,6 +15,7 @@ from parity.config.plan import ORACLE, Plan
 from parity.engine import CellFinished, EngineOptions, Event, execute
 from parity.judge.bound.envelope import ERROR_BOUND
 from parity.judge.compare.verdict import Comparison
+from parity.judge.diagnose.patience import ENDED
 from parity.outcome import Outcome
 from parity.program.worker.user_module import AFTER
 
@@ -201,6 +202,8 @@ class CheckWatch:
         with closing(execute(plan, options, run_dir, done)) as events:  # type: ignore[type-var]
             for event in events:
                 yield event
+                if ENDED.get():
+                    return
                 if isinstance(event, CellFinished):
                     finished = finished or event.last_of_case
                     own = [cell.outcome for cell in event.outcomes if cell.backend == NEW]

@@ -66,7 +66,7 @@ from parity.judge.diagnose.inquiry import Inquiry, Measurement
 from parity.judge.diagnose.kernel import Ask, Kernel, kernel_of
 from parity.judge.diagnose.memory import Memory, Revision
 from parity.judge.diagnose.new_process import is_firm, kept_state, state_in, state_of_row, with_state
-from parity.judge.diagnose.patience import BRIEF, IS_ASKED, LOCATE, SECONDS, UNSEARCHED, limited
+from parity.judge.diagnose.patience import BRIEF, ENDED, IS_ASKED, LOCATE, SECONDS, UNSEARCHED, limited
 from parity.judge.diagnose.search import SearchResult, confirm, improved, portable, recalled, search
 from parity.judge.failures import Failures, unjudged, with_failures
 from parity.judge.other_inputs import FIRST_OTHER, OtherInputs, WrongCall, kept_results, on_others, state_of
@@ -554,6 +554,11 @@ class CaseJudge:
         if diagnose and (is_asked := IS_ASKED.get()) is not None:
             unsearched = self._judged({})
             if not is_asked(unsearched.comparisons):
+                return unsearched
+            try:
+                return self._judged(self._searched())
+            except KeyboardInterrupt:
+                ENDED.set(True)
                 return unsearched
         return self._judged(self._searched() if diagnose else {})
 

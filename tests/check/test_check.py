@@ -157,8 +157,8 @@ def get_inputs():
 def test_the_line_is_told_where_there_is_no_time_for_a_formula(tmp_path):
     row = answered(tmp_path, SCORES.format("4"), SCORES.format("5.5"), "--diagnose-seconds", "0")
     assert (row["verdict"], row["cause"], row["place"]) == ("wrong", "different-step", "new.py:5"), row
-    told = "new.py:5 has `s = x * w @ x.T / 5.5` where reference.py:5 has `s = x * w @ x.T / 4`: 8/11 times it"
-    assert row["sentence"].startswith(f"{told} (different-step)")
+    told = "new.py:5 has `s = (x * w) @ x.T / 5.5` where reference.py:5 has `s = (x * w) @ x.T / 4`: 8/11 times it"
+    assert row["sentence"].startswith(f"{told}; with `s = (x * w) @ x.T / 4`, all outputs agree (different-step)")
 
 
 ADDED = """
@@ -203,3 +203,25 @@ def test_ranks_of_equal_values_are_judged_by_the_references_own_error(tmp_path):
     assert (row["verdict"], row["exit_code"], row["counterexample"]["tensor"]) == ("wrong", 1, "y"), row
     row = answered(tmp_path, RANKED.format("(equal - 1).to(x.dtype)"), RANKED.format("(equal - 1.0)"))
     assert row["verdict"] == "right", row
+
+
+INTERRUPTED = """
+import os, signal
+import parity.cli.check
+from parity.check.lines import FaultLines
+from parity.cli.group import main
+
+FaultLines.locate = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+main()
+"""
+
+
+def test_what_is_wrong_stays_where_the_search_for_its_cause_is_interrupted(tmp_path):
+    (tmp_path / "reference.py").write_text(FUNCTION)
+    (tmp_path / "new.py").write_text(FUNCTION.replace("return ", "return 2 * "))
+    command = [sys.executable, "-c", INTERRUPTED, "check", "reference.py", "new.py", "--json", "--out", "out"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    row = json.loads(done.stdout)
+    assert (row["verdict"], row["exit_code"], done.returncode) == ("wrong", 1, 1)
+    assert "interrupted: the search for a cause was ended" in row["not_judged"]
+    assert row["counterexample"]["tensor"] == "y"

@@ -26,6 +26,8 @@ Locate = Callable[[CasePlan, str, Mapping[str, Array], Sequence[str]], bool]
 LOCATE: ContextVar[Locate | None] = ContextVar("LOCATE", default=None)
 """What is tried first, for a case, a dtype, its inputs, and the tensors that differ, the worst first: whether it knows
 the fault."""
+ENDED: ContextVar[bool] = ContextVar("ENDED", default=False)
+"""Whether somebody has ended a search, and with it the run: what was found stays, without its cause."""
 _UNTIL: ContextVar[float] = ContextVar("_UNTIL", default=math.inf)
 
 
@@ -33,6 +35,7 @@ _UNTIL: ContextVar[float] = ContextVar("_UNTIL", default=math.inf)
 def searching(is_asked: Callable[[Sequence[Comparison]], bool], locate: Locate) -> Iterator[None]:
     """Within it, causes are searched in the cases whose errors somebody asks about, after `locate`."""
     tokens = IS_ASKED.set(is_asked), LOCATE.set(locate)
+    ENDED.set(False)
     try:
         yield
     finally:
