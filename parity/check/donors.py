@@ -38,10 +38,10 @@ class Inlined(ast.NodeTransformer):
         return node if value is None or not isinstance(node.ctx, ast.Load) else copy.deepcopy(value)
 
 
-def donors_of(reference: str, line: int) -> list[Donor]:
+def donors_of(reference: ast.Module, line: int) -> list[Donor]:
     """The expressions of the reference's function with a line (of all functions if none has it), those of that line
     first."""
-    functions = [node for node in ast.walk(ast.parse(reference)) if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in ast.walk(reference) if isinstance(node, ast.FunctionDef)]
     functions = [f for f in functions if f.name not in ("__init__", "get_inputs", "get_init_inputs")]
     around = [f for f in functions if f.lineno <= line <= (f.end_lineno or 0)]
     known: dict[str, Donor] = {}

@@ -103,11 +103,12 @@ def mutants_of(text: str, line: int, reference: str = "", reference_line: int = 
     """The mutants of a file, those near a line first: small changes of all lines, then larger ones, these with numbers
     and expressions of a reference's text, too, those of its line first; none of a file that acts on more than tensors,
     as one that removes files."""
-    tree = ast.parse(text)
+    tree, theirs = ast.parse(text), ast.parse(reference)
     if acts(tree):
         return
     source = MutantSource.of(text, tree)
-    values = [*others_of(tree), *numbers_of(ast.parse(reference), tree)]
+    values = [*others_of(tree), *numbers_of(theirs, tree)]
+    donors = [] if acts(theirs) else donors_of(theirs, reference_line)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     kernels = [function for function in functions if is_kernel(function)]
     # Kernels are slow, and a line that launches one says nothing of the lines inside.
@@ -120,7 +121,7 @@ def mutants_of(text: str, line: int, reference: str = "", reference_line: int = 
         yield from larger_changes(source, statements[:1], values, (with_names, with_forms))
     yield from (mutant for mutants in rest for mutant in mutants)
     yield from larger_changes(source, statements, values, (with_rescaled, with_names, with_forms))
-    yield from with_donors(source, statements[:MOST_DONATED], donors_of(reference, reference_line))
+    yield from with_donors(source, statements[:MOST_DONATED], donors)
     yield from larger_changes(source, statements, values, (with_values, with_counts))
 
 

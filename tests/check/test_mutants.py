@@ -216,6 +216,12 @@ def test_expressions_of_the_reference_are_among_the_changes():
     assert not any("value" in code for code in changed)
 
 
+def test_nothing_is_taken_from_a_reference_that_acts_on_files():
+    new = "import torch\n\ndef price(S, K, r, T):\n    k = K / (1 + r * T)\n    return (S - k).clamp(min=0)\n"
+    reference = DONOR.replace("import torch", "import torch, shutil")
+    assert not any("torch.exp(-r * T)" in m.after for m in mutants_of(new, 4, reference, 5))
+
+
 def test_what_a_reference_returns_is_no_repair():
     new = "import torch\n\ndef f(x):\n    y = x * 2\n    return y\n"
     changed = {m.after for m in mutants_of(new, 5, "import torch\n\ndef f(x):\n    return torch.erf(x) + 1\n", 4)}
