@@ -81,13 +81,8 @@ class FaultLine:
 
     @property
     def sentence(self) -> str:
-        """`ref.py:12 computes what new.py:14 does not`, or the difference where that is shown; "" where the reference's
-        line is not known."""
-        if self.is_shown or self.repair:
-            return self.difference
-        if not self.reference_line:
-            return ""
-        return f"{self.reference.name}:{self.reference_line} computes what {self} does not"
+        """The difference; "" where the reference's line is not known, and nothing is shown."""
+        return self.difference if self.is_shown or self.repair or self.reference_line else ""
 
     @property
     def difference(self) -> str:
