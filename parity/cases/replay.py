@@ -87,8 +87,7 @@ def largest(arrays: list[Array]) -> float:
 
 def same_kind(one: Any, other: Any) -> bool:
     """Whether two results are both floating-point numbers, or both integers or truth values."""
-    kinds = [np.asarray(array).dtype.kind for array in (one, other)]
-    return len({kind in "biu" for kind in kinds}) == 1
+    return (np.asarray(one).dtype.kind in "biu") == (np.asarray(other).dtype.kind in "biu")
 
 
 def agree(recorded: Any, own: Any, kind: str, size: float) -> bool:

@@ -111,13 +111,7 @@ def line_in(text: str) -> str:
     return match[0] if match else ""
 
 
-def answer(
-    results: Results,
-    prepared: PreparedCheck,
-    run_dir: Path,
-    seconds: float,
-    lines: FaultLines,
-) -> CheckAnswer:
+def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: float, lines: FaultLines) -> CheckAnswer:
     """What a run says about a pair."""
     pair, notes, kinds = prepared.pair, prepared.notes, prepared.kinds
     own = [cell for cell in cells(results) if cell.backend == NEW]

@@ -128,11 +128,11 @@ def agreeing(
         for process in processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, until - time.monotonic()))
-        numbers = [n * len(folders) + number for number, each in enumerate(folders) for n in numbers_in(each)]
+        numbers = [n * len(folders) + number for number, each in enumerate(folders) for n in agreed_in(each)]
         return sorted(number for number in numbers if 0 <= number < len(texts) - 1)
 
 
-def numbers_in(folder: Path) -> list[int]:
+def agreed_in(folder: Path) -> list[int]:
     """The numbers of mutants that a process has written."""
     reply = folder / mutant.AGREEING
     return list(map(int, json.loads(reply.read_text(encoding="utf-8")))) if reply.is_file() else []

@@ -412,8 +412,7 @@ class Designer:
 
     def with_number(self, sized: Sized, drawn: Mapping[str, Any], name: str, number: float) -> Iterator[CheckCase]:
         """The case with another number, if the reference takes it."""
-        outputs = self.tried(sized, drawn)
-        if is_finite(outputs) and not self.problem.is_random(sized, self.options):
+        if is_finite(self.tried(sized, drawn)):
             yield CheckCase(NUMBERS, self.case(f"{name}={number:g}", sized, drawn))
 
     def integers(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:

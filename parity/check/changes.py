@@ -270,7 +270,7 @@ def of_part(node: ast.expr) -> Change:
         for name in ("lower", "upper", "step"):
             if getattr(slice_node, name) is not None:
                 for other in (*by_one(getattr(slice_node, name)), None):
-                    yield with_field(node, slice_node, name, other)
+                    yield with_fields(node, slice_node, **{name: other})
 
 
 def shifted(node: ast.Subscript, part: ast.Slice) -> Change:
@@ -278,28 +278,19 @@ def shifted(node: ast.Subscript, part: ast.Slice) -> Change:
     lower, upper = part.lower, part.upper
     if lower is not None and upper is not None:
         for one, other in zip(by_one(lower), by_one(upper), strict=True):
-            yield with_part(node, part, one, other)
+            yield with_fields(node, part, lower=one, upper=other)
     elif lower is None and isinstance(upper, ast.UnaryOp):
-        yield with_part(node, part, upper.operand, None)
+        yield with_fields(node, part, lower=upper.operand, upper=None)
     elif upper is None and isinstance(lower, ast.Constant):
-        yield with_part(node, part, None, ast.UnaryOp(ast.USub(), lower))
+        yield with_fields(node, part, lower=None, upper=ast.UnaryOp(ast.USub(), lower))
 
 
-def with_part(node: ast.Subscript, part: ast.Slice, lower: ast.expr | None, upper: ast.expr | None) -> ast.expr:
+def with_fields(node: ast.Subscript, part: ast.Slice, **values: ast.expr | None) -> ast.expr:
     """A copy in which a slice has other ends."""
-    before = part.lower, part.upper
-    part.lower, part.upper = lower, upper
+    before = dict(vars(part))
+    vars(part).update(values)
     other = copy.deepcopy(node)
-    part.lower, part.upper = before
-    return other
-
-
-def with_field(node: ast.Subscript, part: ast.Slice, name: str, value: ast.expr | None) -> ast.expr:
-    """A copy in which a slice has another end."""
-    before = getattr(part, name)
-    setattr(part, name, value)
-    other = copy.deepcopy(node)
-    setattr(part, name, before)
+    vars(part).update(before)
     return other
 
 

@@ -9,10 +9,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from parity.cases.op import GRADIENT
-from parity.check.candidate_process import FaultCase, fault_case
+from parity.check.candidate_process import FaultCase, fault_case, stored
 from parity.check.match import Array
 from parity.check.pair import FilePair
 from parity.check.place import KEPT, SECONDS, FaultLine, located, with_repair
@@ -38,9 +36,7 @@ class FaultLines:
             return False
         self._known[case.id, dtype] = None
         with tempfile.TemporaryDirectory(prefix="parity-fault-") as name:
-            files = {each: Path(name) / f"{number}.npy" for number, each in enumerate(inputs)}
-            for each, path in files.items():
-                np.save(path, inputs[each])
+            files = {each: Path(file) for each, file in stored(Path(name) / "input", inputs).items()}
             hit = self._line_of(fault_case(files, asdict(case.params), dtype, tensors))
         self._known[case.id, dtype] = hit
         return hit is not None and hit.repair is not None

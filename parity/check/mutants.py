@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, product
 
 from parity.check.changes import (
     CHANGES,
@@ -43,7 +43,7 @@ MOST_DONATED = 3
 """Statements into which expressions of the reference are put."""
 LONGEST, WIDEST = 80, 140
 """Code around a change is shown up to so many characters; what it is instead is cut from so many on."""
-RESCALED, LARGER = 3, 4
+RESCALED, LARGER = 2, 4
 """The costs of changes that are larger."""
 
 
@@ -116,11 +116,12 @@ def mutants_of(text: str, line: int, reference: str = "", reference_line: int = 
     yield from sorted(inside, key=lambda mutant: mutant.cost)
     statements = near_statements(tree, line)
     rest = small_changes(source, [function for function in functions if function not in kernels], line)
-    if line and not kernels:
-        yield from next(rest, ())
-        yield from larger_changes(source, statements[:1], values, (with_names, with_forms))
+    is_near = line and not kernels
+    yield from next(rest, ()) if is_near else ()
+    yield from larger_changes(source, statements, values, (with_rescaled,))
+    yield from larger_changes(source, statements[:1] if is_near else (), values, (with_names, with_forms))
     yield from (mutant for mutants in rest for mutant in mutants)
-    yield from larger_changes(source, statements, values, (with_rescaled, with_names, with_forms))
+    yield from larger_changes(source, statements, values, (with_names, with_forms))
     yield from with_donors(source, statements[:MOST_DONATED], donors)
     yield from larger_changes(source, statements, values, (with_values, with_counts))
 
@@ -378,15 +379,17 @@ def with_names(
 def with_rescaled(
     source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, _values: Sequence[ast.expr]
 ) -> Iterator[Mutant]:
-    """What a loop adds to, rescaled first by the exponential of a difference, as of an old and a new maximum (Milakov
-    and Gimelshein 2018, arXiv:1805.02867)."""
+    """What a loop adds to, rescaled first by a name, or by the exponential of a difference, as of an old and a new
+    maximum (Milakov and Gimelshein 2018, arXiv:1805.02867)."""
     total = added_to(statement)
     if total is None or not any(statement in ast.walk(loop) for loop in loops(function)):
         return
     module = "tl" if is_kernel(function) else "torch"
     names = [name for name in names_for(function, statement)[:NEAR] if name.id != total.id]
-    for one, other in permutations(names, 2):
-        rescaled = code_of(f"({{}}) * {module}.exp({{}} - {{}})", total, one, other)
+    factors = [name.id for name in names]
+    factors += [f"{module}.exp({one.id} - {other.id})" for one, other in permutations(names, 2)]
+    for factor, column in product(factors, ("", "[..., None]")):
+        rescaled = code_of(f"{total.id} * {factor}{column}")
         if isinstance(statement, ast.AugAssign):
             code = f"{total.id} = {ast.unparse(rescaled)} + {ast.unparse(statement.value)}"
             yield Mutant(statement.lineno, ast.unparse(statement), code, with_code(source.text, statement, code))

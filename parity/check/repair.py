@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from parity.cases.op import GRADIENT
-from parity.check.candidate_process import FaultCase, agreeing, fault_case, loaded
+from parity.check.candidate_process import FaultCase, agreeing, fault_case, loaded, stored
 from parity.check.fault import Computation
 from parity.check.match import Array
 from parity.check.mutants import Mutant, mutants_of
@@ -123,9 +123,8 @@ def others(
 
 def of_size(asked: FaultCase, case: CasePlan, folder: Path) -> FaultCase:
     """The same in a case of another size, with inputs as it draws them."""
-    files = {plan.name: folder / f"{case.id}-{number}.npy" for number, plan in enumerate(case.tensors)}
-    for plan in case.tensors:
-        np.save(files[plan.name], plan.sample(0, case.id, *case.dtypes))
+    inputs = {plan.name: plan.sample(0, case.id, *case.dtypes) for plan in case.tensors}
+    files = {name: Path(file) for name, file in stored(folder / case.id, inputs).items()}
     return replace(fault_case(files, asdict(case.params), asked.dtype, asked.tensors), start=asked.start)
 
 

@@ -131,12 +131,17 @@ def become_worker(bootstrap: Any, server: int, message: Any, descriptors: Any) -
         if not message["calls"]:
             bootstrap.serve()
         sys.argv[:] = message["arguments"]
-        for call in message["calls"]:
-            module, _, name = call.partition(":")
-            getattr(importlib.import_module(module), name)()
+        make_calls(message["calls"])
         os._exit(0)
     finally:
         os._exit(1)
+
+
+def make_calls(calls: Any) -> None:
+    """Call functions, each named as "package.module:function"."""
+    for call in calls:
+        module, _, name = call.partition(":")
+        getattr(importlib.import_module(module), name)()
 
 
 if __name__ == "__main__":

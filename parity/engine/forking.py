@@ -28,13 +28,12 @@ from parity.environments.interpreter import THREAD_VARIABLES
 
 SERVER = PACKAGE / "engine" / "fork_server.py"
 BOOT = """
-import importlib, sys
+import sys
 folder, calls = sys.argv[1:3]
 sys.argv[1:3] = []
 sys.path[:] = [folder, *filter(None, sys.path)]
-for call in calls.split():
-    module, _, name = call.partition(":")
-    getattr(importlib.import_module(module), name)()
+from parity.engine.fork_server import make_calls
+make_calls(calls.split())
 """
 
 

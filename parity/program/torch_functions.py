@@ -301,9 +301,7 @@ def scattered(x: Any, dim: int, index: Any, src: Any) -> Any:
 def divided(a: Any, b: Any, *, rounding_mode: Any = None) -> Any:
     """a.div(b); whole numbers of whole ones where it rounds."""
     ratio = {None: lambda y: y, "floor": np.floor, "trunc": np.trunc}[rounding_mode](a / b)
-    are_whole = all(
-        np.asarray(x).dtype.kind in "iub" if isinstance(x, (int, float)) else x.dtype.kind in "iub" for x in (a, b)
-    )
+    are_whole = all(isinstance(x, int) or (not isinstance(x, float) and x.dtype.kind in "iub") for x in (a, b))
     return ratio.astype("int64") if rounding_mode is not None and are_whole else ratio
 
 

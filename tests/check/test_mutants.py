@@ -274,3 +274,42 @@ def test_sums_of_loops_are_rescaled(statement):
     text = f"def f(x):\n    m, s = x[0], 0\n    for y in x:\n        old, m = m, m.max(y)\n        {statement}\n    return s\n"
     assert any("s * torch.exp(old - m)" in after for _, after in changes(5, text))
     assert not any("exp(old - m)" in after for _, after in changes(2, text))
+
+
+ATTENTION = """
+import torch
+
+
+def attention(q, k, v):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def get_inputs():
+    return [torch.randn(2, 2, 40, 8) for _ in range(3)]
+"""
+IN_BLOCKS = """
+import torch
+
+
+def attention(q, k, v, block: int = 32):
+    out = torch.zeros_like(q)
+    top = torch.full(q.shape[:-1], float("-inf"), dtype=q.dtype)
+    total = torch.zeros_like(top)
+    for j in range(0, k.shape[2], block):
+        s = q @ k[:, :, j : j + block].transpose(-1, -2) / q.shape[-1] ** 0.5
+        new_top = torch.maximum(top, s.amax(-1))
+        correction = torch.exp(top - new_top)
+        p = torch.exp(s - new_top[..., None])
+        total = total * correction + p.sum(-1)
+        out = out + p @ v[:, :, j : j + block]
+        top = new_top
+    return out / total[..., None]
+"""
+
+
+@pytest.mark.process
+def test_a_lost_correction_of_an_online_softmax(tmp_path):
+    rng = np.random.default_rng(0)
+    given = {name: rng.normal(size=(2, 2, 40, 8)) for name in ("q", "k", "v")}
+    hit = repaired(tmp_path, IN_BLOCKS, ATTENTION, **given)
+    assert hit.repair.after == "out = (out * correction[..., None]) + p @ v[:, :, j : j + block]"
