@@ -285,7 +285,7 @@ def attention(q, k, v):
 
 
 def get_inputs():
-    return [torch.randn(2, 2, 40, 8) for _ in range(3)]
+    return [torch.randn(2, 2, 70, 8) for _ in range(3)]
 """
 IN_BLOCKS = """
 import torch
@@ -310,6 +310,6 @@ def attention(q, k, v, block: int = 32):
 @pytest.mark.process
 def test_a_lost_correction_of_an_online_softmax(tmp_path):
     rng = np.random.default_rng(0)
-    given = {name: rng.normal(size=(2, 2, 40, 8)) for name in ("q", "k", "v")}
+    given = {name: rng.normal(size=(2, 2, 70, 8)) for name in ("q", "k", "v")}
     hit = repaired(tmp_path, IN_BLOCKS, ATTENTION, **given)
     assert hit.repair.after == "out = (out * correction[..., None]) + p @ v[:, :, j : j + block]"
