@@ -30,6 +30,7 @@ from parity.program.worker.user_module import (
     TRAINING,
     UserModule,
     encoded,
+    in_parts,
     named_arguments,
     outputs_of,
     seed,
@@ -475,11 +476,11 @@ def argument(
     if not value.numel():
         raise CheckError(f"{name} has no elements (shape {list(value.shape)}): not supported")
     dtype = str(value.dtype).rpartition(".")[2]
-    if value.dtype.is_complex or value.is_sparse:
-        raise CheckError(
-            f"{name} is a tensor of {dtype if value.dtype.is_complex else 'a sparse layout'}: not supported"
-        )
+    if value.is_sparse:
+        raise CheckError(f"{name} is a tensor of a sparse layout: not supported")
     drawn_as = drawer[1] if drawer is not None else GIVEN
+    if value.is_complex():
+        return Argument(name, drawn_as, dtype, array_of(in_parts(value).float()))
     if value.is_floating_point():
         return Argument(name, drawn_as, "" if dtype == "float32" else dtype, array_of(value.float()))
     array = array_of(value.to(torch.int64))

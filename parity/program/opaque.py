@@ -133,7 +133,7 @@ def tensor_of(array: Any, dtype: Any, kind: np.dtype[Any]) -> Any:
             torch.complex64 if wanted == "float32" else torch.complex128
         )
     if dtype.is_floating_point:
-        return torch.tensor(array.astype(wanted))
+        return torch.tensor(array.real.astype(wanted))
     return torch.tensor(array).to(dtype)
 
 

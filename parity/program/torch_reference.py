@@ -290,8 +290,8 @@ class TorchCode:
 
     @property
     def opaque(self) -> list[str]:
-        """The calls that are made themselves."""
-        made = [call for call in self.recording.calls if call.mark in self.recording.made]
+        """The calls of the user's code that are made themselves."""
+        made = [call for call in self.recording.calls if call.mark in self.recording.made and call.source_line]
         return [f"{call.source_line} {call.function}" for call in made]
 
     def program(self, inputs: Mapping[str, Array], **how: Any) -> Program:

@@ -14,6 +14,8 @@ from typing import Any, Collection, Dict, FrozenSet, List, Mapping, Tuple
 
 LONGEST = 40
 """The most characters of an argument that is neither a tensor nor a number."""
+CALLING = "parity.program.worker.user_module"
+"""The module that calls the user's code."""
 ASSIGNED = re.compile(r"\s*(\w+)\s*[-+*/]?=[^=]")
 
 
@@ -106,11 +108,14 @@ class ValueTable:
 
 
 def caller_of(roots: Collection[str]) -> Any:
-    """The innermost frame outside parity and the packages `roots`: the user's code."""
+    """The innermost frame outside parity and the packages `roots`: the user's code. None if parity itself calls."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("parity", *roots):
-        frame = frame.f_back
-    return frame
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] not in ("parity", *roots):
+            return frame
+        frame = None if module == CALLING else frame.f_back
+    return None
 
 
 def keywords_of_caller(roots: Collection[str]) -> FrozenSet[str]:

@@ -19,6 +19,8 @@ NO_GRAD = "no_grad"
 """The param of a call without gradients, as in inference, which code can ask for."""
 ARGUMENTS = "arguments"
 """The param with the arguments of `forward` in their order, as in `x, mask: bool, alpha`."""
+COMPLEX = "complex"
+"""How the dtypes of complex numbers begin, in `arguments`: their parts are given, in one further axis."""
 STATE = "state_buffers"
 """The param with the names of further buffers that a call changes, as in `u, ema`: they are given, and left, too."""
 KEPT = "_parity_kept"
@@ -84,7 +86,7 @@ class UserModule:
                 put(function, {own: given.pop(name) for name, own in names.items()})
             seed(torch)
             outputs = outputs_of(function(*arguments_of(spec, given)))
-            return {**outputs, **statistics_after(function)}
+            return {**{name: in_parts(value) for name, value in outputs.items()}, **statistics_after(function)}
 
     def state(self) -> Dict[str, str]:
         """The names of the state by the names of inputs, as `state_of`, once the class is built; none of a function."""
@@ -322,8 +324,27 @@ def arguments_of(spec: Any, given: Mapping[str, Any]) -> List[Any]:
         if name not in given:
             raise UserModuleError(f"{name} is not given")
         value = given[name]
-        arguments.append(value.to(getattr(torch, dtype)) if dtype else decoded(value))
+        if dtype.startswith(COMPLEX):
+            arguments.append(whole(value))
+        else:
+            arguments.append(value.to(getattr(torch, dtype)) if dtype else decoded(value))
     return arguments
+
+
+def whole(parts: Any) -> Any:
+    """The complex numbers of which a tensor has the real and imaginary parts in its last axis."""
+    import torch
+
+    return torch.complex(parts[..., 0], parts[..., 1])
+
+
+def in_parts(value: Any) -> Any:
+    """A result; complex numbers as their real and imaginary parts, in one further axis."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or not value.is_complex():
+        return value
+    return torch.view_as_real(value.resolve_conj() if value.is_conj() else value)
 
 
 def parsed(spec: str) -> Iterator[Tuple[str, str]]:
@@ -334,8 +355,9 @@ def parsed(spec: str) -> Iterator[Tuple[str, str]]:
 
 
 def outputs_of(result: Any) -> Dict[str, Any]:
-    """What a call returned, by name: `y`, or `y0`, `y1`, ... of several, or the names of a mapping."""
-    leaves = dict(flat(result))
+    """What a call returned, by name: `y`, or `y0`, `y1`, ... of several, or the names of a mapping; no tensors without
+    elements, in which there is nothing to compare."""
+    leaves = {name: value for name, value in flat(result) if 0 not in tuple(getattr(value, "shape", ()))}
     return {"y" if not name else f"y{name}" if name[0].isdigit() else name: value for name, value in leaves.items()}
 
 
