@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,8 +81,14 @@ def candidate_of(known: Named, path: Path, own: str) -> Named:
             if name in names and (names is others or names[name].is_class == known.is_class):
                 return replace(names[name], is_class=known.is_class)
     kind = "class" if known.is_class else "function"
-    has = ", ".join(ours) or "nothing"
-    raise CheckError(f"{path} defines no {kind} {own or ' or '.join(usual)}, only {has}; name one: {path}:NAME")
+    raise lacking(path, f"{kind} {own or ' or '.join(usual)}", ours)
+
+
+def lacking(path: Path, wanted: str, names: Collection[str]) -> CheckError:
+    """What is said where a file does not define what is wanted, with the names that it defines."""
+    if not names:
+        return CheckError(f"{path} defines no {wanted}: it has no class or function")
+    return CheckError(f"{path} defines no {wanted}, only {', '.join(names)}; name one: {path}:NAME")
 
 
 def function_of(known: Named, path: Path, own: str, adapter: str) -> Named:
@@ -92,8 +98,7 @@ def function_of(known: Named, path: Path, own: str, adapter: str) -> Named:
     names = [own] if own else usual
     hit = next((ours[name] for name in names if name in ours), None)
     if hit is None:
-        has = ", ".join(definitions(path)) or "nothing"
-        raise CheckError(f"{path} defines no function {' or '.join(names)}, only {has}; name one: {path}:NAME")
+        raise lacking(path, f"function {' or '.join(names)}", definitions(path))
     if hit.is_class:
         raise CheckError(
             f"{hit.location}: {hit.name} is a class, which is called only in PyTorch; in {adapter}, write a function "
@@ -130,7 +135,7 @@ def one_of(path: Path, names: Mapping[str, Named], name: str, usual: list[str], 
     """The definition of this name, or the only usual one. Raises CheckError."""
     if name:
         if name not in names:
-            raise CheckError(f"{path} defines no {name}, only {', '.join(names) or 'nothing'}")
+            raise lacking(path, name, names)
         return names[name]
     if len(usual) != 1:
         hit = f"several that both files define: {', '.join(usual)}" if usual else f"{', '.join(names) or 'nothing'}"

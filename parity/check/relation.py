@@ -185,11 +185,18 @@ def by_axis(own: Array, other: Array) -> str:
         which = f"for each index of axis {' and '.join(map(str, axes))}"
         factor = (own * other).sum(axis=rest, keepdims=True) / (other * other).sum(axis=rest, keepdims=True)
         if is_equal(own, factor * other) and not near(factor, np.ones_like(factor)).mean() > 0.5:
-            return f"it times another number {which} ({number(float(factor.min()))} to {number(float(factor.max()))})"
+            return f"it times another number {which} ({ends(factor)})"
         shift = (own - other).mean(axis=rest, keepdims=True)
         if is_equal(own - shift, other) and not near(shift, np.zeros_like(shift)).mean() > 0.5:
-            return f"it plus another number {which} ({number(float(shift.min()))} to {number(float(shift.max()))})"
+            return f"it plus another number {which} ({ends(shift)})"
     return ""
+
+
+def ends(numbers: Array) -> str:
+    """A few numbers, `1, -1`; the smallest and the largest of many, `0.1 to 3`."""
+    if numbers.size <= FEWEST:
+        return ", ".join(number(float(value)) for value in numbers.flat)
+    return f"{number(float(numbers.min()))} to {number(float(numbers.max()))}"
 
 
 def thresholded(own: Array, other: Array) -> str:

@@ -10,7 +10,17 @@ from typing import Any
 
 from parity.check import CheckError
 from parity.check.generated import CANDIDATE, REFERENCE, Source, loaded, written
-from parity.check.pair import INIT_INPUTS, INPUTS, MODEL, FilePair, FormatPair, Named, definitions, named_file
+from parity.check.pair import (
+    INIT_INPUTS,
+    INPUTS,
+    MODEL,
+    FilePair,
+    FormatPair,
+    Named,
+    definitions,
+    lacking,
+    named_file,
+)
 from parity.program.worker.user_module import NEW
 
 FUNCTION = "fn"
@@ -86,8 +96,7 @@ def function_of(candidate: str) -> tuple[Path, Named]:
     if not name and NAME not in functions and len(functions) == 1:
         return path, next(iter(functions.values()))
     if (name or NAME) not in functions:
-        has = ", ".join(functions) or "none"
-        raise CheckError(f"{path} defines no function {name or NAME}, only {has}; name one: {path}:NAME")
+        raise lacking(path, f"function {name or NAME}", functions)
     return path, functions[name or NAME]
 
 

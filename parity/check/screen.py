@@ -50,11 +50,12 @@ def values(reply: CheckAnswer) -> str:
     seen = reply.counterexample
     if not seen or seen.get("got") is None or seen.get("index") is None:
         return ""
-    bound = seen.get("bound")
-    beyond = abs(seen["got"] - seen["exact"]) / bound if bound and seen.get("exact") is not None else None
-    exact = "" if seen.get("exact") is None else f", exact {number(seen['exact'], DIGITS)}"
-    times = "" if beyond is None else f", {number(beyond, 2)} times the error bound"
-    return f"{seen['tensor']} {seen['index']} in {seen['case']}: {number(seen['got'], DIGITS)}{exact}{times}"
+    got, expected, bound = seen["got"], seen.get("exact"), seen.get("bound")
+    exact = "" if expected is None else f", exact {number(expected, DIGITS)}"
+    # Nothing is rounded in whole numbers.
+    is_rounded = expected is not None and not (float(got).is_integer() and float(expected).is_integer())
+    times = f", {number(abs(got - expected) / bound, 2)} times the error bound" if bound and is_rounded else ""
+    return f"{seen['tensor']} {seen['index']} in {seen['case']}: {number(got, DIGITS)}{exact}{times}"
 
 
 def labelled(reply: CheckAnswer) -> Iterator[tuple[str, str]]:

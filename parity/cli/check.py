@@ -7,6 +7,8 @@ import datetime
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,9 +168,26 @@ def checked(reference: str, new: str, **options: Any) -> CheckAnswer:
     servers = ForkServers()
     try:
         servers.begin("torch", threads=1)
-        return answered(servers, reference, new, **options)
+        with alone_in(options["out"]):
+            return answered(servers, reference, new, **options)
     finally:
         servers.close()
+
+
+@contextmanager
+def alone_in(out: Path | None) -> Iterator[None]:
+    """Hold the lock of the folder that a user names. Raises CheckError where another check writes there, or where it is
+    none."""
+    from parity.check import CheckError
+    from parity.reporting.results.directory import held, made
+
+    with ExitStack() as stack:
+        try:
+            if out is not None:
+                stack.enter_context(held(made(out)))
+        except OSError as error:
+            raise CheckError(f"{error.filename}: {error.strerror}; name another folder with --out") from error
+        yield
 
 
 def answered(

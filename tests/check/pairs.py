@@ -76,3 +76,27 @@ def get_inputs():
 """
 """
 A function; its second argument is a number."""
+
+SPECTRUM = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.gain = nn.Parameter(torch.randn(n, dtype=torch.cfloat))
+
+    def forward(self, x, phase):
+        filtered = torch.fft.ifft(torch.fft.fft(x) * phase * self.gain)
+        return filtered, x * phase.conj(), x[:, :0]
+
+
+def get_inputs():
+    return [torch.randn(3, 8, dtype=torch.cfloat), torch.polar(torch.ones(8), torch.randn(8))]
+
+
+def get_init_inputs():
+    return [8]
+"""
+"""Complex inputs, parameter and outputs, and an output without elements."""

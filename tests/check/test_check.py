@@ -13,7 +13,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from parity import check
-from tests.check.pairs import CACHED, FORGED, FUNCTION, NAIVE, REFERENCE, RIGHT
+from parity.reporting.results.directory import held
+from tests.check.pairs import CACHED, FORGED, FUNCTION, NAIVE, REFERENCE, RIGHT, SPECTRUM
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.process]
 SCHEMA = json.loads((Path(check.__file__).parent / "schema.json").read_text())
@@ -131,13 +132,34 @@ def test_masks_are_compared(tmp_path):
     assert (row["verdict"], row["exit_code"]) == ("wrong", 1), row
 
 
+def test_complex_numbers_are_compared_by_their_parts(tmp_path):
+    new = SPECTRUM.replace("x * phase.conj()", "torch.complex(x.real, -x.imag).mul(phase).conj()")
+    row = answered(tmp_path, SPECTRUM, new, "--seconds", "300")
+    assert (row["verdict"], row["not_judged"][0][:4]) == ("right", "no s"), row
+    assert not any("view_as_real" in text or "core.py" in text for text in row["not_judged"]), row
+    row = answered(tmp_path, SPECTRUM, SPECTRUM.replace("phase.conj()", "phase"))
+    assert (row["verdict"], row["counterexample"]["tensor"]) == ("wrong", "y1"), row
+    assert row["repair"]["after"].endswith("x * phase.conj()), x[:, :0]") or "conj" in row["repair"]["after"], row
+
+
+def test_whole_numbers_are_not_told_in_error_bounds(tmp_path):
+    reference = FUNCTION.replace("torch.softmax(x * scale, dim=-1)", "(x * scale).argmax(-1)")
+    done = asked(tmp_path, reference, reference.replace("argmax(-1)", "argmax(-1) + 1"), "--diagnose-seconds", "0")
+    assert re.search(r"^ *y \[\d+\] in soft-given: \d+, exact \d+$", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_two_checks_do_not_write_to_one_folder(tmp_path):
+    (tmp_path / "out").mkdir()
+    with held(tmp_path / "out"):
+        row = answered(tmp_path, FUNCTION, FUNCTION)
+    assert row["sentence"] == "out: another run is writing there; name another folder with --out"
+    assert not (tmp_path / "out/check.yaml").exists()
+
+
 def test_an_option_that_is_wrong_is_told_in_json_too(tmp_path):
     (tmp_path / "file").touch()
     row = answered(tmp_path, FUNCTION, FUNCTION, "--out", "file")
-    assert (row["exit_code"], row["sentence"]) == (
-        3,
-        f"{tmp_path / 'file'}: File exists; name another folder with --out",
-    )
+    assert (row["exit_code"], row["sentence"]) == (3, "file: it is a file; name another folder with --out")
     row = answered(tmp_path, FUNCTION, FUNCTION, "--set", "scale")
     assert (row["exit_code"], row["sentence"][:11]) == (2, "--set scale")
 
