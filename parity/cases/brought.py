@@ -29,7 +29,16 @@ from autograd.tracer import getval
 from parity.cases.draw import Shape
 from parity.cases.op import CaseError, Fit, Input, Op, TensorShapes, no_variants
 from parity.cases.program import Program, Traced, profiled, trace
-from parity.cases.replay import agree, drawn_inputs, first_difference, is_slope, narrowest, slopes
+from parity.cases.replay import (
+    agree,
+    drawn_inputs,
+    first_difference,
+    is_slope,
+    lowest,
+    narrowest,
+    slopes,
+    spaced,
+)
 from parity.cases.user_code import BroughtError, contained, described, placed, user_code
 from parity.cases.writable import NUMPY, Writable, is_traced, unwrapped, wrapped, writing
 
@@ -271,16 +280,39 @@ def run_once(
     brought: Brought, params: Any, shapes: tuple[tuple[str, Shape], ...]
 ) -> Mapping[str, tuple[Shape, np.dtype[Any]]]:
     """`outputs_of`, whatever outputs a config gives gradients."""
-    integers = dict_of(brought.integers)
+    ways = (lowest, spaced) if brought.integers else (lowest,)
+    errors: list[CaseError] = []
+    for way in ways:  # Offsets, for example, must grow.
+        try:
+            outputs, graded = kinds_of(brought, params, shapes, way)
+            break
+        except CaseError as error:
+            errors.append(error)
+    else:
+        raise errors[0]
+    if sum(prod(shape) for _, shape in shapes) <= MOST_REPLAYED and not isinstance(brought.source, RecordedFunction):
+        with suppress(np.linalg.LinAlgError):  # A user's matrices may have a factorization that drawn ones have not.
+            replay(brought, params, dict(shapes))
+            if graded:
+                replay_gradients(brought, params, dict(shapes), {name: outputs[name][0] for name in graded})
+    return outputs
+
+
+def kinds_of(
+    brought: Brought, params: Any, shapes: tuple[tuple[str, Shape], ...], whole: Callable[..., Any]
+) -> tuple[Mapping[str, tuple[Shape, np.dtype[Any]]], list[str]]:
+    """Shape and dtype of every output, and the outputs whose gradients were run; `whole` draws integers. Raises
+    CaseError if the reference fails."""
+    integers, rng = dict_of(brought.integers), np.random.default_rng(0)
     tensors = {
-        name: np.broadcast_to(np.int64(integers[name][0]) if name in integers else SAMPLE, shape)
+        name: whole(rng, *integers[name], shape) if name in integers else np.broadcast_to(SAMPLE, shape)
         for name, shape in shapes
     }
     grad_outputs: dict[str, Any] = {}
     known = shapes_when_called(brought.source)
     try:
         if known is not None and known.is_recorded:
-            return known.output_kinds(tensors, {name: getattr(params, name) for name in brought.params})
+            return known.output_kinds(tensors, {name: getattr(params, name) for name in brought.params}), []
         with nullcontext() if isinstance(brought.source, RecordedFunction) else contained(brought.source.path):
             _, outputs = trace(lambda given, values: called(brought, given, values), tensors, params, labelled=False)
             grad_outputs = {n: np.broadcast_to(SAMPLE, v.shape) for n, v in outputs.items() if v.dtype.kind == "f"}
@@ -295,12 +327,8 @@ def run_once(
                 )
     except Exception as error:
         raise CaseError("reference", failed(brought, error, shapes, backward=bool(grad_outputs))) from error
-    if sum(prod(shape) for _, shape in shapes) <= MOST_REPLAYED and not isinstance(brought.source, RecordedFunction):
-        with suppress(np.linalg.LinAlgError):  # A user's matrices may have a factorization that drawn ones have not.
-            replay(brought, params, dict(shapes))
-            if grad_outputs and brought.differentiable:
-                replay_gradients(brought, params, dict(shapes), {n: v.shape for n, v in grad_outputs.items()})
-    return {name: (values.shape, values.dtype) for name, values in outputs.items()}
+    kinds = {name: (values.shape, values.dtype) for name, values in outputs.items()}
+    return kinds, list(grad_outputs) if brought.differentiable else []
 
 
 def replay(brought: Brought, params: Any, shapes: Mapping[str, Shape]) -> None:

@@ -19,6 +19,7 @@ from parity.check.lines import FaultLines
 from parity.check.pair import FilePair
 from parity.check.place import FaultLine
 from parity.check.prepare import PreparedCheck
+from parity.check.triton_code import is_interpreted
 from parity.check.written import line_that_keeps
 from parity.config.plan import ORACLE
 from parity.judge.compare.verdict import Comparison
@@ -118,9 +119,9 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     same = excused(results.comparisons, kinds)
     every = findings(results)
     all_findings = [finding for finding in every if not finding.tensor_keys <= same]
-    failed, refused, unposed = errors_of(results, own, kinds)
+    failed, refused, unposed = errors_of(results, own, kinds, is_slow=is_interpreted(pair.candidate))
     checks = list(checks_of(own, kinds, same, [*refused, *unposed]))
-    notes = [*notes, *(f"{NEW} refuses the layout {kinds[cell.id]}: {cell.message}" for cell in refused)]
+    notes = [*notes, *(refusal(cell, kinds) for cell in refused)]
     notes += [f"{REFERENCE} itself gives no result for {cell.id}" for cell in unposed]
     notes += ["interrupted: the search for a cause was ended"] if ENDED.get() else []
     notes += [
@@ -165,15 +166,22 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     return CheckAnswer("right", exit_codes.PASSED, text, **common)
 
 
+def refusal(cell: CellResult, kinds: Mapping[str, str]) -> str:
+    """Why a cell without a result says nothing."""
+    if cell.outcome == Outcome.TIMEOUT:
+        return f"{cell.id} in Triton's interpreter: {cell.message}"
+    return f"{NEW} refuses the layout {kinds[cell.id]}: {cell.message}"
+
+
 def errors_of(
-    results: Results, own: Sequence[CellResult], kinds: Mapping[str, str]
+    results: Results, own: Sequence[CellResult], kinds: Mapping[str, str], *, is_slow: bool
 ) -> tuple[list[CellResult], list[CellResult], list[CellResult]]:
-    """The candidate's cells that failed; those in which it refuses a memory layout; those, whatever it returns, for
-    which the reference has no result either."""
+    """The candidate's cells that failed; those in which it refuses a memory layout, or takes too long where it
+    `is_slow`, as in an interpreter; those, whatever it returns, for which the reference has no result either."""
     without = {row.case for row in results.outcomes if row.backend == REFERENCE and row.outcome == Outcome.ERROR}
     ended = [cell for cell in own if cell.status is Status.ERROR and cell.ended is not None]
     failed = [cell for cell in ended if cell.id not in without]
-    refused = [cell for cell in failed if kinds[cell.id] in LAYOUTS]
+    refused = [cell for cell in failed if kinds[cell.id] in LAYOUTS or (is_slow and cell.outcome == Outcome.TIMEOUT)]
     return [c for c in failed if c not in refused], refused, [cell for cell in own if cell.id in without]
 
 
@@ -252,10 +260,12 @@ def of_finding(
     else:
         cause = finding.id.partition(" ")[0]
         title, formula = finding.sentence().plain.removeprefix(f"{NEW}: "), finding.formula()
-        if cause == EDIT and formula:  # Its title says only that a step differs.
-            title, formula = f"{formula} ({cause})", ""
-        named = f"{title}, {finding.scope()}"
         details = [location.sentence if location else "", formula]
+        if cause == EDIT and formula:  # Its title says only that a step differs.
+            is_repaired = location is not None and location.repair is not None
+            first, *details = details if is_repaired else reversed(details)
+            title = f"{first} ({cause})"
+        named = f"{title}, {finding.scope()}"
     return CheckAnswer(
         verdict,
         exit_codes.MISMATCH,
