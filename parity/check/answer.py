@@ -170,18 +170,24 @@ def refusal(cell: CellResult, kinds: Mapping[str, str]) -> str:
     """Why a cell without a result says nothing."""
     if cell.outcome == Outcome.TIMEOUT:
         return f"{cell.id} in Triton's interpreter: {cell.message}"
+    if kinds[cell.id] == NAN:
+        return f"{NEW} refuses a NaN: {cell.message}"
     return f"{NEW} refuses the layout {kinds[cell.id]}: {cell.message}"
 
 
 def errors_of(
     results: Results, own: Sequence[CellResult], kinds: Mapping[str, str], *, is_slow: bool
 ) -> tuple[list[CellResult], list[CellResult], list[CellResult]]:
-    """The candidate's cells that failed; those in which it refuses a memory layout, or takes too long where it
+    """The candidate's cells that failed; those in which it refuses a memory layout or a NaN, or takes too long where it
     `is_slow`, as in an interpreter; those, whatever it returns, for which the reference has no result either."""
     without = {row.case for row in results.outcomes if row.backend == REFERENCE and row.outcome == Outcome.ERROR}
     ended = [cell for cell in own if cell.status is Status.ERROR and cell.ended is not None]
     failed = [cell for cell in ended if cell.id not in without]
-    refused = [cell for cell in failed if kinds[cell.id] in LAYOUTS or (is_slow and cell.outcome == Outcome.TIMEOUT)]
+    refused = [
+        cell
+        for cell in failed
+        if kinds[cell.id] in {*LAYOUTS, NAN} or (is_slow and cell.outcome == Outcome.TIMEOUT)
+    ]
     return [c for c in failed if c not in refused], refused, [cell for cell in own if cell.id in without]
 
 
