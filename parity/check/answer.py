@@ -184,9 +184,7 @@ def errors_of(
     ended = [cell for cell in own if cell.status is Status.ERROR and cell.ended is not None]
     failed = [cell for cell in ended if cell.id not in without]
     refused = [
-        cell
-        for cell in failed
-        if kinds[cell.id] in {*LAYOUTS, NAN} or (is_slow and cell.outcome == Outcome.TIMEOUT)
+        cell for cell in failed if kinds[cell.id] in {*LAYOUTS, NAN} or (is_slow and cell.outcome == Outcome.TIMEOUT)
     ]
     return [c for c in failed if c not in refused], refused, [cell for cell in own if cell.id in without]
 

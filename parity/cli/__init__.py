@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from parity.cli import accept, capture, check, compare, diff, hunt, init, inspect, repro, run, store, stored, survey
+from parity.cli import (
+    accept,
+    capture,
+    check,
+    compare,
+    diff,
+    hunt,
+    init,
+    inspect,
+    mcp,
+    repro,
+    run,
+    store,
+    stored,
+    survey,
+)
 from parity.cli.group import main
 
 __all__ = [
@@ -15,6 +30,7 @@ __all__ = [
     "init",
     "inspect",
     "main",
+    "mcp",
     "repro",
     "run",
     "store",

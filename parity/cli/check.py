@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,15 +164,21 @@ def show(reply: CheckAnswer, *, quiet: bool) -> None:
 
 def checked(reference: str, new: str, **options: Any) -> CheckAnswer:
     """Prepare a pair, run it, and answer. Raises UserError."""
-    from parity.engine.forking import ForkServers
-
-    servers = ForkServers()
+    servers = fork_servers()
     try:
         servers.begin("torch", threads=1)
         with alone_in(options["out"]):
             return answered(servers, reference, new, **options)
     finally:
         servers.close()
+
+
+@cache
+def fork_servers() -> ForkServers:
+    """Those of this process, which may have begun to import PyTorch before there is a pair."""
+    from parity.engine.forking import ForkServers
+
+    return ForkServers()
 
 
 @contextmanager
