@@ -76,6 +76,11 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
 """Unusual values of an input."""
 SPEAKING_OF_NAN = re.compile(rb"nan|isfinite|isinf", re.IGNORECASE)
 """What a file has that gives a NaN among its inputs a meaning."""
+MASK = "mask"
+"""The kind of cases in which a mask hides nothing, a row, or everything."""
+HIDING = re.compile(rb"inf|nan", re.IGNORECASE)
+"""What a file has whose result is a number where everything is hidden because it was meant to be: others hide by adding
+-1e9, for example, and nobody relies on what is left of that."""
 IGNORED = "ignored"
 IGNORING = re.compile(rb"-100\b|ignore|cross_entropy|CrossEntropy|nll_loss|NLLLoss")
 """What a file has that gives the label that is ignored a meaning; as an index, it is one from the end."""
@@ -170,6 +175,7 @@ class Designer:
         yield from islice(self.numbers(sized, drawn), MOST_OTHER_NUMBERS)
         yield from self.lengths(sized, drawn)
         yield from self.integers(sized, drawn)
+        yield from self.masks(sized, drawn)
         yield from self.repeated(sized, drawn)
         yield from islice(sizes, FIRST_SIZES)
         yield from self.moved(sized, drawn)
@@ -435,8 +441,8 @@ class Designer:
                 yield from self.with_number(replace(sized, init=init), drawn, name.removeprefix(INIT), other)
 
     def with_number(self, sized: Sized, drawn: Mapping[str, Any], name: str, number: float) -> Iterator[CheckCase]:
-        """The case with another number, if the reference takes it."""
-        if is_finite(self.tried(sized, drawn)):
+        """The case with another number, if the reference takes it, and is not random with it as with a dropout."""
+        if is_finite(self.tried(sized, drawn)) and not self.problem.is_random(sized, self.options):
             yield CheckCase(NUMBERS, self.case(f"{name}={number:g}", sized, drawn))
 
     def integers(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
@@ -451,6 +457,19 @@ class Designer:
             if is_finite(self.tried(sized, drawn, {name: array})):
                 changed = {**drawn, name: self.stored(f"{name}-{word}", name, array)}
                 yield CheckCase(word, self.case(f"{name}-{word}", sized, changed))
+
+    def masks(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
+        """Masks that hide nothing, one row, and everything, where the reference is made for that."""
+        hides = HIDING.search(self.problem.source.text) is not None
+        for argument in filter(is_mask, sized.arguments):
+            row, values = argument.value.copy(), argument.value
+            row.reshape(-1, row.shape[-1])[0] = 0
+            arrays = {"full": np.ones_like(values), **({"row": row, "empty": np.zeros_like(values)} if hides else {})}
+            for word, array in arrays.items():
+                if is_finite(self.tried(sized, drawn, {argument.name: array})):
+                    name = f"{argument.name}-{word}"
+                    changed = {**drawn, argument.name: self.stored(name, argument.name, array)}
+                    yield CheckCase(MASK, self.case(name, sized, changed))
 
     def repeated(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
         """Integers that the file gives once each, some of them twice: elements that are added up do not overwrite each
@@ -469,10 +488,19 @@ class Designer:
                 yield CheckCase(REPEATED, self.case(f"{name}-repeated", sized, changed))
 
 
+def is_mask(argument: Argument) -> bool:
+    """Whether an argument says of each element whether it counts: booleans, or numbers that are 0 or 1."""
+    if not argument.is_tensor or not argument.value.shape or argument.value.size <= FEW_INTEGERS:
+        return False
+    return argument.dtype == "bool" or set(np.unique(argument.value)) == {0, 1}
+
+
 def another_number(value: Any) -> float | None:
-    """Another number for one that is not 0 or 1: three quarters of it, or one more; None for other values."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value in (0, 1):
+    """Another number for one: one more, three quarters of it, not 0; None for other values."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
+    if not value:
+        return 3 if isinstance(value, int) else 0.25
     return value + 1 if isinstance(value, int) else 0.75 * value
 
 

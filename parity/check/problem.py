@@ -20,6 +20,7 @@ from parity.cases.user_code import BroughtError, placed, user_code
 from parity.check import CheckError
 from parity.check.literals import Literals, with_globals
 from parity.check.pair import INIT_INPUTS, FilePair
+from parity.program.opaque import checked_calls
 from parity.program.torch_reference import array_of, torch_namespace
 from parity.program.worker import user_module
 from parity.program.worker.recording import is_inplace
@@ -373,7 +374,7 @@ class ReferenceProblem:
         given = {
             name: t.to(getattr(torch, dtype)) if dtype and t.is_floating_point() else t for name, t in given.items()
         }
-        with self.telling(), self.having(sized.settings), torch.no_grad():
+        with self.telling(), self.having(sized.settings), torch.no_grad(), checked_calls():
             outputs = UserModule(self.entry)(**given, **sized.params, **(options or {}))
         return {name: array_of(value) for name, value in outputs.items()}
 

@@ -25,6 +25,7 @@ from parity.config.sweep import Combination, expand
 from parity.config.tolerance_grammar import check_tensor_names
 from parity.config.tolerances import DEFAULT_TOLERANCES, ToleranceRule
 from parity.config.tree import without
+from parity.program.worker.user_module import ARGUMENTS
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _build(combination: Combination, scope: Scope) -> BuiltCase | None:
     case = name and substitute(scope.defaults.under(name, without(combination.case, "sweep")), report)
     if not name or not case:
         return None
-    brought = None if name in scope.ops else read_brought(case, name, report)
+    brought = None if case.get(REFERENCE) is None else read_brought(case, name, report)
     if len(report) > n_before or (brought is None and name not in scope.ops):
         return None
     model = case_model_of(name) if brought is None else case_model(brought)
@@ -155,13 +156,19 @@ def _op(case: Node, scope: Scope) -> str | None:
         return None
     if reference is None and node.text not in scope.ops:
         scope.report.add(node, f"parity knows no op {node.text} ({DOOR})", allowed=scope.ops, near=node.text)
-    elif reference is not None and node.text in scope.ops:
+    elif reference is not None and node.text in scope.ops and not is_call(case):
         scope.report.add(reference, f"parity has a reference of its own for {node.text}; give your op another name")
     elif reference is not None and not node.text.isidentifier():
         scope.report.add(node, "an op has the name of the function in its reference")
     else:
         return node.text
     return None
+
+
+def is_call(case: Node) -> bool:
+    """Whether a case says in which order arguments are given: then it calls users' code only, under any name."""
+    params = case.get("params")
+    return params is not None and ARGUMENTS in params.mapping
 
 
 def _with_parts(case: Node) -> Node:

@@ -58,7 +58,7 @@ class OpaqueCall:
         before = torch.get_default_dtype()
         torch.set_default_dtype(next((t.dtype for t in tensors if t.dtype == torch.float64), before))
         try:
-            with unfused_attention():
+            with checked_calls():
                 args, kwargs = nested(self.original.args, given), nested(self.original.kwargs, given)
                 result = self.original.function(*args, **kwargs)
         except RuntimeError as error:
@@ -83,13 +83,18 @@ class OpaqueGradient:
         self.__name__ = f"gradient_of_{function.__name__}"
 
     def __call__(self, arriving: Array, *arrays: Array) -> Array:
-        """The gradient, in the dtype of the arrays."""
+        """The gradient, in the dtype of the arrays. Raises ValueError for one that arrives in another shape."""
         import torch
 
         tensors = self.function.tensors(arrays)
-        operand = tensors[self.position].requires_grad_()
+        operand = tensors[self.position]
+        if not (operand.is_floating_point() or operand.is_complex()):  # An index, such as searchsorted returns.
+            return np.zeros(operand.shape, dtype_of(arrays))
+        operand.requires_grad_()
         with torch.enable_grad():
             result = self.function.result(tensors)
+        if tuple(result.shape) != arriving.shape:
+            raise ValueError(f"a gradient of {arriving.shape} arrives at a result of {tuple(result.shape)}")
         if not result.requires_grad:
             return np.zeros_like(arrays[self.position])
         # autograd's gradients of complex numbers are the conjugates of PyTorch's.
@@ -104,17 +109,27 @@ class OpaqueGradient:
 
 
 @contextmanager
-def unfused_attention() -> Iterator[None]:
-    """Inside, PyTorch's attention is computed by steps that check shapes. The fused one does not on a CPU, and writes
-    beyond its memory where they do not fit."""
+def checked_calls() -> Iterator[None]:
+    """Inside, PyTorch's functions check what they do not check on a CPU, where they read and write beyond their memory:
+    the shapes of attention, which is computed by steps, and the labels of CTC."""
     import torch
 
-    before = torch.backends.cuda.flash_sdp_enabled()
+    before, own = torch.backends.cuda.flash_sdp_enabled(), torch.ctc_loss
+
+    def ctc_loss(log_probs: Any, targets: Any, *args: Any, **kwargs: Any) -> Any:
+        n_labels = log_probs.shape[-1]
+        with torch._C.DisableTorchFunction():
+            if not ((targets >= 0) & (targets < n_labels)).all():
+                raise ValueError(f"ctc_loss: a target is not one of the {n_labels} labels")
+        return own(log_probs, targets, *args, **kwargs)
+
     torch.backends.cuda.enable_flash_sdp(False)
+    torch.ctc_loss = ctc_loss
     try:
         yield
     finally:
         torch.backends.cuda.enable_flash_sdp(before)
+        torch.ctc_loss = own
 
 
 def dtype_of(arrays: Sequence[Array]) -> np.dtype[Any]:

@@ -23,7 +23,7 @@ from parity.cases.replay import agree, drawn_inputs, first_difference, lowest, n
 from parity.cases.user_code import BroughtError, placed, user_code
 from parity.cases.writable import unwrapped
 from parity.program.interception import intercepted
-from parity.program.opaque import opaque_step, unfused_attention
+from parity.program.opaque import checked_calls, opaque_step
 from parity.program.recorded import RecordedCall
 from parity.program.recorded_code import CHANGE, Array, CodeFunction, CodeOptions, RecordedOpCall, Recording
 from parity.program.whole import DYNAMIC, WholeCode
@@ -35,6 +35,8 @@ from parity.torch_gradients import scalar_of
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Bounds = tuple[str, int, int]
 Params = tuple[tuple[str, Any], ...]
+MOST_STEPS = 400
+"""The calls of code of which each is a step; code with more is one step, since each costs a judge seconds."""
 REPLAYS = 2
 """The number of further inputs for which a recording is compared with its code."""
 
@@ -122,7 +124,7 @@ class TorchFunction:
     ) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Shape and dtype of every output, as the code returns them in float64, without recording it. Raises
         BroughtError with the user's line."""
-        with catch_warnings(action="ignore"), user_code(self.source.path), self.placing(), unfused_attention():
+        with catch_warnings(action="ignore"), user_code(self.source.path), self.placing(), checked_calls():
             outputs = called(self.module, tensors, params)
         return {name: (values.shape, values.dtype) for name, values in outputs.items()}
 
@@ -148,7 +150,7 @@ class TorchFunction:
         """The recording for these shapes and params, compared with the code itself."""
         sizes = dict(shapes)
         small = sum(map(prod, sizes.values())) <= MOST_REPLAYED
-        with catch_warnings(action="ignore"), user_code(self.source.path), self.placing(), unfused_attention():
+        with catch_warnings(action="ignore"), user_code(self.source.path), self.placing(), checked_calls():
             draws = self.draws(sizes, dict(params))
             try:
                 return self.of_recording(draws, params, small=small)
@@ -413,7 +415,7 @@ def recorded_call(
     """A call of the code, recorded, and its constants by name."""
     import torch
 
-    tracer = Tracer(torch, (*FORMATS, "bfloat16"))
+    tracer = Tracer(torch, (*FORMATS, "bfloat16"), MOST_STEPS)
     state = module.state()
     tensors = {name: operand(array, gradients, is_leaf=name in state) for name, array in inputs.items()}
     marks = {tracer.know(tensor, name): f"in:{name}" for name, tensor in tensors.items()}

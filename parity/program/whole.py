@@ -9,7 +9,7 @@ import numpy as np
 
 from parity.cases.op import Variant
 from parity.cases.writable import TRACING, unwrapped, wrapped
-from parity.program.opaque import Array, array_of, differentiable, dtype_of, tensor_of, unfused_attention
+from parity.program.opaque import Array, array_of, checked_calls, differentiable, dtype_of, tensor_of
 from parity.program.worker.user_module import UserModule
 from parity.torch_gradients import scalar_of
 
@@ -62,7 +62,7 @@ class WholeCall:
         state = self.module.state()
         given = {n: t if n in state else t.clone() for n, t in zip(self.names, tensors, strict=True)}
         try:
-            with unfused_attention():
+            with checked_calls():
                 return self.module(**given, **self.params)
         except (RuntimeError, AssertionError) as error:
             raise ValueError(str(error)) from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from dataclasses import dataclass
 from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
 
@@ -69,12 +70,12 @@ class Tracer(ValueTable):
     read (`_waiting`). PyTorch counts the writes to a tensor in `_version`. `_made` are tensors that depend on no input,
     with copies of their values: they are constants if they are read. `reads` are the places where Python gets values,
     `values` what the calls computed, `originals` the calls themselves, both by mark. `random` says of each call that
-    has drawn random numbers where it is.
+    has drawn random numbers where it is. It refuses code that makes more than `most` calls.
     """
 
-    def __init__(self, torch: Any, formats: Collection[str] = FORMATS) -> None:
+    def __init__(self, torch: Any, formats: Collection[str] = FORMATS, most: float = math.inf) -> None:
         super().__init__((torch.__name__,))
-        self.formats = formats
+        self.formats, self.most = formats, most
         self.torch = torch
         self.widest = torch.get_default_dtype().itemsize
         self.reads: List[str] = []
@@ -94,6 +95,8 @@ class Tracer(ValueTable):
         if self.active:
             self.active = False
             try:
+                if len(self.rows) >= self.most:
+                    raise UntracedError(f"{self._source_line()}: it makes more than {self.most} calls")
                 self._note(function, args, kwargs, result)
             finally:
                 self.active = True
