@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, product
+from itertools import islice, product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,8 @@ class Designer:
     problem: ReferenceProblem
     folder: Path
     forward_only: bool = False
+    until: float = math.inf
+    """The time of the monotonic clock at which no further sizes are tried."""
 
     def __post_init__(self) -> None:
         self.notes: list[str] = []
@@ -367,8 +370,9 @@ class Designer:
             for value, name in sorted_sizes(numbers, self.limits)
             if name not in own or 1 < last(value) <= MOST_ENLARGED * last(numbers[name])
         )
-        tried = ({**sized.settings, name: value} for value, name in asked)
-        yield from islice((other for settings in tried if (other := self.fitting(settings)) is not None), MOST_SIZES)
+        tried = takewhile(lambda _: time.monotonic() < self.until, asked)
+        fitting = (self.fitting({**sized.settings, name: value}) for value, name in tried)
+        yield from islice((other for other in fitting if other is not None), MOST_SIZES)
 
     def by_length(self, sized: Sized) -> set[str]:
         """The numbers of the file that `lengths` changes: those that the constructor does not have and that are not

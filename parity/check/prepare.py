@@ -91,13 +91,14 @@ def prepared(
     except OSError as error:
         raise CheckError(f"{error.filename}: {error.strerror}; name another folder with --out") from error
     outputs_only = forward_only or format_pair.forward_only or cuts_gradients(pair.candidate.own_path)
-    designer = Designer(problem, folder / "inputs", outputs_only)
+    until = time.monotonic() + seconds
+    designer = Designer(problem, folder / "inputs", outputs_only, until)
     designer.notes += [*format_pair.notes, *notes_of(pair)]
     if forward_only != outputs_only and not format_pair.forward_only:
         designer.notes.append(f"{pair.candidate.own_path.name} has Triton kernels without gradients: {OUTPUTS_ONLY}")
     if is_interpreted(pair.candidate):
         designer.notes.append(f"{pair.candidate.own_path.name} {INTERPRETED}")
-    asked, until = [], time.monotonic() + seconds
+    asked = []
     for item in adapted(designer.all(sized), pair):
         asked.append(item)
         if time.monotonic() > until:

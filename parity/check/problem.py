@@ -144,7 +144,7 @@ class ReferenceProblem:
 
     def __post_init__(self) -> None:
         self.changing: frozenset[str] | None = None
-        self.n_calls = 0
+        self.n_calls = self.n_counted = 0
         self.literals = Literals({}, ())
         path = self.pair.reference.path.absolute()
         self.source = ReferenceFile(path, path.read_bytes())
@@ -241,10 +241,11 @@ class ReferenceProblem:
         large; None where the reference does not work with these sizes."""
         import torch
 
-        n_operations = 0
+        n_operations = self.n_counted = 0
 
         def count(function: Any, args: Any, _kwargs: Any, result: Any) -> Any:
             nonlocal n_operations
+            self.n_counted += 1
             n_operations += operations(getattr(function, "__name__", ""), args, result, torch)
             return result
 
@@ -338,7 +339,7 @@ class ReferenceProblem:
         import torch
 
         names = set[str]()
-        self.n_calls = 0
+        self.n_calls = self.n_counted = 0
 
         def is_finite(value: Any) -> bool:
             if isinstance(value, torch.Tensor):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from parity.check.problem import ReferenceProblem, Size
+from parity.program.torch_reference import MOST_STEPS
 
 Sizes = dict[str, Size]
 
@@ -21,6 +22,8 @@ PARTS = (64, 16, 4)
 """Of all sizes, before single ones are halved: to compute what a call costs takes long where it is long."""
 SMALL = 4
 """Numbers up to this one are no sizes that anything is gained by: kernels, strides, groups, heads."""
+LESS = 0.75
+"""The part of its calls that code makes at most where a loop has become shorter."""
 COUNT, LEAST = 16, 2
 """Numbers of the constructor up to the first, such as windows and heads, may become as small as the second: they stay
 smaller than lengths and widths."""
@@ -41,7 +44,24 @@ def small(problem: ReferenceProblem) -> Sizes:
         if step is None:
             break
         best, known = step
+    if problem.n_counted > MOST_STEPS:
+        best = shorter(problem, sizes, best, until)
     return {name: value for name, value in best.items() if value != sizes[name]}
+
+
+def shorter(problem: ReferenceProblem, sizes: Sizes, best: Sizes, until: float) -> Sizes:
+    """Sizes with which loops are so short that each call can be a step, as far as halving one size after another makes
+    them shorter."""
+    for name in sorted(sizes, key=lambda name: -largest((sizes | best)[name])):
+        while largest(now := (sizes | best)[name]) > 2 * SMALL and time.monotonic() < until:
+            n_before, tried = problem.n_counted, best | {name: half(now)}
+            if problem.cost(sizes | tried) is None or problem.n_counted > LESS * n_before:
+                problem.n_counted = n_before
+                break
+            best = tried
+            if problem.n_counted <= MOST_STEPS:
+                return best
+    return best
 
 
 def started(problem: ReferenceProblem, sizes: Sizes, more: int) -> tuple[Sizes, tuple[int, int] | None]:

@@ -142,6 +142,22 @@ def test_complex_numbers_are_compared_by_their_parts(tmp_path):
     assert row["repair"]["after"].endswith("x * phase.conj()), x[:, :0]") or "conj" in row["repair"]["after"], row
 
 
+def test_a_function_may_be_called_like_an_op_of_parity(tmp_path):
+    reference = FUNCTION.replace("def soft(", "def softmax(")
+    naive = reference.replace("torch.softmax(x * scale, dim=-1)", "(x * scale).exp() / (x * scale).exp().sum(-1, True)")
+    row = answered(tmp_path, reference, naive, "--diagnose-seconds", "0")
+    assert (row["verdict"], row["counterexample"]["case"][:7]) == ("wrong", "softmax"), row
+    row = answered(tmp_path, reference, reference.replace("x * scale", "scale * x"), "--seconds", "300")
+    assert row["verdict"] == "right", row
+
+
+def test_a_candidate_that_refuses_a_nan_is_right(tmp_path):
+    refusing = FUNCTION.replace("    return", "    assert not x.isnan().any(), 'no number'\n    return")
+    row = answered(tmp_path, FUNCTION, refusing, "--seconds", "300")
+    assert row["verdict"] == "right", row
+    assert row["not_judged"] == ["new refuses a NaN: new.py:6: AssertionError: no number"]
+
+
 def test_whole_numbers_are_not_told_in_error_bounds(tmp_path):
     reference = FUNCTION.replace("torch.softmax(x * scale, dim=-1)", "(x * scale).argmax(-1)")
     done = asked(tmp_path, reference, reference.replace("argmax(-1)", "argmax(-1) + 1"), "--diagnose-seconds", "0")

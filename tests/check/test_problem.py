@@ -14,6 +14,7 @@ from parity.check.cases import Designer, weight_of
 from parity.check.pair import pair_of
 from parity.check.problem import ReferenceProblem, Weight, same
 from parity.check.sizes import MOST_ELEMENTS, small
+from parity.program.torch_reference import MOST_STEPS
 from tests.check.pairs import FUNCTION, REFERENCE
 
 DRAWN = """
@@ -98,7 +99,7 @@ def test_a_function_with_a_number(tmp_path):
     ("text", "told"),
     [
         (DRAWN.replace("return [", "return torch.ones(3); return ["), "returns Tensor; return the list"),
-        (DRAWN.replace("torch.rand(4, 4),", "torch.ones(2, dtype=torch.complex64),", 1), "complex64"),
+        (DRAWN.replace("torch.rand(4, 4),", "torch.eye(2).to_sparse(),", 1), "sparse layout"),
     ],
 )
 def test_inputs_that_cannot_be_used(tmp_path, text, told):
@@ -227,7 +228,8 @@ def test_other_numbers_are_asked_where_the_reference_takes_them(tmp_path):
     it = problem(tmp_path, NUMBERED)
     cases = {case.id: case for case in Designer(it, tmp_path / "inputs").all(it.at({}))}
     numbers = {name: case.case["params"] for name, case in cases.items() if case.kind == "numbers"}
-    assert numbers.keys() == {"Model-alpha=0.3", "Model-slope=0.15"}  # k = 4 divides by zero, 1 is left as it is
+    # k = 4 divides by zero
+    assert numbers.keys() == {"Model-alpha=0.3", "Model-slope=0.15", "Model-n=0.75"}
     assert numbers["Model-slope=0.15"]["init_slope"] == pytest.approx(0.15)
 
 
@@ -521,3 +523,77 @@ def test_inputs_of_two_sizes_with_one_number_have_files_of_their_own(tmp_path):
     cases = {case.id: case.case["inputs"] for case in Designer(own, tmp_path / "inputs").all(own.at({}))}
     files = [cases[f"scaled-size_{n}=129"]["x"]["file"] for n in (8, 6)]
     assert [np.load(tmp_path / file).shape for file in files] == [(129, 6), (8, 129)]
+
+
+MASKED = """
+import torch
+
+
+def f(x, keep, weight):
+    scores = x.masked_fill(~keep, float("-inf"))
+    return torch.nan_to_num(torch.softmax(scores, -1)) * weight
+
+
+def get_inputs():
+    return [torch.randn(4, 6), torch.rand(4, 6) > 0.5, (torch.rand(4, 6) > 0.5).float()]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (MASKED, {"keep-full", "keep-row", "keep-empty", "weight-full", "weight-row", "weight-empty"}),
+        (MASKED.replace("torch.nan_to_num", ""), {"keep-full", "weight-full", "weight-row", "weight-empty"}),
+        (MASKED.replace('float("-inf")', "-1e9").replace("torch.nan_to_num", ""), {"keep-full", "weight-full"}),
+    ],
+)
+def test_masks_hide_nothing_a_row_or_all_where_the_reference_is_made_for_that(tmp_path, text, words):
+    it = problem(tmp_path, text)
+    cases = [case for case in Designer(it, tmp_path / "inputs").all(it.at({})) if case.kind == "mask"]
+    assert {case.id.removeprefix("f-") for case in cases} == words
+
+
+COLOURS = """
+import torch
+
+C, H = 3, 5
+
+
+def f(x):
+    return torch.stack([x[:, 0] + x[:, 1], x[:, 2]], 1)
+
+
+def get_inputs():
+    return [torch.rand(2, C, H)]
+"""
+
+
+def test_a_size_that_the_reference_does_not_look_at_is_not_asked(tmp_path):
+    it = problem(tmp_path, COLOURS)
+    ids = [case.id for case in Designer(it, tmp_path / "inputs").all(it.at({}))]
+    assert not any(name.startswith("f-C=") for name in ids)
+    assert {"f-H=129", "f-H=1"} <= set(ids)
+
+
+LOOPED = """
+import torch
+
+T, D = 200, 4
+
+
+def f(x):
+    out = torch.zeros_like(x)
+    for t in range(1, x.shape[0]):
+        out[t] = out[t - 1] * 0.5 + x[t]
+    return out
+
+
+def get_inputs():
+    return [torch.randn(T, D)]
+"""
+
+
+def test_loops_become_so_short_that_each_call_can_be_a_step(tmp_path):
+    it = problem(tmp_path, LOOPED)
+    assert small(it) == {"T": 50}
+    assert it.n_counted <= MOST_STEPS

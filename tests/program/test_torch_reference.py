@@ -368,3 +368,43 @@ def test_a_number_among_params_is_the_one_of_each_case(tmp_path):
         np.testing.assert_allclose(evaluate(op, op.params(scale=scale), {"x": x})["y"], np.tanh(x * scale), rtol=1e-12)
         program = program_of(op, op.params(scale=scale), {"x": x})
         np.testing.assert_allclose(program.run({"x": x}, np.float64)["y"], np.tanh(x * scale), rtol=1e-12)
+
+
+def test_code_of_many_calls_is_one_step(tmp_path):
+    body = "h = x\nfor _ in range(500):\n    h = h * 0.99 + x\nreturn h"
+    path = tmp_path / "looped.py"
+    path.write_text(HEAD + function_of("x", body))
+    function = torch_reference(ReferenceFile(path, path.read_bytes()), "f", ("x",), (), ()).function
+    x = np.linspace(-1, 1, 24).reshape(4, 6)
+    np.testing.assert_allclose(function(x=x)["y"], x * (1 - 0.99**501) / 0.01, rtol=1e-10)
+    (why,) = function.opaque
+    assert (
+        why
+        == f"looped.py:{path.read_text().splitlines().index('        h = h * 0.99 + x') + 1}: it makes more than 400 calls"
+    )
+
+
+def test_a_label_that_ctc_does_not_have_is_an_error_and_no_crash(tmp_path):
+    path = tmp_path / "ctc.py"
+    lengths = "torch.full((2,), 5), torch.full((2,), 2)"
+    path.write_text(HEAD + f"def f(x, y): return F.ctc_loss(x.log_softmax(-1), y, {lengths})")
+    function = torch_reference(ReferenceFile(path, path.read_bytes()), "f", ("x", "y"), (("y", 1, 9),), ()).function
+    with pytest.raises(BroughtError, match=r"ctc.py:.*a target is not one of the 3 labels"):
+        function(x=np.zeros((5, 2, 3)), y=np.full((2, 2), 8))
+
+
+def test_offsets_grow(tmp_path):
+    path = tmp_path / "rows.py"
+    body = "rows = torch.repeat_interleave(torch.arange(4), crow[1:] - crow[:-1])\nreturn torch.zeros(4).index_add(0, rows, x)"
+    path.write_text(HEAD + function_of("x crow", body))
+    source = torch_reference(ReferenceFile(path, path.read_bytes()), "f", ("x", "crow"), (("crow", 0, 13),), ())
+    op = op_of(Brought(source, "f", ("x", "crow"), (("crow", 0, 13),), ("x",), (), ("y",)))
+    assert op.infer_shapes(op.params(), {"x": (12,), "crow": (5,)}).outputs == {"y": (4,)}
+
+
+def test_an_index_that_depends_on_numbers_has_no_gradient(tmp_path):
+    Recorded(
+        tmp_path,
+        function_of("x", "i = torch.searchsorted(x[0].sort()[0], x[1:]).clamp(max=5)\nreturn x[0][i] * x[1:]"),
+        "x",
+    ).check()
