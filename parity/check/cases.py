@@ -71,7 +71,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     ZEROS: {"constant": 0.0},
     TIES: {"constant": 1.0, "special": {"values": [-1.0, 2.0], "count": 2}},
     NAN: {"special": {"values": [float("nan")]}},
-    TINY: {"scale": 1e-20},
+    TINY: {"scale": 1e-10},
     OUTLIER: {"special": {"values": [1.0e4, -1.0e4, 88.0], "count": 3}},
 }
 """Unusual values of an input."""

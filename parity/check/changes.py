@@ -274,14 +274,16 @@ def of_part(node: ast.expr) -> Change:
 
 
 def shifted(node: ast.Subscript, part: ast.Slice) -> Change:
-    """The part before and the part behind; `[1:]` for `[:-1]` and the reverse."""
+    """The part before and the part behind; `[1:]` for `[:-1]` and `[k:]` for `[:n - k]`, and the reverse."""
     lower, upper = part.lower, part.upper
     if lower is not None and upper is not None:
         for one, other in zip(by_one(lower), by_one(upper), strict=True):
             yield with_fields(node, part, lower=one, upper=other)
     elif lower is None and isinstance(upper, ast.UnaryOp):
         yield with_fields(node, part, lower=upper.operand, upper=None)
-    elif upper is None and isinstance(lower, ast.Constant):
+    elif lower is None and isinstance(upper, ast.BinOp) and isinstance(upper.op, ast.Sub):
+        yield with_fields(node, part, lower=upper.right, upper=None)
+    elif upper is None and isinstance(lower, ast.Constant | ast.Name):
         yield with_fields(node, part, lower=None, upper=ast.UnaryOp(ast.USub(), lower))
 
 

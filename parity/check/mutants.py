@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, permutations, product
+from typing import TypeGuard
 
 from parity.check.changes import (
     CHANGES,
@@ -37,7 +38,7 @@ Located = ast.expr | ast.stmt | ast.keyword
 """A node that has a location in the text."""
 NEAR = 8
 """Names, the last ones before a line, that may stand for one another."""
-MOST_EXPRESSIONS = 40
+MOST_EXPRESSIONS, MOST_PARTS = 40, 3
 ZERO = ast.Constant(0)
 MOST_DONATED = 3
 """Statements into which expressions of the reference are put."""
@@ -427,14 +428,17 @@ def with_forms(
 def with_values(
     source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, values: Sequence[ast.expr]
 ) -> Iterator[Mutant]:
-    """Expressions of a statement times or plus a name near it, or a number."""
+    """Expressions of a statement times or plus a name near it, a part of it that the statement takes of another one, or
+    a number."""
     names = names_for(function, statement)[:NEAR]
+    parts = {ast.unparse(node.slice): node.slice for node in read_in(statement) if is_part(node)}
+    of_names = [ast.Subscript(name, part, ast.Load()) for name in names for part in [*parts.values()][:MOST_PARTS]]
     columns = [] if is_kernel(function) else [code_of("{}[..., None]", name) for name in names]
     for node in filter(is_value, read_in(statement)):
         for other in (*names, *filter(is_plain_number, values)):
             yield from (source.changed(node, ast.BinOp(node, sign(), other)) for sign in SIGNS)
-        for column in columns:
-            yield from (source.changed(node, ast.BinOp(node, sign(), column)) for sign in SIGNS[:2])
+        for other in (*columns, *(of_names if is_part(node) else ())):
+            yield from (source.changed(node, ast.BinOp(node, sign(), other)) for sign in SIGNS[:2])
 
 
 def with_counts(
@@ -467,6 +471,15 @@ def with_donors(
 def is_value(node: ast.expr) -> bool:
     """Whether an expression may be a value that code computes with, but for sums and products."""
     return isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) and not is_module_name(node)
+
+
+def is_part(node: ast.expr) -> TypeGuard[ast.Subscript]:
+    """Whether an expression takes a part of a name by slices."""
+    return (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Name)
+        and any(isinstance(item, ast.Slice) for item in ast.walk(node.slice))
+    )
 
 
 def is_plain_number(node: ast.expr) -> bool:

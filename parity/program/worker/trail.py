@@ -12,12 +12,12 @@ import importlib.util
 import json
 import os
 import sys
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional
 
 import numpy as np
 
 from parity.program.worker.recording import attribute_of, is_inplace, tensors_in
-from parity.program.worker.user_module import UserModule, entry_of
+from parity.program.worker.user_module import ARGUMENTS, UserModule, entry_of, parsed
 from parity.torch_gradients import scalar_of
 
 TRAIL, VALUES = "trail.json", "values.bin"
@@ -106,9 +106,9 @@ class CallTrail:
         self, module: Any, given: Mapping[str, Any], params: Mapping[str, Any], arriving: Mapping[str, Any]
     ) -> None:
         """Call the code with tensors by name, and its backward pass if gradients arrive."""
-        torch, state = self.torch, module.state()
-        leaves = dict(given)
-        self._given = {n: t.clone() if arriving and t.requires_grad and n not in state else t for n, t in given.items()}
+        torch, leaves = self.torch, dict(given)
+        copied = arguments_in(given, params) if arriving else frozenset()
+        self._given = {n: t.clone() if t.requires_grad and n in copied else t for n, t in given.items()}
         self.inputs = {name: self.values.number(tensor) for name, tensor in self._given.items()}
         self._versions = {name: version_of(tensor) for name, tensor in self._given.items()}
         try:
@@ -369,6 +369,12 @@ def storage_of(tensor: Any) -> int:
         return int(tensor.untyped_storage().data_ptr())
     except (RuntimeError, NotImplementedError):
         return 0
+
+
+def arguments_in(given: Mapping[str, Any], params: Mapping[str, Any]) -> FrozenSet[str]:
+    """The names of the tensors that are arguments of a call, not a module's state."""
+    spec = params.get(ARGUMENTS)
+    return frozenset(given if spec is None else (name for name, _ in parsed(spec)))
 
 
 def tensor_of(array: Any, dtype: str, torch: Any, *, gradients: bool) -> Any:
