@@ -14,7 +14,17 @@ from parity import exit_codes
 from parity.cases.layout import LAYOUTS
 from parity.cases.op import GRADIENT
 from parity.check.at_size import SizeAnswer
-from parity.check.limit import KEPT_NAN, NAN, NEW, REFERENCE, SINGLE, excused, lost_nans, of_another_kind
+from parity.check.limit import (
+    KEPT_NAN,
+    NAN,
+    NEW,
+    REFERENCE,
+    SINGLE,
+    excused,
+    has_most_digits,
+    lost_nans,
+    of_another_kind,
+)
 from parity.check.lines import FaultLines
 from parity.check.pair import FilePair
 from parity.check.place import FaultLine
@@ -28,6 +38,7 @@ from parity.outcome import Outcome
 from parity.reporting.results.cells import CellResult, Status, cells
 from parity.reporting.results.rows import Results
 from parity.reporting.text.findings import EDIT, STATEFUL, Finding, by_cause, findings
+from parity.reporting.text.words import number
 
 SCHEMA = "parity-check/1"
 VERDICTS: Mapping[str, str] = {"unstable": "unstable", "degraded": "degraded", "rounding": "degraded"}
@@ -116,7 +127,7 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     """What a run says about a pair."""
     pair, notes, kinds = prepared.pair, prepared.notes, prepared.kinds
     own = [cell for cell in cells(results) if cell.backend == NEW]
-    same = excused(results.comparisons, kinds)
+    same = excused(results.comparisons, kinds, lines.loses_digits)
     every = findings(results)
     all_findings = [finding for finding in every if not finding.tensor_keys <= same]
     failed, refused, unposed = errors_of(results, own, kinds, is_slow=is_interpreted(pair.candidate))
@@ -129,6 +140,7 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
         for row in lost_nans(results.comparisons, kinds)[:1]
         if row.actual_value is not None
     ]
+    notes += lost_digits(results, lines)
     common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": notes}
     unlike = [row for row in of_another_kind(results.comparisons, kinds) if row.tensor_key not in same]
     others = by_cause(results, unlike) if unlike and not failed and all(map(loses_digits, all_findings)) else []
@@ -164,6 +176,17 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     if lacking:
         text += f"; {len(lacking)} cases could not be judged, such as {lacking[0].id}: {lacking[0].message}"
     return CheckAnswer("right", exit_codes.PASSED, text, **common)
+
+
+def lost_digits(results: Results, lines: FaultLines) -> list[str]:
+    """The note on digits that are lost, where they do not count."""
+    own = [row for row in results.comparisons if (row.actual, row.expected) == (NEW, ORACLE) and row.fails]
+    lost = [row for row in own if has_most_digits(row) and lines.loses_digits(row.case, row.dtype)]
+    if not lost:
+        return []
+    worst = max(lost, key=lambda row: row.required_rtol or 0.0)
+    where = f"most in {worst.tensor} of {worst.case}"
+    return [f"{NEW} loses digits, {where}: a relative tolerance of {number(worst.required_rtol or 0.0, 2)} is needed"]
 
 
 def refusal(cell: CellResult, kinds: Mapping[str, str]) -> str:

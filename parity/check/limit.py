@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -58,14 +58,26 @@ NEW, REFERENCE = "new", "reference"
 """The backends of a check."""
 
 
-def excused(comparisons: Iterable[Comparison], kinds: Mapping[str, str]) -> frozenset[tuple[str, str, str]]:
+Loses = Callable[[str, str], bool]
+"""Whether it is known of a case, in a dtype, that the candidate's results in float64 agree."""
+
+
+def never(_case: str, _dtype: str) -> bool:
+    """Nothing is known of any case."""
+    return False
+
+
+def excused(
+    comparisons: Iterable[Comparison], kinds: Mapping[str, str], loses_digits: Loses = never
+) -> frozenset[tuple[str, str, str]]:
     """The tensors in which the reference's own code is as far from its formula as the candidate: it is what the
     candidate has to do, and no more can be asked. `kinds` says what each case varies.
 
     That holds in cases in which that code exceeds its error bound somewhere, and in those whose numbers are far from 1,
     where slices of a tensor may be many times smaller than what is rounded in it. A NaN that spreads further than in
     the reference is not counted, and one that is lost only where the reference's file speaks of NaN; nor are other
-    finite gradients at kinks, and few digits where few are left.
+    finite gradients at kinks, few digits where few are left, and two digits and a bit of float32's seven where the same
+    code has them in float64.
     """
     comparisons = list(comparisons)
     exact = [row for row in comparisons if row.expected == ORACLE]
@@ -80,12 +92,18 @@ def excused(comparisons: Iterable[Comparison], kinds: Mapping[str, str]) -> froz
     tiny = (row for key, row in reference.items() if kinds[key[0]] == TINY)
     at_end = {row.tensor_key[:2] for row in tiny if (row.required_rtol or 0.0) > END_OF_RANGE}
     free |= {key for key in own if key[:2] in at_end}
+    free |= {key for key in own if has_most_digits(own[key]) and loses_digits(*key[:2])}
     return frozenset(same | free | alone(own, same | free, kinds))
 
 
-def is_asked(comparisons: Sequence[Comparison], kinds: Mapping[str, str]) -> bool:
+def has_most_digits(row: Comparison) -> bool:
+    """Whether a result in float32 has the digits that most tests ask for."""
+    return row.dtype == "float32" and row.required_rtol is not None and row.required_rtol < TWO_DIGITS
+
+
+def is_asked(comparisons: Sequence[Comparison], kinds: Mapping[str, str], loses_digits: Loses = never) -> bool:
     """Whether a candidate fails where it is not excused, so that the cause is searched."""
-    same = excused(comparisons, kinds)
+    same = excused(comparisons, kinds, loses_digits)
     wrong = (row for row in comparisons if (row.actual, row.expected) == (NEW, ORACLE) and row.fails)
     return any(row.tensor_key not in same for row in wrong) or bool(of_another_kind(comparisons, kinds))
 
@@ -197,16 +215,24 @@ class CheckWatch:
     monotonic clock; the first case is finished in any case."""
 
     def __init__(
-        self, observer: Any, kinds: Mapping[str, str], deadline: float, fail_on: str, *, everything: bool
+        self,
+        observer: Any,
+        kinds: Mapping[str, str],
+        deadline: float,
+        fail_on: str,
+        loses_digits: Loses,
+        *,
+        everything: bool,
     ) -> None:
         self.observer, self.kinds, self.deadline, self.everything = observer, kinds, deadline, everything
+        self.loses_digits = loses_digits
         self.failing = exit_codes.FAILING[fail_on]
         self.is_wrong, self.n_without = False, 0
 
     def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:
         """Note what is wrong."""
         self.observer.on_event(event, comparisons)
-        same = excused(comparisons, self.kinds)
+        same = excused(comparisons, self.kinds, self.loses_digits)
         rows = [row for row in comparisons if row.counts and row.verdict.value in self.failing]
         self.is_wrong = self.is_wrong or any(row.tensor_key not in same for row in rows)
 

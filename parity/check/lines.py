@@ -13,11 +13,14 @@ from parity.cases.op import GRADIENT
 from parity.check.candidate_process import FaultCase, fault_case, stored
 from parity.check.match import Array
 from parity.check.pair import FilePair
-from parity.check.place import KEPT, SECONDS, FaultLine, located, with_repair
+from parity.check.place import DIGITS, KEPT, SECONDS, FaultLine, located, with_repair
 from parity.config.plan import CasePlan
 from parity.engine.forking import Script
 from parity.reporting.results.stored_tensors import input_paths
 from parity.reporting.text.findings import MUTATED, Finding
+
+ENOUGH = 2
+"""Cases in which digits are lost, after which no further one is looked at."""
 
 
 class FaultLines:
@@ -31,15 +34,25 @@ class FaultLines:
         self._known: dict[tuple[str, str], FaultLine | None] = {}
 
     def locate(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array], tensors: Sequence[str]) -> bool:
-        """Look for the line at fault in the first case that differs; whether it is known how to repair it."""
-        if self._known or not tensors:
+        """Look for the line at fault in the first case that differs, and in a second one if digits are lost in the
+        first; whether nothing more needs to be known: a repair is, or that digits are lost."""
+        if not tensors or len(self._known) == ENOUGH or (self._known and not self._are_digits()):
             return False
         self._known[case.id, dtype] = None
         with tempfile.TemporaryDirectory(prefix="parity-fault-") as name:
             files = {each: Path(file) for each, file in stored(Path(name) / "input", inputs).items()}
             hit = self._line_of(fault_case(files, asdict(case.params), dtype, tensors))
         self._known[case.id, dtype] = hit
-        return hit is not None and hit.repair is not None
+        return hit is not None and (hit.repair is not None or hit.kind == DIGITS)
+
+    def loses_digits(self, case: str, dtype: str) -> bool:
+        """Whether the candidate computes what the reference does in a case, but with fewer digits: its results in
+        float64 agree. What two cases show is taken for all."""
+        hit = self._known.get((case, dtype))
+        return (hit is not None and hit.kind == DIGITS) or (len(self._known) == ENOUGH and self._are_digits())
+
+    def _are_digits(self) -> bool:
+        return all(hit is not None and hit.kind == DIGITS for hit in self._known.values())
 
     def of(self, run_dir: Path, finding: Finding) -> FaultLine | None:
         """The location of a finding; None where it cannot be told."""

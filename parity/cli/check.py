@@ -256,11 +256,12 @@ def answered(
         )
         lines = FaultLines(pair.pair, servers.script, pair.sizes)
         with (
-            searching(lambda comparisons: is_asked(comparisons, pair.kinds), lines.locate),
+            searching(lambda comparisons: is_asked(comparisons, pair.kinds, lines.loses_digits), lines.locate),
             claimed(folder / "run", pair.plan) as run_dir,
             reporter_for(console, *n_left(pair.plan, Finished()), quiet=quiet or as_json) as reporter,
         ):
-            watch = CheckWatch(reporter, pair.kinds, started + seconds, fail_on, everything=everything)
+            until, lossy = started + seconds, lines.loses_digits
+            watch = CheckWatch(reporter, pair.kinds, until, fail_on, lossy, everything=everything)
             how: dict[str, Any] = {"fail_on": fail_on, "losses": losses, "source": watch.source}
             results = run(pair.plan, engine, run_dir, watch, ["parity", *sys.argv[1:]], **how)
             write_run_files(results, run_dir, Outputs({}), losses)
