@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
@@ -261,11 +262,14 @@ def test_calls_that_do_nothing_are_no_changes():
     [
         (2, "a = x[i:j + 1]", "a = x[i - 1:j]"),
         (3, "b = x[1:]", "b = x[:-1]"),
+        (5, "return b[:n - j] * a[j:]", "return b[j:] * a[j:]"),
+        (5, "return b[:n - j] * a[j:]", "return b[:n - j] * a[:-j]"),
+        (5, "return b[:n - j] * a[j:]", "return (b[:n - j] * x[j:]) * a[j:]"),
         (4, "b[i] = a", "b.index_put_((i,), a, accumulate=True)"),
     ],
 )
 def test_parts_are_shifted_and_elements_added_up(line, before, after):
-    text = "def f(x, i, j):\n    a = x[i:j + 1]\n    b = x[1:]\n    b[i] = a\n    return b\n"
+    text = "def f(x, i, j, n):\n    a = x[i:j + 1]\n    b = x[1:]\n    b[i] = a\n    return b[:n - j] * a[j:]\n"
     assert (before, after) in changes(line, text)
 
 
@@ -313,3 +317,55 @@ def test_a_lost_correction_of_an_online_softmax(tmp_path):
     given = {name: rng.normal(size=(2, 2, 70, 8)) for name in ("q", "k", "v")}
     hit = repaired(tmp_path, IN_BLOCKS, ATTENTION, **given)
     assert hit.repair.after == "out = (out * correction[..., None]) + p @ v[:, :, j : j + block]"
+
+
+SCALED = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def get_inputs():
+    return [torch.randn(5, 4)]
+"""
+OWN_BACKWARD = """
+import torch
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        return g * weight, -(g * x).sum(0)
+
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return Scale.apply(x, self.weight)
+"""
+
+
+@pytest.mark.process
+def test_the_gradient_of_a_weight_is_repaired(tmp_path):
+    rng = np.random.default_rng(0)
+    asked, pair = asked_in(tmp_path, OWN_BACKWARD, SCALED, x=rng.normal(size=(5, 4)), weight=rng.normal(size=4))
+    np.save(tmp_path / "grad.y.npy", rng.normal(size=(5, 4)).astype(np.float32))
+    asked = replace(asked, params={"arguments": "x"}, arriving={"y": tmp_path / "grad.y.npy"}, tensors=["grad.weight"])
+    hit = with_repair(None, asked, pair)
+    assert (str(hit), hit.repair.after) == ("new.py:14", "return g * weight, (g * x).sum(0)")
