@@ -24,6 +24,7 @@ from parity.check.changes import (
     NARROWING,
     NORMALIZED,
     OF_KERNELS,
+    SHIFTED,
     SIGNS,
     averaged,
     code_of,
@@ -40,6 +41,8 @@ NEAR = 8
 """Names, the last ones before a line, that may stand for one another."""
 MOST_EXPRESSIONS, MOST_PARTS = 40, 3
 ZERO = ast.Constant(0)
+LENGTHS = ("{}.shape[0]", "{}.shape[-1]", "({0}.numel() // {0}.shape[1])")
+"""Of a tensor; the last one is that of a channel."""
 MOST_DONATED = 3
 """Statements into which expressions of the reference are put."""
 LONGEST, WIDEST = 80, 140
@@ -445,11 +448,12 @@ def with_counts(
     source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, _values: Sequence[ast.expr]
 ) -> Iterator[Mutant]:
     """Expressions of a statement times or by a length of the function's first argument, as for a mean and a sum, a
-    biased and an unbiased variance."""
+    biased and an unbiased variance; one step earlier or later."""
     given = [a.arg for a in function.args.args if a.arg not in MODULES][:1]
     for node in filter(is_value, read_in(statement) if given and not is_kernel(function) else ()):
-        lengths = [code_of(f"{name}.shape[{axis}]") for name in given for axis in (0, -1)]
+        lengths = [code_of(form.format(name)) for name in given for form in LENGTHS]
         yield from (source.changed(node, code_of(form, node, length)) for length in lengths for form in COUNTED)
+        yield from (source.changed(node, change) for change in normalized(node, SHIFTED))
 
 
 def with_donors(
