@@ -374,7 +374,7 @@ NORMALIZED = (
 )
 
 
-COUNTED = ("({}) * {}", "({}) / {}", "({0}) * {1} / ({1} - 1)", "({0}) * ({1} - 1) / {1}")
+COUNTED = ("({}) * ({})", "({}) / ({})", "({0}) * ({1}) / ({1} - 1)", "({0}) * ({1} - 1) / ({1})")
 """An expression, and a length."""
 SHIFTED = tuple(f"torch.nn.functional.pad({{0}}, {ends})" for ends in ((1, -1), (-1, 1), (0, 0, 1, -1), (0, 0, -1, 1)))
 """An expression one step earlier or later, as a state before a step and after it."""

@@ -440,7 +440,7 @@ def with_values(
     for node in filter(is_value, read_in(statement)):
         for other in (*names, *filter(is_plain_number, values)):
             yield from (source.changed(node, ast.BinOp(node, sign(), other)) for sign in SIGNS)
-        for other in (*columns, *(of_names if is_part(node) else ())):
+        for other in (*columns, *(of_names if isinstance(node, ast.Name) or is_part(node) else ())):
             yield from (source.changed(node, ast.BinOp(node, sign(), other)) for sign in SIGNS[:2])
 
 

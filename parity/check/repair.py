@@ -27,7 +27,7 @@ SECONDS = 8.0
 """The processor's time for all mutants."""
 INTERPRETED = 3
 """Triton's interpreter is so many times slower, at least."""
-MOST_MUTANTS = 4000
+MOST_MUTANTS = 6000
 MOST_TIMES, FEW_TIMES, MOST_NUMBERS = 17, 2, 1 << 16
 """A batch is made so many times as large, or only so few times, as long as it has no more numbers."""
 MOST_ROUNDS = 3
