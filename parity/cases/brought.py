@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache, partial
 from hashlib import sha256
-from itertools import count
+from itertools import count, product
 from math import prod
 from operator import attrgetter
 from pathlib import Path
@@ -280,11 +280,12 @@ def run_once(
     brought: Brought, params: Any, shapes: tuple[tuple[str, Shape], ...]
 ) -> Mapping[str, tuple[Shape, np.dtype[Any]]]:
     """`outputs_of`, whatever outputs a config gives gradients."""
-    ways = (lowest, spaced) if brought.integers else (lowest,)
+    # Offsets, for example, must grow, and a matrix of equal numbers has no inverse.
+    integers = (lowest, spaced) if brought.integers else (lowest,)
     errors: list[CaseError] = []
-    for way in ways:  # Offsets, for example, must grow.
+    for whole, fill in product(integers, (filled, diagonal)):
         try:
-            outputs, graded = kinds_of(brought, params, shapes, way)
+            outputs, graded = kinds_of(brought, params, shapes, whole, fill)
             break
         except CaseError as error:
             errors.append(error)
@@ -298,16 +299,28 @@ def run_once(
     return outputs
 
 
+def filled(shape: Shape) -> Any:
+    """A tensor of equal numbers, which takes no memory."""
+    return np.broadcast_to(SAMPLE, shape)
+
+
+def diagonal(shape: Shape) -> Any:
+    """A tensor with a larger diagonal in its last two axes: square matrices are positive definite."""
+    values = np.full(shape, SAMPLE)
+    return values + np.eye(shape[-2], shape[-1]) if len(shape) > 1 else values
+
+
 def kinds_of(
-    brought: Brought, params: Any, shapes: tuple[tuple[str, Shape], ...], whole: Callable[..., Any]
+    brought: Brought,
+    params: Any,
+    shapes: tuple[tuple[str, Shape], ...],
+    whole: Callable[..., Any],
+    fill: Callable[[Shape], Any],
 ) -> tuple[Mapping[str, tuple[Shape, np.dtype[Any]]], list[str]]:
-    """Shape and dtype of every output, and the outputs whose gradients were run; `whole` draws integers. Raises
-    CaseError if the reference fails."""
+    """Shape and dtype of every output, and the outputs whose gradients were run; `whole` draws integers, `fill` makes
+    other inputs. Raises CaseError if the reference fails."""
     integers, rng = dict_of(brought.integers), np.random.default_rng(0)
-    tensors = {
-        name: whole(rng, *integers[name], shape) if name in integers else np.broadcast_to(SAMPLE, shape)
-        for name, shape in shapes
-    }
+    tensors = {name: whole(rng, *integers[name], shape) if name in integers else fill(shape) for name, shape in shapes}
     grad_outputs: dict[str, Any] = {}
     known = shapes_when_called(brought.source)
     try:

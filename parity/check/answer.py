@@ -14,6 +14,7 @@ from parity import exit_codes
 from parity.cases.layout import LAYOUTS
 from parity.cases.op import GRADIENT
 from parity.check.at_size import SizeAnswer
+from parity.check.cases import LARGE_INTEGERS
 from parity.check.limit import (
     KEPT_NAN,
     NAN,
@@ -21,7 +22,7 @@ from parity.check.limit import (
     REFERENCE,
     SINGLE,
     excused,
-    has_most_digits,
+    has_digits,
     lost_nans,
     of_another_kind,
 )
@@ -48,6 +49,8 @@ DEVICE = re.compile(r"\b(cuda|hip|nvcc|nvidia|triton|gpu|mps)\b", re.IGNORECASE)
 KEPT_GRAPH = "Trying to backward through the graph a second time"
 """What PyTorch says where a result depends on one of an earlier call."""
 LINE = re.compile(r"[\w.-]+\.py:\d+")
+REFUSED: Mapping[str, str] = {NAN: "a NaN", LARGE_INTEGERS: "integers that are no index"}
+"""What code may end with an error for, besides memory layouts, by the kind of case."""
 MOST_TEXT = 600
 DIFFERENT_STEP = "different-step"
 WITHOUT_FORMULA = ("unexplained", "localized")
@@ -127,7 +130,7 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     """What a run says about a pair."""
     pair, notes, kinds = prepared.pair, prepared.notes, prepared.kinds
     own = [cell for cell in cells(results) if cell.backend == NEW]
-    same = excused(results.comparisons, kinds, lines.loses_digits)
+    same = excused(results.comparisons, kinds, loses_digits=lines.lose_digits())
     every = findings(results)
     all_findings = [finding for finding in every if not finding.tensor_keys <= same]
     failed, refused, unposed = errors_of(results, own, kinds, is_slow=is_interpreted(pair.candidate))
@@ -140,7 +143,7 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
         for row in lost_nans(results.comparisons, kinds)[:1]
         if row.actual_value is not None
     ]
-    notes += lost_digits(results, lines)
+    notes += lost_digits(results, kinds) if lines.lose_digits() else []
     common: dict[str, Any] = {"checks": checks, "seconds": seconds, "run": str(run_dir), "not_judged": notes}
     unlike = [row for row in of_another_kind(results.comparisons, kinds) if row.tensor_key not in same]
     others = by_cause(results, unlike) if unlike and not failed and all(map(loses_digits, all_findings)) else []
@@ -178,10 +181,10 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     return CheckAnswer("right", exit_codes.PASSED, text, **common)
 
 
-def lost_digits(results: Results, lines: FaultLines) -> list[str]:
+def lost_digits(results: Results, kinds: Mapping[str, str]) -> list[str]:
     """The note on digits that are lost, where they do not count."""
     own = [row for row in results.comparisons if (row.actual, row.expected) == (NEW, ORACLE) and row.fails]
-    lost = [row for row in own if has_most_digits(row) and lines.loses_digits(row.case, row.dtype)]
+    lost = [row for row in own if has_digits(row, kinds[row.case])]
     if not lost:
         return []
     worst = max(lost, key=lambda row: row.required_rtol or 0.0)
@@ -193,22 +196,19 @@ def refusal(cell: CellResult, kinds: Mapping[str, str]) -> str:
     """Why a cell without a result says nothing."""
     if cell.outcome == Outcome.TIMEOUT:
         return f"{cell.id} in Triton's interpreter: {cell.message}"
-    if kinds[cell.id] == NAN:
-        return f"{NEW} refuses a NaN: {cell.message}"
-    return f"{NEW} refuses the layout {kinds[cell.id]}: {cell.message}"
+    return f"{NEW} refuses {REFUSED.get(kinds[cell.id], f'the layout {kinds[cell.id]}')}: {cell.message}"
 
 
 def errors_of(
     results: Results, own: Sequence[CellResult], kinds: Mapping[str, str], *, is_slow: bool
 ) -> tuple[list[CellResult], list[CellResult], list[CellResult]]:
-    """The candidate's cells that failed; those in which it refuses a memory layout or a NaN, or takes too long where it
-    `is_slow`, as in an interpreter; those, whatever it returns, for which the reference has no result either."""
+    """The candidate's cells that failed; those in which it refuses what it may (`REFUSED`, layouts), or takes too long
+    where it `is_slow`, as an interpreter is; those, whatever it returns, for which the reference has no result."""
     without = {row.case for row in results.outcomes if row.backend == REFERENCE and row.outcome == Outcome.ERROR}
     ended = [cell for cell in own if cell.status is Status.ERROR and cell.ended is not None]
     failed = [cell for cell in ended if cell.id not in without]
-    refused = [
-        cell for cell in failed if kinds[cell.id] in {*LAYOUTS, NAN} or (is_slow and cell.outcome == Outcome.TIMEOUT)
-    ]
+    allowed = {*LAYOUTS, *REFUSED}
+    refused = [c for c in failed if kinds[c.id] in allowed or (is_slow and c.outcome == Outcome.TIMEOUT)]
     return [c for c in failed if c not in refused], refused, [cell for cell in own if cell.id in without]
 
 

@@ -82,10 +82,10 @@ MASK = "mask"
 HIDING = re.compile(rb"inf|nan", re.IGNORECASE)
 """What a file has whose result is a number where everything is hidden because it was meant to be: others hide by adding
 -1e9, for example, and nobody relies on what is left of that."""
-IGNORED = "ignored"
+IGNORED, LARGE_INTEGERS = "ignored", "large-integers"
 IGNORING = re.compile(rb"-100\b|ignore|cross_entropy|CrossEntropy|nll_loss|NLLLoss")
 """What a file has that gives the label that is ignored a meaning; as an index, it is one from the end."""
-UNUSUAL_INTEGERS: Mapping[str, int] = {IGNORED: -100, "large-integers": 100_000}
+UNUSUAL_INTEGERS: Mapping[str, int] = {IGNORED: -100, LARGE_INTEGERS: 100_000}
 """Unusual values of an input of integers: the label that PyTorch's losses ignore by default, and one whose square is
 beyond int32."""
 REPEATED = "repeated-integers"
@@ -146,12 +146,13 @@ class Designer:
         self.options: dict[str, Any] = {}
         self.degenerate = False
         self.infinite = set[str]()
+        self.returned: Collection[str] = ()
         pair = self.problem.pair
         self.limits = limits_in(pair.candidate.own_path, pair.reference.own_path)[:MOST_LIMITS]
 
     def all(self, sized: Sized) -> Iterator[CheckCase]:
         """The cases, those first that show most: as given, drawn with other weights, then what is unusual."""
-        who = self.problem.pair.reference.location
+        who, self.returned = self.problem.pair.reference.location, sized.outputs.keys()
         with self.problem.overflowing() as self.infinite:
             again = self.problem.call(sized)
         if not alike(sized.outputs, again):
@@ -283,8 +284,9 @@ class Designer:
     def tried(
         self, sized: Sized, inputs: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None
     ) -> Mapping[str, NDArray[Any]]:
-        """What the reference returns for such inputs, and `arrays` for some of them. NaN where it fails, and where a
-        step overflows that does not for the inputs of the file: code may as well not survive that."""
+        """What the reference returns for such inputs, and `arrays` for some of them. NaN where it fails, where a step
+        overflows that does not for the inputs of the file, since code may as well not survive that, and where a result
+        has no elements."""
         free = {name: item for name, item in inputs.items() if "shape" in item and "integers" not in item}
         values = {name: sample(name, item).astype(np.float32) for name, item in free.items()}
         whole = {a.name: a.value for a in sized.arguments if "integers" in inputs.get(a.name, {})}
@@ -294,7 +296,7 @@ class Designer:
                 outputs = self.problem.call(sized, values={**values, **(arrays or {})})
         except CheckError:
             return FAILED
-        return FAILED if functions - self.infinite else outputs
+        return FAILED if functions - self.infinite or outputs.keys() != self.returned else outputs
 
     def moved(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
         """Inputs and weights far from zero, large and small, each only where the reference stays finite."""

@@ -43,6 +43,8 @@ FEW_DIGITS = 1e-2
 TWO_DIGITS = 1e-4
 """What an output may lose where inputs have a mean of 100 deviations, relatively: two digits and a bit of float32's
 seven are gone with the inputs; where scores are in the thousands, with these."""
+HALF = 1e-3
+"""The relative error of half of float32's digits."""
 SHAPE = re.compile(r"\[([\d, ]*)\]")
 """The shapes in the message of results of different shapes."""
 END_OF_RANGE = 1e-5
@@ -58,17 +60,8 @@ NEW, REFERENCE = "new", "reference"
 """The backends of a check."""
 
 
-Loses = Callable[[str, str], bool]
-"""Whether it is known of a case, in a dtype, that the candidate's results in float64 agree."""
-
-
-def never(_case: str, _dtype: str) -> bool:
-    """Nothing is known of any case."""
-    return False
-
-
 def excused(
-    comparisons: Iterable[Comparison], kinds: Mapping[str, str], loses_digits: Loses = never
+    comparisons: Iterable[Comparison], kinds: Mapping[str, str], *, loses_digits: bool = False
 ) -> frozenset[tuple[str, str, str]]:
     """The tensors in which the reference's own code is as far from its formula as the candidate: it is what the
     candidate has to do, and no more can be asked. `kinds` says what each case varies.
@@ -76,8 +69,8 @@ def excused(
     That holds in cases in which that code exceeds its error bound somewhere, and in those whose numbers are far from 1,
     where slices of a tensor may be many times smaller than what is rounded in it. A NaN that spreads further than in
     the reference is not counted, and one that is lost only where the reference's file speaks of NaN; nor are other
-    finite gradients at kinks, few digits where few are left, and two digits and a bit of float32's seven where the same
-    code has them in float64.
+    finite gradients at kinks, few digits where few are left, and half of float32's digits where the candidate
+    `loses_digits`: in float64 it has them.
     """
     comparisons = list(comparisons)
     exact = [row for row in comparisons if row.expected == ORACLE]
@@ -92,18 +85,20 @@ def excused(
     tiny = (row for key, row in reference.items() if kinds[key[0]] == TINY)
     at_end = {row.tensor_key[:2] for row in tiny if (row.required_rtol or 0.0) > END_OF_RANGE}
     free |= {key for key in own if key[:2] in at_end}
-    free |= {key for key in own if has_most_digits(own[key]) and loses_digits(*key[:2])}
+    free |= {key for key in own if loses_digits and has_digits(own[key], kinds[key[0]])}
     return frozenset(same | free | alone(own, same | free, kinds))
 
 
-def has_most_digits(row: Comparison) -> bool:
-    """Whether a result in float32 has the digits that most tests ask for."""
-    return row.dtype == "float32" and row.required_rtol is not None and row.required_rtol < TWO_DIGITS
+def has_digits(row: Comparison, kind: str) -> bool:
+    """Whether a result in float32 has the digits that tests ask for: half of them, more where numbers are far from 1,
+    which shows what is lost."""
+    most = TWO_DIGITS if kind in FAR else HALF
+    return row.dtype == "float32" and row.required_rtol is not None and row.required_rtol < most
 
 
-def is_asked(comparisons: Sequence[Comparison], kinds: Mapping[str, str], loses_digits: Loses = never) -> bool:
+def is_asked(comparisons: Sequence[Comparison], kinds: Mapping[str, str], *, loses_digits: bool = False) -> bool:
     """Whether a candidate fails where it is not excused, so that the cause is searched."""
-    same = excused(comparisons, kinds, loses_digits)
+    same = excused(comparisons, kinds, loses_digits=loses_digits)
     wrong = (row for row in comparisons if (row.actual, row.expected) == (NEW, ORACLE) and row.fails)
     return any(row.tensor_key not in same for row in wrong) or bool(of_another_kind(comparisons, kinds))
 
@@ -132,7 +127,7 @@ def is_free(row: Comparison, kind: str) -> bool:
     if kind in (NAN, KEPT_NAN):
         return kind == NAN or spreads(row)
     got, is_gradient = row.actual_value, row.tensor.startswith(GRADIENT)
-    if kind == SINGLE and is_squeezed(row):
+    if kind == SINGLE and keeps_axes(row):
         return True
     if kind in KINKS:
         return is_gradient and got is not None and math.isfinite(got)
@@ -144,10 +139,11 @@ def is_free(row: Comparison, kind: str) -> bool:
     return few and row.required_rtol is not None and row.required_rtol < ONE_DIGIT
 
 
-def is_squeezed(row: Comparison) -> bool:
-    """Whether a result has other axes of one element than the exact answer, as some functions drop them."""
-    shapes = [[n for n in shape.split(", ") if n not in ("", "1")] for shape in SHAPE.findall(row.message)]
-    return row.verdict.value == STRUCTURE and len(shapes) == 2 and shapes[0] == shapes[1]
+def keeps_axes(row: Comparison) -> bool:
+    """Whether a result of another shape has all axes of the exact answer: where a size is one, a reference may drop or
+    broadcast axes that code for other sizes keeps. One that the candidate drops counts."""
+    shapes = [shape.split(", ") if shape else [] for shape in SHAPE.findall(row.message)]
+    return row.verdict.value == STRUCTURE and len(shapes) == 2 and len(shapes[0]) >= len(shapes[1])
 
 
 def lost_nans(comparisons: Iterable[Comparison], kinds: Mapping[str, str]) -> list[Comparison]:
@@ -220,7 +216,7 @@ class CheckWatch:
         kinds: Mapping[str, str],
         deadline: float,
         fail_on: str,
-        loses_digits: Loses,
+        loses_digits: Callable[[], bool],
         *,
         everything: bool,
     ) -> None:
@@ -232,7 +228,7 @@ class CheckWatch:
     def on_event(self, event: Event, comparisons: Sequence[Comparison]) -> None:
         """Note what is wrong."""
         self.observer.on_event(event, comparisons)
-        same = excused(comparisons, self.kinds, self.loses_digits)
+        same = excused(comparisons, self.kinds, loses_digits=self.loses_digits())
         rows = [row for row in comparisons if row.counts and row.verdict.value in self.failing]
         self.is_wrong = self.is_wrong or any(row.tensor_key not in same for row in rows)
 

@@ -19,9 +19,6 @@ from parity.engine.forking import Script
 from parity.reporting.results.stored_tensors import input_paths
 from parity.reporting.text.findings import MUTATED, Finding
 
-ENOUGH = 2
-"""Cases in which digits are lost, after which no further one is looked at."""
-
 
 class FaultLines:
     """The lines at fault of a pair, each looked for once, by processes that `start` begins; a repair is asked in cases
@@ -34,9 +31,9 @@ class FaultLines:
         self._known: dict[tuple[str, str], FaultLine | None] = {}
 
     def locate(self, case: CasePlan, dtype: str, inputs: Mapping[str, Array], tensors: Sequence[str]) -> bool:
-        """Look for the line at fault in the first case that differs, and in a second one if digits are lost in the
-        first; whether nothing more needs to be known: a repair is, or that digits are lost."""
-        if not tensors or len(self._known) == ENOUGH or (self._known and not self._are_digits()):
+        """Look for the line at fault in the first case that differs; whether nothing more needs to be known: a repair
+        is, or that digits are lost."""
+        if self._known or not tensors:
             return False
         self._known[case.id, dtype] = None
         with tempfile.TemporaryDirectory(prefix="parity-fault-") as name:
@@ -45,14 +42,10 @@ class FaultLines:
         self._known[case.id, dtype] = hit
         return hit is not None and (hit.repair is not None or hit.kind == DIGITS)
 
-    def loses_digits(self, case: str, dtype: str) -> bool:
-        """Whether the candidate computes what the reference does in a case, but with fewer digits: its results in
-        float64 agree. What two cases show is taken for all."""
-        hit = self._known.get((case, dtype))
-        return (hit is not None and hit.kind == DIGITS) or (len(self._known) == ENOUGH and self._are_digits())
-
-    def _are_digits(self) -> bool:
-        return all(hit is not None and hit.kind == DIGITS for hit in self._known.values())
+    def lose_digits(self) -> bool:
+        """Whether the candidate computes what the reference does, but with fewer digits: its results in float64 agree
+        in the first case that differs, which is taken for all."""
+        return any(hit is not None and hit.kind == DIGITS for hit in self._known.values())
 
     def of(self, run_dir: Path, finding: Finding) -> FaultLine | None:
         """The location of a finding; None where it cannot be told."""

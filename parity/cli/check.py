@@ -256,11 +256,11 @@ def answered(
         )
         lines = FaultLines(pair.pair, servers.script, pair.sizes)
         with (
-            searching(lambda comparisons: is_asked(comparisons, pair.kinds, lines.loses_digits), lines.locate),
+            searching(lambda rows: is_asked(rows, pair.kinds, loses_digits=lines.lose_digits()), lines.locate),
             claimed(folder / "run", pair.plan) as run_dir,
             reporter_for(console, *n_left(pair.plan, Finished()), quiet=quiet or as_json) as reporter,
         ):
-            until, lossy = started + seconds, lines.loses_digits
+            lossy, until = lines.lose_digits, started + seconds
             watch = CheckWatch(reporter, pair.kinds, until, fail_on, lossy, everything=everything)
             how: dict[str, Any] = {"fail_on": fail_on, "losses": losses, "source": watch.source}
             results = run(pair.plan, engine, run_dir, watch, ["parity", *sys.argv[1:]], **how)

@@ -165,3 +165,34 @@ def test_an_exact_answer_of_another_kind_excuses_nothing():
     direct = row(NEW, "M-drawn", 5.0, culprit=True, expected=REFERENCE, verdict=Verdict.SEMANTIC)
     assert excused([own, reference], KINDS)
     assert not excused([own, reference, direct], KINDS)
+
+
+@pytest.mark.parametrize(
+    ("case", "digits", "is_excused"),
+    [
+        ("M-drawn", 9e-4, True),
+        ("M-drawn", 2e-3, False),
+        ("M-x-offset=100", 9e-5, True),
+        ("M-x-offset=100", 9e-4, False),
+    ],
+)
+def test_digits_that_float64_has(case, digits, is_excused):
+    own = row(NEW, case, 1.0, culprit=True, required_rtol=digits)
+    reference = row(REFERENCE, case, 1e-6)
+    assert bool(excused([own, reference], KINDS, loses_digits=True)) == is_excused
+    assert not excused([own, reference], {**KINDS, "M-x-offset=100": "drawn"})
+
+
+@pytest.mark.parametrize(
+    ("message", "is_excused"),
+    [
+        ("new has shape [1, 4], oracle [4]", True),
+        ("new has shape [4], oracle [1, 4]", False),
+        ("new has shape [2, 1], oracle [2, 12]", True),
+        ("new has shape [2], oracle [4]", True),
+    ],
+)
+def test_axes_of_one_element_are_free_where_a_size_is_one(message, is_excused):
+    own = row(NEW, "M-n=1", None, culprit=True, verdict=Verdict.STRUCTURE, message=message)
+    assert bool(excused([own], {"M-n=1": "size-one"})) == is_excused
+    assert not excused([own], {"M-n=1": "size"})

@@ -597,3 +597,24 @@ def test_loops_become_so_short_that_each_call_can_be_a_step(tmp_path):
     it = problem(tmp_path, LOOPED)
     assert small(it) == {"T": 50}
     assert it.n_counted <= MOST_STEPS
+
+
+HALVES = """
+import torch
+
+H = 6
+
+
+def f(x):
+    return x[0::2] + x[1::2]
+
+
+def get_inputs():
+    return [torch.randn(H, 3)]
+"""
+
+
+def test_a_size_at_which_nothing_is_returned_is_not_asked(tmp_path):
+    it = problem(tmp_path, HALVES)
+    ids = [case.id for case in Designer(it, tmp_path / "inputs").all(it.at({}))]
+    assert not [name for name in ids if name.startswith("f-H=")]

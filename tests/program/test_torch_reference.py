@@ -402,6 +402,14 @@ def test_offsets_grow(tmp_path):
     assert op.infer_shapes(op.params(), {"x": (12,), "crow": (5,)}).outputs == {"y": (4,)}
 
 
+def test_a_matrix_of_equal_numbers_has_no_inverse(tmp_path):
+    path = tmp_path / "inverse.py"
+    path.write_text(HEAD + function_of("x", "return torch.linalg.inv(x)"))
+    source = torch_reference(ReferenceFile(path, path.read_bytes()), "f", ("x",), (), ())
+    op = op_of(Brought(source, "f", ("x",), (), ("x",), (), ("y",)))
+    assert op.infer_shapes(op.params(), {"x": (3, 3)}).outputs == {"y": (3, 3)}
+
+
 def test_an_index_that_depends_on_numbers_has_no_gradient(tmp_path):
     Recorded(
         tmp_path,
