@@ -196,3 +196,17 @@ def test_axes_of_one_element_are_free_where_a_size_is_one(message, is_excused):
     own = row(NEW, "M-n=1", None, culprit=True, verdict=Verdict.STRUCTURE, message=message)
     assert bool(excused([own], {"M-n=1": "size-one"})) == is_excused
     assert not excused([own], {"M-n=1": "size"})
+
+
+@pytest.mark.parametrize(("exact", "is_excused"), [(1e-149, True), (1e-30, False), (0.0, False)])
+def test_a_nan_where_the_exact_answer_is_below_float32(exact, is_excused):
+    own = row(
+        NEW,
+        "M-x-offset=100",
+        None,
+        culprit=True,
+        verdict=Verdict.NONFINITE,
+        actual_value=float("nan"),
+        oracle_value=exact,
+    )
+    assert bool(excused([own], KINDS)) == is_excused
