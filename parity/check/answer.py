@@ -14,7 +14,7 @@ from parity import exit_codes
 from parity.cases.layout import LAYOUTS
 from parity.cases.op import GRADIENT
 from parity.check.at_size import SizeAnswer
-from parity.check.cases import LARGE_INTEGERS
+from parity.check.cases import LARGE_INTEGERS, SIZE
 from parity.check.limit import (
     KEPT_NAN,
     NAN,
@@ -49,6 +49,8 @@ DEVICE = re.compile(r"\b(cuda|hip|nvcc|nvidia|triton|gpu|mps)\b", re.IGNORECASE)
 KEPT_GRAPH = "Trying to backward through the graph a second time"
 """What PyTorch says where a result depends on one of an earlier call."""
 LINE = re.compile(r"[\w.-]+\.py:\d+")
+POWER_OF_TWO = "must be a power of 2"
+"""What Triton says of other sizes."""
 REFUSED: Mapping[str, str] = {NAN: "a NaN", LARGE_INTEGERS: "integers that are no index"}
 """What code may end with an error for, besides memory layouts, by the kind of case."""
 MOST_TEXT = 600
@@ -133,7 +135,7 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     same = excused(results.comparisons, kinds, loses_digits=lines.lose_digits())
     every = findings(results)
     all_findings = [finding for finding in every if not finding.tensor_keys <= same]
-    failed, refused, unposed = errors_of(results, own, kinds, is_slow=is_interpreted(pair.candidate))
+    failed, refused, unposed = errors_of(results, own, kinds, pair)
     checks = list(checks_of(own, kinds, same, [*refused, *unposed]))
     notes = [*notes, *(refusal(cell, kinds) for cell in refused)]
     notes += [f"{REFERENCE} itself gives no result for {cell.id}" for cell in unposed]
@@ -196,19 +198,27 @@ def refusal(cell: CellResult, kinds: Mapping[str, str]) -> str:
     """Why a cell without a result says nothing."""
     if cell.outcome == Outcome.TIMEOUT:
         return f"{cell.id} in Triton's interpreter: {cell.message}"
-    return f"{NEW} refuses {REFUSED.get(kinds[cell.id], f'the layout {kinds[cell.id]}')}: {cell.message}"
+    kind = kinds[cell.id]
+    what = cell.id if kind in (SIZE, SINGLE) else REFUSED.get(kind, f"the layout {kind}")
+    return f"{NEW} refuses {what}: {cell.message}"
 
 
 def errors_of(
-    results: Results, own: Sequence[CellResult], kinds: Mapping[str, str], *, is_slow: bool
+    results: Results, own: Sequence[CellResult], kinds: Mapping[str, str], pair: FilePair
 ) -> tuple[list[CellResult], list[CellResult], list[CellResult]]:
-    """The candidate's cells that failed; those in which it refuses what it may (`REFUSED`, layouts), or takes too long
-    where it `is_slow`, as an interpreter is; those, whatever it returns, for which the reference has no result."""
+    """The candidate's cells that failed; those in which it refuses what it may (`REFUSED`, layouts, a size in its own
+    words), or takes too long in an interpreter; those, whatever it returns, for which the reference has no result."""
     without = {row.case for row in results.outcomes if row.backend == REFERENCE and row.outcome == Outcome.ERROR}
     ended = [cell for cell in own if cell.status is Status.ERROR and cell.ended is not None]
     failed = [cell for cell in ended if cell.id not in without]
-    allowed = {*LAYOUTS, *REFUSED}
-    refused = [c for c in failed if kinds[c.id] in allowed or (is_slow and c.outcome == Outcome.TIMEOUT)]
+    is_slow = is_interpreted(pair.candidate)
+    refused = [
+        cell
+        for cell in failed
+        if kinds[cell.id] in {*LAYOUTS, *REFUSED}
+        or (kinds[cell.id] in (SIZE, SINGLE) and is_own_refusal(cell.message, pair))
+        or (is_slow and cell.outcome == Outcome.TIMEOUT)
+    ]
     return [c for c in failed if c not in refused], refused, [cell for cell in own if cell.id in without]
 
 
@@ -341,11 +351,22 @@ def counterexample(row: Comparison, finding: Finding, run_dir: Path) -> dict[str
 
 def lacks_device(message: str, pair: FilePair) -> bool:
     """Whether an error is due to a device that is not there, by what it says, or by the line that asserts it."""
-    location, text = line_in(message), LINE.sub("", message)
-    if "AssertionError" in text and location.startswith(f"{pair.candidate.own_path.name}:"):
-        lines = pair.candidate.own_path.read_text(encoding="utf-8", errors="replace").splitlines()
-        text += "".join(lines[int(location.rpartition(":")[2]) - 1 :][:1])
-    return bool(DEVICE.search(text))
+    text = LINE.sub("", message)
+    return bool(DEVICE.search(text + (code_at(message, pair) if "AssertionError" in text else "")))
+
+
+def is_own_refusal(message: str, pair: FilePair) -> bool:
+    """Whether the candidate's own code says that it is not made for a size, or Triton, which has powers of 2 only."""
+    return code_at(message, pair).startswith(("assert ", "raise ")) or POWER_OF_TWO in message
+
+
+def code_at(message: str, pair: FilePair) -> str:
+    """The candidate's line in which an error is; "" outside of its file."""
+    location, path = line_in(message), pair.candidate.own_path
+    if not location.startswith(f"{path.name}:"):
+        return ""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "".join(lines[int(location.rpartition(":")[2]) - 1 :][:1]).strip()
 
 
 def of_error(failed: CellResult, own: Sequence[CellResult], pair: FilePair, common: Mapping[str, Any]) -> CheckAnswer:

@@ -365,7 +365,7 @@ class Designer:
         """The problem at odd sizes, one global changed at a time."""
         every = {**self.problem.numbers, **sized.settings}
         numbers = {name: size for name, size in every.items() if name not in self.by_length(sized)}
-        own = self.problem.literals.init
+        own = {*self.problem.literals.init, *self.problem.of_constructor}
         # A kernel, a window or a group of one element, or many times as large, is another problem.
         asked = (
             (value, name)

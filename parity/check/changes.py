@@ -165,6 +165,8 @@ def of_function(node: ast.Call) -> Change:
             function = copy.deepcopy(node.func)
             setattr(function, "attr" if isinstance(function, ast.Attribute) else "id", other)
             yield ast.Call(function, node.args, node.keywords)
+    if name == "floor" and node.args:
+        yield ast.Call(node.func, [ast.BinOp(node.args[0], ast.Add(), ast.Constant(0.5))], node.keywords)
     if name in ("zeros", "new_zeros", "zeros_like"):
         yield code_of("({}) - float('inf')", node)
     if name in ("var", "std", "var_mean"):

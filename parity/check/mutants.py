@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise, permutations, product
+from itertools import combinations, pairwise, permutations, product
 from typing import TypeGuard
 
 from parity.check.changes import (
@@ -123,9 +123,10 @@ def mutants_of(text: str, line: int, reference: str = "", reference_line: int = 
     is_near = line and not kernels
     yield from next(rest, ()) if is_near else ()
     yield from larger_changes(source, statements, values, (with_rescaled,))
-    yield from larger_changes(source, statements[:1] if is_near else (), values, (with_names, with_forms))
+    near = statements[:1] if is_near else ()
+    yield from larger_changes(source, near, values, (with_names, with_exchanged, with_forms, with_factors))
     yield from (mutant for mutants in rest for mutant in mutants)
-    yield from larger_changes(source, statements, values, (with_names, with_forms))
+    yield from larger_changes(source, statements, values, (with_names, with_exchanged, with_forms))
     yield from with_donors(source, statements[:MOST_DONATED], donors)
     yield from larger_changes(source, statements, values, (with_values, with_counts))
 
@@ -275,13 +276,15 @@ def of_statements(text: str, function: ast.AST) -> Iterator[Mutant]:
                 other = "-" if isinstance(operator, ast.Add) else "+"
                 codes = (f"{target} = {value}", *((f"{target} {other}= {value}",) if is_sum(operator) else ()))
                 yield from (Mutant(node.lineno, ast.unparse(node), c, with_code(text, node, c)) for c in codes)
+                if isinstance(target_node := node.target, ast.Subscript) and isinstance(operator, ast.Add):
+                    yield accumulated(text, node, target_node)
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
                 yield accumulated(text, node, node.targets[0])
             if isinstance(node, ast.AugAssign | ast.Expr) and not is_text(node):
                 yield Mutant(node.lineno, ast.unparse(node), "", with_code(text, node, "pass"))
 
 
-def accumulated(text: str, node: ast.Assign, target: ast.Subscript) -> Mutant:
+def accumulated(text: str, node: ast.Assign | ast.AugAssign, target: ast.Subscript) -> Mutant:
     """The mutant that adds to elements, to those that an index names twice, too, where they are overwritten."""
     index = ast.unparse(target.slice)
     index = index if isinstance(target.slice, ast.Tuple) else f"({index},)"
@@ -431,17 +434,51 @@ def with_forms(
 def with_values(
     source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, values: Sequence[ast.expr]
 ) -> Iterator[Mutant]:
-    """Expressions of a statement times or plus a name near it, a part of it that the statement takes of another one, or
-    a number."""
+    """Expressions of a statement times or plus a name near it, or a number."""
     names = names_for(function, statement)[:NEAR]
-    parts = {ast.unparse(node.slice): node.slice for node in read_in(statement) if is_part(node)}
-    of_names = [ast.Subscript(name, part, ast.Load()) for name in names for part in [*parts.values()][:MOST_PARTS]]
     columns = [] if is_kernel(function) else [code_of("{}[..., None]", name) for name in names]
     for node in filter(is_value, read_in(statement)):
         for other in (*names, *filter(is_plain_number, values)):
             yield from (source.changed(node, ast.BinOp(node, sign(), other)) for sign in SIGNS)
-        for other in (*columns, *(of_names if isinstance(node, ast.Name) or is_part(node) else ())):
-            yield from (source.changed(node, ast.BinOp(node, sign(), other)) for sign in SIGNS[:2])
+        for column in columns:
+            yield from (source.changed(node, ast.BinOp(node, sign(), column)) for sign in SIGNS[:2])
+    yield from with_factors(source, function, statement, values)
+
+
+def with_factors(
+    source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, _values: Sequence[ast.expr]
+) -> Iterator[Mutant]:
+    """Values of a statement times a name near it, or times the part of it that the statement takes of another one."""
+    names = names_for(function, statement)[:NEAR]
+    parts = {ast.unparse(node.slice): node.slice for node in read_in(statement) if is_part(node)}
+    of_names = [ast.Subscript(name, part, ast.Load()) for name in names for part in [*parts.values()][:MOST_PARTS]]
+    for node in read_in(statement):
+        if (isinstance(node, ast.Name) and not is_module_name(node)) or is_part(node):
+            yield from (source.changed(node, ast.BinOp(node, ast.Mult(), other)) for other in (*names, *of_names))
+
+
+def with_exchanged(
+    source: MutantSource, _function: ast.FunctionDef, statement: ast.stmt, _values: Sequence[ast.expr]
+) -> Iterator[Mutant]:
+    """Two names of a statement in each other's place."""
+    words: dict[str, list[ast.expr]] = {}
+    for node in read_in(statement):
+        if isinstance(node, ast.Name | ast.Attribute) and not is_module_name(node):
+            words.setdefault(ast.unparse(node), []).append(node)
+    for word, other in combinations(words, 2):
+        if word.startswith(f"{other}.") or other.startswith(f"{word}."):
+            continue
+        changed = source.text
+        for node in sorted([*words[word], *words[other]], key=lambda node: (-node.lineno, -node.col_offset)):
+            changed = with_code(changed, node, word if ast.unparse(node) == other else other)
+        before = ast.unparse(statement)
+        yield Mutant(statement.lineno, before, with_words(before, word, other), changed)
+
+
+def with_words(text: str, word: str, other: str) -> str:
+    """A text with two words in each other's place."""
+    pattern = re.compile(rf"(?<![\w.]){re.escape(word)}(?!\w)|(?<![\w.]){re.escape(other)}(?!\w)")
+    return pattern.sub(lambda hit: other if hit[0] == word else word, text)
 
 
 def with_counts(

@@ -192,6 +192,11 @@ class ReferenceProblem:
         return {name: value for name, value in own.items() if name in sizes and is_size(value)}
 
     @property
+    def of_constructor(self) -> set[str]:
+        """The globals that only `get_init_inputs` reads: how often, how wide, in how many groups; no input's size."""
+        return globals_read(self.names.get(INIT_INPUTS), self.names) - globals_read(self.inputs, self.names)
+
+    @property
     def n_given(self) -> int:
         """The number of elements of the inputs as the file gives them; 0 where that cannot be told without values."""
         import torch

@@ -158,6 +158,21 @@ def test_a_candidate_that_refuses_a_nan_is_right(tmp_path):
     assert row["not_judged"] == ["new refuses a NaN: new.py:6: AssertionError: no number"]
 
 
+@pytest.mark.parametrize(
+    ("code", "verdict"), [("assert x.shape[0] == 6, 'six rows only'", "right"), ("x = x.view(6, 40)", "wrong")]
+)
+def test_a_size_that_the_candidate_says_it_does_not_take(tmp_path, code, verdict):
+    row = answered(
+        tmp_path, FUNCTION, FUNCTION.replace("    return torch", f"    {code}\n    return torch"), "--seconds", "300"
+    )
+    assert row["verdict"] == verdict, row
+    if verdict == "right":
+        assert any(
+            text.startswith("new refuses soft-batch=1: new.py:6: AssertionError: six rows")
+            for text in row["not_judged"]
+        )
+
+
 def test_whole_numbers_are_not_told_in_error_bounds(tmp_path):
     reference = FUNCTION.replace("torch.softmax(x * scale, dim=-1)", "(x * scale).argmax(-1)")
     done = asked(tmp_path, reference, reference.replace("argmax(-1)", "argmax(-1) + 1"), "--diagnose-seconds", "0")

@@ -369,3 +369,21 @@ def test_the_gradient_of_a_weight_is_repaired(tmp_path):
     asked = replace(asked, params={"arguments": "x"}, arriving={"y": tmp_path / "grad.y.npy"}, tensors=["grad.weight"])
     hit = with_repair(None, asked, pair)
     assert (str(hit), hit.repair.after) == ("new.py:14", "return g * weight, (g * x).sum(0)")
+
+
+@pytest.mark.parametrize(
+    ("line", "before", "after"),
+    [
+        (2, "b[i] += a", "b.index_put_((i,), a, accumulate=True)"),
+        (3, "c = (1 - k - self.m) * a + k * b + self.m * i", "c = (1 - self.m - k) * a + self.m * b + k * i"),
+        (4, "return (w * c)[:, None] * b", None),
+    ],
+)
+def test_repeated_indices_exchanged_names_and_missing_factors(line, before, after):
+    text = (
+        "def f(self, a, b, i, k, w):\n    b[i] += a\n    c = (1 - k - self.m) * a + k * b + self.m * i\n"
+        "    return w[:, None] * b\n"
+    )
+    made = changes(line, text)
+    expected = (before, after) if after else ("return w[:, None] * b", before)
+    assert expected in made, sorted(made)[:20]

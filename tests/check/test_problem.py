@@ -618,3 +618,37 @@ def test_a_size_at_which_nothing_is_returned_is_not_asked(tmp_path):
     it = problem(tmp_path, HALVES)
     ids = [case.id for case in Designer(it, tmp_path / "inputs").all(it.at({}))]
     assert not [name for name in ids if name.startswith("f-H=")]
+
+
+LEVELS = """
+import torch
+
+L, N = 64, 3
+
+
+class Model(torch.nn.Module):
+    def __init__(self, levels):
+        super().__init__()
+        self.levels = levels
+
+    def forward(self, x):
+        for _ in range(self.levels):
+            x = torch.cat([x[:, 0::2], x[:, 1::2]], 1) * 0.5
+        return x
+
+
+def get_inputs():
+    return [torch.randn(2, L)]
+
+
+def get_init_inputs():
+    return [N]
+"""
+
+
+def test_numbers_of_the_constructor_stay_near_those_of_the_file(tmp_path):
+    it = problem(tmp_path, LEVELS)
+    assert it.of_constructor == {"N"}
+    ids = [case.id for case in Designer(it, tmp_path / "inputs").all(it.at({}))]
+    assert [name for name in ids if name.startswith("Model-N=")] == ["Model-N=4"]
+    assert "Model-L=129" in ids
