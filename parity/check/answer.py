@@ -57,6 +57,10 @@ MOST_TEXT = 600
 DIFFERENT_STEP = "different-step"
 WITHOUT_FORMULA = ("unexplained", "localized")
 """Diagnoses that say less than the lines of both files."""
+LESS = ("scaled", "batch-variant")
+"""Diagnoses that say less than a repair."""
+LONGEST_FORMULA = 240
+"""A formula with more characters, as one with a number for each element, is not read beside a line."""
 
 
 @dataclass(frozen=True)
@@ -289,17 +293,17 @@ def of_finding(
     ratio = row.ratios.get(finding.worst.backend)
     if verdict == "unstable" and location is not None and location.repair is not None and not location.repair.of_dtype:
         verdict = "wrong"  # Mutants run in float64 where the candidate takes that: digits are not what differs.
-    is_open = finding.id in WITHOUT_FORMULA or row.verdict.value == "rounding"
-    if location is not None and is_open:
-        cause = DIFFERENT_STEP
+    cause, formula = finding.id.partition(" ")[0], finding.formula()
+    formula = formula if len(formula) <= LONGEST_FORMULA or location is None else ""
+    is_repaired = location is not None and location.repair is not None
+    is_open = cause in WITHOUT_FORMULA or row.verdict.value == "rounding" or (is_repaired and cause in LESS)
+    if location is not None and (is_open or (cause == EDIT and not formula)):
         named = f"{location.difference} ({DIFFERENT_STEP}), {finding.scope()}"
-        details = [finding.formula()] if finding.id not in WITHOUT_FORMULA else []
+        cause, details = DIFFERENT_STEP, [formula] if cause not in WITHOUT_FORMULA else []
     else:
-        cause = finding.id.partition(" ")[0]
-        title, formula = finding.sentence().plain.removeprefix(f"{NEW}: "), finding.formula()
+        title = finding.sentence().plain.removeprefix(f"{NEW}: ")
         details = [location.sentence if location else "", formula]
         if cause == EDIT and formula:  # Its title says only that a step differs.
-            is_repaired = location is not None and location.repair is not None
             first, *details = details if is_repaired else reversed(details)
             title = f"{first} ({cause})"
         named = f"{title}, {finding.scope()}"

@@ -188,7 +188,7 @@ def over_operands(node: ast.Call) -> Change:
 
 def of_calls(node: ast.BinOp) -> Change:
     """`f(a * b)` for `f(a) * f(b)` and for `a * f(b)`, a mean of ratios for a ratio of sums; the same for other
-    operators and methods."""
+    operators and methods; a number added inside of a root, not to it."""
     one, other = node.left, node.right
     first, second = (operand_of(n) if isinstance(n, ast.Call) else None for n in (one, other))
     if isinstance(one, ast.Call) and first is not None:
@@ -197,7 +197,7 @@ def of_calls(node: ast.BinOp) -> Change:
             yield merged
             if isinstance(merged.func, ast.Attribute) and merged.func.attr == "sum":
                 yield ast.Call(ast.Attribute(merged.func.value, "mean", ast.Load()), merged.args, merged.keywords)
-        if isinstance(node.op, ast.Mult | ast.Div):
+        if isinstance(node.op, ast.Mult | ast.Div) or (isinstance(node.op, ast.Add) and is_root(one)):
             yield with_operand(one, ast.BinOp(first, node.op, other))
     if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult) and isinstance(node.op, ast.Div):
         yield from (
@@ -205,6 +205,11 @@ def of_calls(node: ast.BinOp) -> Change:
         )
     if isinstance(other, ast.Call) and second is not None and isinstance(node.op, ast.Mult | ast.Div):
         yield with_operand(other, ast.BinOp(one, node.op, second))
+
+
+def is_root(node: ast.expr) -> bool:
+    """Whether an expression is a call of a root or its reciprocal."""
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("sqrt", "rsqrt")
 
 
 def operand_of(node: ast.Call) -> ast.expr | None:
@@ -218,7 +223,7 @@ def with_operand(node: ast.Call, operand: ast.expr) -> ast.Call:
     """The call for another operand."""
     if isinstance(node.func, ast.Attribute) and not is_module(node.func.value):
         return ast.Call(ast.Attribute(operand, node.func.attr, ast.Load()), node.args, node.keywords)
-    return ast.Call(node.func, [operand, *node.args[1:]], node.keywords)
+    return ast.Call(copy.copy(node.func), [operand, *node.args[1:]], node.keywords)
 
 
 def same_call(one: ast.expr, other: ast.expr) -> bool:
@@ -230,11 +235,13 @@ def same_call(one: ast.expr, other: ast.expr) -> bool:
 
 def of_root(node: ast.Call) -> Change:
     """A number added to the root, not inside of it; a count for a length, one more for positions."""
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-    inner = node.args[0] if node.args else node.func.value if isinstance(node.func, ast.Attribute) else node
-    if name in ("sqrt", "rsqrt") and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):
-        form = "(({}) ** 0.5 + ({}))" if name == "sqrt" else "1 / (({}) ** 0.5 + ({}))"
-        yield code_of(form, inner.left, inner.right)
+    name, inner = node.func.attr if isinstance(node.func, ast.Attribute) else "", operand_of(node)
+    if is_root(node) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):
+        root = with_operand(node, inner.left)
+        if isinstance(root.func, ast.Attribute):
+            root.func.attr = "sqrt"
+        total = ast.BinOp(root, ast.Add(), inner.right)
+        yield total if name == "sqrt" else ast.BinOp(ast.Constant(1), ast.Div(), total)
     if name == "size" and node.args and isinstance(node.func, ast.Attribute):
         yield from counts(node.func.value, node.args[0])
     if name == "arange":

@@ -264,7 +264,8 @@ class MutantSource:
 
 
 def of_statements(text: str, function: ast.AST) -> Iterator[Mutant]:
-    """Statements left out, in another order, and `=` for `+=`."""
+    """Statements left out, in another order, `=` for `+=`, and the reverse in loops."""
+    repeated = {id(node) for loop in loops(function) for node in ast.walk(loop)}
     for body in bodies(function):
         for first, second in pairwise(body):
             if is_plain(first) and is_plain(second):
@@ -280,6 +281,9 @@ def of_statements(text: str, function: ast.AST) -> Iterator[Mutant]:
                     yield accumulated(text, node, target_node)
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
                 yield accumulated(text, node, node.targets[0])
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and id(node) in repeated:
+                code = f"{node.targets[0].id} += {ast.unparse(node.value)}"
+                yield Mutant(node.lineno, ast.unparse(node), code, with_code(text, node, code))
             if isinstance(node, ast.AugAssign | ast.Expr) and not is_text(node):
                 yield Mutant(node.lineno, ast.unparse(node), "", with_code(text, node, "pass"))
 
@@ -414,7 +418,7 @@ def added_to(statement: ast.stmt) -> ast.Name | None:
     return None
 
 
-def loops(function: ast.FunctionDef) -> list[ast.stmt]:
+def loops(function: ast.AST) -> list[ast.stmt]:
     """The loops of a function."""
     return [node for node in ast.walk(function) if isinstance(node, ast.For | ast.While)]
 

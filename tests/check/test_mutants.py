@@ -387,3 +387,28 @@ def test_repeated_indices_exchanged_names_and_missing_factors(line, before, afte
     made = changes(line, text)
     expected = (before, after) if after else ("return w[:, None] * b", before)
     assert expected in made, sorted(made)[:20]
+
+
+ROOTS = """
+def f(x, eps):
+    total = 0
+    for row in x:
+        y = torch.sqrt(row) + eps
+        z = row * torch.rsqrt(row + eps)
+        total = (y * z).floor()
+    return total
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        (5, ("y = torch.sqrt(row) + eps", "y = torch.sqrt(row + eps)")),
+        (6, ("z = row * torch.rsqrt(row + eps)", "z = row * (1 / (torch.sqrt(row) + eps))")),
+        (7, ("total = (y * z).floor()", "total += (y * z).floor()")),
+        (7, ("total = (y * z).floor()", "total = (y * z).round()")),
+    ],
+)
+def test_numbers_at_a_root_and_sums_that_are_overwritten(line, change):
+    assert change in changes(line, ROOTS)
+    assert ("total = 0", "total += 0") not in changes(3, ROOTS)
