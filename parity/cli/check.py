@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import datetime
+import signal
 import sys
 import time
 import traceback
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parity.cli.check_batch import BatchOptions, check_all, passed_on
+from parity.cli.crashes import crash_of_child
 from parity.cli.group import MAX_THREADS, end_once_on_signals, example, main
 from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED, PASSED
 
@@ -122,7 +124,9 @@ def check(
         if new is None:
             member = one_of(Path(reference))
             reference, new = member.reference, member.new
-        reply = checked(reference, new, as_json=as_json, quiet=quiet, **given)
+        # PyTorch is not imported yet: the child has no other threads.
+        crash = crash_of_child() if owns_process() else 0
+        reply = crashed(crash) if crash else checked(reference, new, as_json=as_json, quiet=quiet, **given)
     except (KeyboardInterrupt, Exception) as error:
         if isinstance(error, click.ClickException) and not as_json:
             raise
@@ -132,6 +136,19 @@ def check(
     else:
         show(reply, quiet=quiet)
     sys.exit(reply.exit_code)
+
+
+def owns_process() -> bool:
+    """Whether this process was started for the command, not for tests or tools."""
+    return getattr(click.get_current_context().find_root().command, "owns_process", False)
+
+
+def crashed(number: int) -> CheckAnswer:
+    """What is said where a signal has ended the process."""
+    from parity.check.answer import not_judged
+
+    why = "the memory was not enough" if number == signal.SIGKILL else "code of the reference may have crashed"
+    return not_judged(f"parity's process was ended by {signal.Signals(number).name}: {why}")
 
 
 def without_answer(error: BaseException, seconds: float) -> CheckAnswer:

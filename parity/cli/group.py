@@ -77,8 +77,12 @@ class InterruptibleGroup(click.Group):
     Losing stdout or stderr changes the exit code only of commands whose output is their only result.
     """
 
+    owns_process = False
+    """Whether this process was started for the command."""
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line of this process, which ends with it."""
+        self.owns_process = True
         with at_once():
             return super().__call__(*args, **kwargs)
 

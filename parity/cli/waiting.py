@@ -74,7 +74,7 @@ def wait() -> None:
         line = sys.stdin.readline()
         if line:
             sys.argv[1:] = json.loads(line)
-            main(prog_name="parity")
+            main.main(prog_name="parity")
     finally:
         servers.close()
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -25,6 +30,16 @@ def asked(folder: Path, reference: str, new: str, *options: str) -> subprocess.C
     (folder / "new.py").write_text(new)
     command = [sys.executable, "-m", "parity", "check", "reference.py", "new.py", "--out", "out", *options]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def group_of(session: int) -> list[int]:
+    """The processes of a session."""
+    members = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE and os.getsid(process.pid) == session:
+                members.append(process.pid)
+    return members
 
 
 def answered(folder: Path, reference: str, new: str, *options: str) -> dict[str, Any]:
@@ -171,6 +186,35 @@ def test_a_size_that_the_candidate_says_it_does_not_take(tmp_path, code, verdict
             text.startswith("new refuses soft-batch=1: new.py:6: AssertionError: six rows")
             for text in row["not_judged"]
         )
+
+
+def test_a_reference_that_crashes_parity_gives_an_answer_all_the_same(tmp_path):
+    crashing = FUNCTION.replace("import torch\n", "import ctypes\nimport torch\n").replace(
+        "    return torch", "    ctypes.string_at(0)\n    return torch"
+    )
+    row = answered(tmp_path, crashing, FUNCTION)
+    assert (row["verdict"], row["exit_code"]) == ("not-judged", 3)
+    assert row["sentence"] == "parity's process was ended by SIGSEGV: code of the reference may have crashed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_all_processes_of_a_check(tmp_path, number):
+    slow = FUNCTION.replace("    return torch", "    time.sleep(60)\n    return torch").replace(
+        "import torch\n", "import time\nimport torch\n"
+    )
+    (tmp_path / "slow.py").write_text(slow)
+    command = [sys.executable, "-m", "parity", "check", "slow.py:soft", "slow.py:soft", "--json"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    while len(group_of(process.pid)) < 2:
+        time.sleep(0.2)
+    process.send_signal(number)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == (-number if number == signal.SIGKILL else 130)
+    assert stdout == "" or json.loads(stdout)["sentence"] == "interrupted"
+    deadline = time.monotonic() + 30
+    while group_of(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not group_of(process.pid)
 
 
 def test_whole_numbers_are_not_told_in_error_bounds(tmp_path):
