@@ -26,8 +26,8 @@ ROWS = np.arange(1.0, 5.0)[:, None]
         (np.roll(X, 1, 1), "it shifted by 1 along axis 1"),
         (np.roll(X, -1, 1), "it shifted by -1 along axis 1"),
         (np.sort(X), "its elements in another order"),
-        (X * ROWS, "it times another number for each index of axis 0 (1 to 4)"),
-        (X + ROWS, "it plus another number for each index of axis 0 (1 to 4)"),
+        (X * ROWS, "it times another number for each index of axis 0 (1, 2, 3, 4)"),
+        (X + ROWS, "it plus another number for each index of axis 0 (1, 2, 3, 4)"),
     ],
 )
 def test_a_relation_of_all_elements(own, words):

@@ -44,6 +44,7 @@ COMMANDS = [
     "repro",
     "diff",
     "query",
+    "mcp",
     "merge",
     "judge",
     "fingerprint",
