@@ -52,7 +52,7 @@ HALF = 1e-3
 SHAPE = re.compile(r"\[([\d, ]*)\]")
 """The shapes in the message of results of different shapes."""
 END_OF_RANGE = 1e-5
-"""What the reference's own code loses, relatively, where squares of numbers such as 1e-20 have few digits left: other
+"""What the reference's own code loses, relatively, where powers of numbers such as 1e-10 have few digits left: other
 code may have none."""
 CLEARLY, FEWEST = 1e4, 4
 """The factor between two errors that no order of sums explains; the fewest elements of which most may differ."""

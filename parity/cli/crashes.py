@@ -4,13 +4,10 @@ who says so."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 
-PR_SET_PDEATHSIG = 1
-"""Linux's `prctl`: the signal that a process gets when its parent ends."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -19,10 +16,11 @@ def crash_of_child() -> int:
     signal has ended the child, it gets its number."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    child = os.fork()
+    parent, child = os.getpid(), os.fork()
     if not child:
-        with contextlib.suppress(OSError, AttributeError):  # Not Linux: the child ends a little later.
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        from parity.worker.bootstrap import die_with
+
+        die_with(parent)
         return 0
 
     def pass_on(number: int, _frame: object) -> None:
