@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from parity.check.answer import CheckAnswer
     from parity.check.lines import FaultLines
     from parity.check.prepare import PreparedCheck
+    from parity.engine import EngineOptions
     from parity.engine.forking import ForkServers
     from parity.reporting.results.rows import Results
 
@@ -237,8 +238,7 @@ def answered(
     """The answer, from workers that are forked where they can be. Raises UserError."""
     from rich.console import Console
 
-    from parity.check.answer import answer, of_one_reference, why_outputs_only, with_size
-    from parity.check.at_size import SizeAnswer, asked_at_size
+    from parity.check.answer import answer, of_one_reference, why_outputs_only
     from parity.check.limit import REFERENCE, CheckWatch, is_asked
     from parity.check.lines import FaultLines
     from parity.check.prepare import prepared
@@ -289,10 +289,28 @@ def answered(
         pair, results, lines = run_of(forward_only=True)
         pair.notes.append(why)
     reply = of_one_reference(answer(results, pair, folder / "run", time.monotonic() - started, lines), pair)
+    return completed(reply, pair, servers, engine, (folder / "run", started, started + seconds))
+
+
+def completed(
+    reply: CheckAnswer,
+    pair: PreparedCheck,
+    servers: ForkServers,
+    engine: EngineOptions,
+    where: tuple[Path, float, float],
+) -> CheckAnswer:
+    """The answer with what is shown of the formula, and of the size of the file; `where` are the run's directory, and
+    the times at which the check began and has to end."""
+    from parity.check.answer import with_size
+    from parity.check.at_size import SizeAnswer, asked_at_size
+    from parity.check.same_formula import with_formula
+
+    run_dir, started, until = where
+    reply = with_formula(reply, pair, servers.script)
     if not pair.smaller:
         return reply
     is_right = reply.exit_code == PASSED
-    size = asked_at_size(pair, engine, folder / "run", started + seconds) if is_right else SizeAnswer("not run", "")
+    size = asked_at_size(pair, engine, run_dir, until) if is_right else SizeAnswer("not run", "")
     return with_size(reply, size, pair, time.monotonic() - started)
 
 

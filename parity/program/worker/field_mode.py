@@ -1,0 +1,223 @@
+"""PyTorch code, run on FieldTensors: numbers that carry their residues in two finite fields (`field.py`).
+
+Every call of PyTorch's dispatcher, of the backward pass, too, gives its values in float64 without any cast, and the
+residues of its results by a rule (`field_rules.py`), or by PyTorch's own decomposition into simpler calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import Any, Dict, Iterator, List
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from parity.program.worker import field, field_constants
+from parity.program.worker.field_rules import DECOMPOSITIONS, RULES
+from parity.program.worker.field_tensor import (
+    NOTES,
+    FieldTensor,
+    as_field,
+    is_floating,
+    of_constants,
+    of_input,
+    part_of,
+)
+
+RANDOM = frozenset(
+    (
+        *("rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "multinomial", "uniform", "exponential"),
+        "native_dropout",
+    )
+)
+"""Functions of PyTorch's dispatcher that draw numbers."""
+
+
+class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch's types are not read, here and below.
+    """Inside, attention is one softmax: PyTorch's own takes the root of the scale, which has none in a field."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: Any = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """`torch.nn.functional.scaled_dot_product_attention`."""
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (tensor.repeat_interleave(groups, -3) for tensor in (key, value))
+    scores = query @ key.transpose(-2, -1)
+    scores = scores / query.shape[-1] ** 0.5 if scale is None else scores * scale
+    if is_causal:
+        causal = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~causal, float("-inf"))
+    if attn_mask is not None:
+        is_bool = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, float("-inf")) if is_bool else scores + attn_mask
+    weights = torch._safe_softmax(scores, -1)
+    return (torch.dropout(weights, dropout_p, True) if dropout_p else weights) @ value
+
+
+class FieldMode(TorchDispatchMode):  # type: ignore[misc]
+    """Inside, tensors that are made are FieldTensors, too."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return evaluated(func, args, kwargs or {})
+
+
+@contextlib.contextmanager
+def exact_arithmetic(*, fresh: bool = True) -> Iterator[None]:
+    """Inside, code computes with residues, by calls that have rules, as `field.NOW` says; what has been noted is
+    forgotten before if `fresh`."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    before, fast = torch.get_default_dtype(), torch.backends.mha.get_fastpath_enabled()
+    torch.set_default_dtype(torch.float64)
+    torch.backends.mha.set_fastpath_enabled(False)
+    if fresh:
+        NOTES.clear()
+        field_constants.READ.clear()
+    try:
+        with torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH), AttentionMode(), FieldMode():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def without_formats(value: Any) -> Any:
+    """An argument; float64 for any floating-point format."""
+    if isinstance(value, torch.dtype):
+        if value.is_complex:
+            raise NotImplementedError("complex numbers")
+        return torch.float64 if value.is_floating_point else value
+    return value
+
+
+def evaluated(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
+    """The results of a call of PyTorch's dispatcher."""
+    args, kwargs = tree_map(without_formats, (args, kwargs))
+    flat, spec = tree_flatten((args, kwargs))
+    if any(isinstance(value, torch.Tensor) and value.is_complex() for value in flat):
+        raise NotImplementedError("complex numbers")
+    name = func._schema.name.partition("::")[2]
+    if torch.Tag.inplace_view in func.tags:
+        return turned(func, args, kwargs)
+    if name.endswith("_") and func._schema.arguments and func._schema.arguments[0].alias_info is not None:
+        return written(name, args, kwargs)
+    if "out" in kwargs:
+        return written_out(func, args, kwargs)
+    if not any(map(is_floating, flat)):
+        return made(name, func(*args, **kwargs))
+    args, kwargs = tree_unflatten(list(map(as_field, flat)), spec)
+    rule = RULES.get(name)
+    if rule is not None:
+        result = rule(func, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    if func in DECOMPOSITIONS:
+        return DECOMPOSITIONS[func](*args, **kwargs)
+    composite = func.decompose(*args, **kwargs)
+    return composite if composite is not NotImplemented else uninterpreted(func, name, args, kwargs)
+
+
+def made(name: str, result: Any) -> Any:
+    """What a call without tensors of floating-point numbers returns."""
+    drawn = name.rstrip("_") in RANDOM
+
+    def own(value: Any) -> Any:
+        if not is_floating(value):
+            return value
+        return of_input(value) if drawn else of_constants(value)
+
+    return tree_map(own, result)
+
+
+def written(name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
+    """The tensor that a call has written to."""
+    target = args[0]
+    if not is_floating(target):
+        getattr(torch.ops.aten, name)(*part_of(args, "value"), **part_of(kwargs, "value"))
+        return target
+    if not isinstance(target, FieldTensor):
+        raise NotImplementedError(f"{name} writes to a tensor that was made before")
+    if name.rstrip("_") in RANDOM:
+        getattr(torch.ops.aten, name)(target.value, *args[1:], **kwargs)
+        new: Any = of_input(target.value)
+    elif name == "copy_":
+        new = args[1]
+    else:
+        new = getattr(torch.ops.aten, name[:-1])(*args, **kwargs)
+    new = as_field(new if is_floating(new) else new.double())
+    for part in ("value", "q", "p"):
+        getattr(target, part).copy_(getattr(new, part))
+    return target
+
+
+def turned(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
+    """The tensor whose shape a call has changed in place, as `transpose_`."""
+    from torch.utils._mode_utils import no_dispatch
+
+    for name in ("value", "q", "p") if isinstance(args[0], FieldTensor) else ():
+        func(getattr(args[0], name), *args[1:], **kwargs)
+    with no_dispatch():
+        before = torch._C._meta_in_tls_dispatch_include()
+        torch._C._set_meta_in_tls_dispatch_include(True)
+        try:
+            func(*args, **kwargs)
+        finally:
+            torch._C._set_meta_in_tls_dispatch_include(before)
+    return args[0]
+
+
+def written_out(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
+    """The tensor given as `out`, to which a call has written."""
+    name = func._schema.name.partition("::")[2]
+    out = kwargs["out"]
+    new = getattr(torch.ops.aten, name)(*args, **{key: value for key, value in kwargs.items() if key != "out"})
+    return out.copy_(new)
+
+
+def uninterpreted(func: Any, name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
+    """The results of a call without a rule: residues are a hash of the call, of all residues that it reads, and of the
+    position, so that they are equal where the same is called with the same numbers."""
+    values = part_of((args, kwargs), "value")
+    results = func(*values[0], **values[1])
+    if not any(map(is_floating, tree_flatten(results)[0])):
+        return results
+    NOTES.add(name)
+    key = digest(name, tree_flatten((args, kwargs))[0])
+
+    def own(value: Any) -> Any:
+        if not is_floating(value):
+            return value
+        positions = torch.arange(value.numel(), dtype=torch.float64).reshape(value.shape)
+        return FieldTensor(
+            value.contiguous(), 2 * field.mixed(positions, key, field.Q), field.mixed(positions, key + 1, field.P)
+        )
+
+    return tree_map(own, results)
+
+
+def digest(name: str, flat: List[Any]) -> int:
+    """A number for a call and its arguments."""
+    total = hashlib.sha256(name.encode())
+    for value in flat:
+        if isinstance(value, FieldTensor):
+            part = value.p if not bool(value.p.isnan().any()) else value.q
+            total.update(str(tuple(value.shape)).encode() + part.contiguous().numpy().tobytes())
+        elif isinstance(value, torch.Tensor):
+            total.update(value.contiguous().numpy().tobytes())
+        else:
+            total.update(repr(value).encode())
+    return int.from_bytes(total.digest()[:6], "big")
+
+
+FieldTensor.evaluate = staticmethod(evaluated)
