@@ -59,6 +59,8 @@ WITHOUT_FORMULA = ("unexplained", "localized")
 """Diagnoses that say less than the lines of both files."""
 LESS = ("scaled", "batch-variant")
 """Diagnoses that say less than a repair."""
+SAME_FORMULA = "same-formula"
+"""The check of the formula, by exact arithmetic."""
 LONGEST_FORMULA = 240
 """A formula with more characters, as one with a number for each element, is not read beside a line."""
 

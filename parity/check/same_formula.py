@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from parity.cases.op import GRADIENT
-from parity.check.answer import CheckAnswer
+from parity.check.answer import SAME_FORMULA, CheckAnswer
 from parity.check.candidate_process import fault_case, running, stored
 from parity.check.frameworks import TORCH
 from parity.check.match import Array
@@ -32,7 +32,7 @@ from parity.engine.forking import Script
 from parity.exit_codes import PASSED
 from parity.program.worker import same_formula as worker
 from parity.program.worker.field import Q
-from parity.reporting.text.words import number, plural
+from parity.reporting.text.words import number
 
 SECONDS = 5.0
 YES, NO, NOT_SHOWN = "yes", "no", "not shown"
@@ -48,7 +48,6 @@ ANOTHER = 1e-7
 """A larger difference is no rounding in float64."""
 NOISE = 1e-12
 """Elements that are so small beside those of all tensors are rounding errors of 0."""
-CHECK = "same-formula"
 
 
 @dataclass(frozen=True)
@@ -78,11 +77,12 @@ def with_formula(reply: CheckAnswer, prepared: PreparedCheck, start: Callable[[S
     started = time.monotonic()
     shown = same_formula(prepared.pair, cases[0], start) if cases else FormulaAnswer(NOT_SHOWN, "no case")
     states = {YES: "passed", NO: "failed" if reply.exit_code != PASSED else "not run", NOT_SHOWN: "not run"}
-    notes = [f"{CHECK}: {shown.reason}"] if shown.state == NO and reply.exit_code == PASSED else []
+    is_hidden = shown.state == NO and reply.exit_code == PASSED
+    notes = [f"another formula by exact arithmetic, within error bounds: {shown.reason}"] if is_hidden else []
     return replace(
         reply,
         same_formula=shown.state,
-        checks=[*reply.checks, (CHECK, states[shown.state], shown.reason)],
+        checks=[*reply.checks, (SAME_FORMULA, states[shown.state], shown.reason)],
         not_judged=[*reply.not_judged, *notes],
         seconds=reply.seconds + time.monotonic() - started,
     )
@@ -187,7 +187,8 @@ def compared(reference: FieldValues, candidate: FieldValues) -> FormulaAnswer:
             unshown.append(name)
     if unshown:
         return FormulaAnswer(NOT_SHOWN, why(unshown, reference, candidate))
-    return FormulaAnswer(YES, f"by exact arithmetic in {plural(len(theirs), 'tensor')}")
+    what = "outputs and gradients" if any(name.startswith(GRADIENT) for name in theirs) else "outputs"
+    return FormulaAnswer(YES, f"{len(theirs)} {what} of one call")
 
 
 def why(unshown: Sequence[str], reference: FieldValues, candidate: FieldValues) -> str:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from rich.text import Text
 
-from parity.check.answer import CheckAnswer, short
+from parity.check.answer import SAME_FORMULA, CheckAnswer, short
 from parity.config.nodes import printable
 from parity.reporting.text.words import number
 
 STYLES = {"right": "bold green", "wrong": "bold red", "unstable": "bold red", "degraded": "bold magenta"}
 """By verdict; yellow, where nothing is concluded."""
+ROUNDED = ("unstable", "degraded")
+"""Verdicts on digits that are lost."""
 LEAST_WIDTH = 40
 DIGITS = 8
 
@@ -58,11 +60,22 @@ def values(reply: CheckAnswer) -> str:
     return f"{seen['tensor']} {seen['index']} in {seen['case']}: {number(got, DIGITS)}{exact}{times}"
 
 
+def formula(reply: CheckAnswer) -> str:
+    """What exact arithmetic shows of the formula; empty where the verdict says as much."""
+    reason = next((text for name, _, text in reply.checks if name == SAME_FORMULA), "")
+    if reply.same_formula == "yes":
+        differs = "; what differs is rounding" if reply.verdict in ROUNDED else ""
+        return f"the same by exact arithmetic: {reason}{differs}"
+    is_open = reply.same_formula == "not shown" and reply.verdict == "right"
+    return f"not shown to be the same: {reason}" if is_open else ""
+
+
 def labelled(reply: CheckAnswer) -> Iterator[tuple[str, str]]:
     """What was asked, what was not judged, and the next commands, each with its label."""
     by_state: dict[str, list[str]] = {}
     for name, state, _ in reply.checks:
-        by_state.setdefault(state, []).append(name)
+        if name != SAME_FORMULA:
+            by_state.setdefault(state, []).append(name)
     if by_state:
         yield (
             "asked",
@@ -72,6 +85,8 @@ def labelled(reply: CheckAnswer) -> Iterator[tuple[str, str]]:
                 if state in by_state
             ),
         )
+    if text := formula(reply):
+        yield "formula", text
     for text in reply.not_judged:
         yield "note", text
     if not reply.run:

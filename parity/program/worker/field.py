@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Tuple
 
-P = 94905947
-"""The largest prime 2 Q + 1 with Q prime whose products are exact in float64."""
+P = 94819199
+"""A prime 2 Q + 1, with Q prime, whose products are exact in float64. Modulo both, 2, 3, 5, 7 and 11 are squares, so
+that the roots of their products are roots, too; -1 is none."""
 ORDER = P - 1
 """Residues that `exp` reads: exponents of powers modulo P."""
 Q = ORDER // 2
@@ -75,14 +76,17 @@ def power(a: Any, exponent: int, modulus: int) -> Any:
     return result
 
 
-def root(a: Any) -> Any:
-    """A square root modulo P that is multiplicative: root(a b) = root(a) root(b); its square is a or -a."""
-    return power(a, (P + 1) // 4, P)
+def root(a: Any, modulus: int) -> Any:
+    """A square root that is multiplicative: root(a b) = root(a) root(b); its square is a or -a."""
+    if modulus == P:
+        return power(a, (P + 1) // 4, P)
+    return even(power(a % Q, (Q + 1) // 4, Q))
 
 
-def is_square(a: Any) -> Any:
-    """Whether an element is a square modulo P."""
-    return power(a, Q, P) == 1
+def is_square(a: Any, modulus: int) -> Any:
+    """Whether an element is 0 or a square modulo the prime."""
+    prime = P if modulus == P else Q
+    return power(a % prime, prime // 2, prime) <= 1
 
 
 def exp(a: Any) -> Any:
@@ -126,7 +130,7 @@ def log_of_some(a: Any) -> Any:
     import torch
 
     powers, exponents, giants = _tables()
-    square = is_square(a)
+    square = is_square(a, P)
     steps = torch.remainder(torch.where(square, a, P - a)[:, None] * giants, P)
     at = torch.searchsorted(powers, steps).clamp_(max=BABY - 1)
     row, step = (powers[at] == steps).nonzero(as_tuple=True)

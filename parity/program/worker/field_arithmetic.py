@@ -196,15 +196,15 @@ def whole_power(x: Any, exponent: int) -> Pair:
 def half_power(x: Any, twice: int) -> Pair:
     """The residues of the root's power; a sign is lost where the field has no root, or the root itself."""
     NOTES.add(ROOT)
-    squares = filled_p(x)
-    root = field.root(squares)
-    if field.NOW.strict:
-        root = torch.where(field.is_square(squares) | (squares == 0), root, math.nan)
-    q, p = only_p(root)
-    parts = [field.power(part, abs(twice), m) for part, m in ((q, field.ORDER), (p, field.P))]
-    if twice < 0:
-        parts = [field.inverse(part, m) for part, m in zip(parts, (field.ORDER, field.P))]
-    return parts[0], parts[1]
+
+    def compute(modulus: int, part: Any) -> Any:
+        own = field.root(part, modulus)
+        if field.NOW.strict:
+            own = torch.where(field.is_square(part, modulus), own, math.nan)
+        own = field.power(own, abs(twice), modulus)
+        return own if twice > 0 else field.inverse(own, modulus)
+
+    return per_modulus(compute, x)
 
 
 def exponential(x: Any) -> Pair:

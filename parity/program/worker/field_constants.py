@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from parity.program.worker.field import ORDER, ROOT, P, Q, filled_p, filled_q, log
+from parity.program.worker.field import ORDER, ROOT, P, Q, filled_p, filled_q, log, root
 
 Pair = Tuple[float, float]
 """The residues `q` and `p` of a number; NaN where there is none."""
@@ -27,8 +27,8 @@ LOG_FACTORS = (
 """A constant may be a logarithm divided by one of them, as log(10000) / d in positions, or n logarithms."""
 MOST_EXPONENT = 10.0
 """Larger exponents lose the digits that tell what is meant."""
-PI = (31415926, 53589793)
-"""Residues for pi, which satisfies no equation that matters here."""
+PI = (31415928, 53589793)
+"""Residues for pi, which satisfies no equation that matters here; they are squares."""
 READ: Dict[float, Pair] = {}
 """The residues of numbers that code has read from tensors, by their values: it may compute with them further."""
 
@@ -54,9 +54,7 @@ def _of_constant(number: float) -> Pair:
 
 def hash_of(residue: float, fill: Callable[[Any], Any]) -> float:
     """What stands for a missing residue."""
-    import torch
-
-    return float(fill(torch.tensor([residue], dtype=torch.float64))[0])
+    return float(fill(torch_number(residue)))
 
 
 def as_fraction(number: float) -> Optional[Pair]:
@@ -69,15 +67,12 @@ def as_fraction(number: float) -> Optional[Pair]:
 def as_root(number: float) -> Optional[Pair]:
     """The root of a fraction, as 1 / sqrt(d)."""
     squared = simple_fraction(number * number, MOST_DENOMINATOR) or decimal_fraction(number * number, FEW_DECIMALS)
-    return root_of(squared, sign_of(number)) if squared else None
+    return root_of(of_fraction(squared), sign_of(number)) if squared else None
 
 
-def root_of(fraction: Fraction, sign: int) -> Pair:
-    """The residues of a root: `q` is a hash, so that that of 1 / a is 1 over that of a."""
-    p = pow(int(of_fraction(fraction)[1]), (P + 1) // 4, P)
-    q = hash_of(float(p), filled_q)
-    if fraction < 1:
-        q = even_number(pow(int(root_of(1 / fraction, 1)[0]) % Q, -1, Q))
+def root_of(pair: Pair, sign: int) -> Pair:
+    """The residues of a root."""
+    q, p = (root(torch_number(part), modulus) for part, modulus in zip(pair, (ORDER, P)))
     return float(sign * q % ORDER), float(sign * p % P)
 
 
@@ -91,12 +86,12 @@ def as_multiple_of_pi(number: float) -> Optional[Pair]:
 
 
 def as_root_of_pi(number: float) -> Optional[Pair]:
-    """sqrt(2 / pi)."""
-    for unit, pi in ((math.pi, PI[1]), (1 / math.pi, pow(PI[1], -1, P))):
+    """sqrt(2 / pi), sqrt(2 pi)."""
+    for unit, (q, p) in ((math.pi, PI), (1 / math.pi, (pow(PI[0], -1, Q), pow(PI[1], -1, P)))):
         squared = simple_fraction(number * number / unit, MOST_SIMPLE)
         if squared is not None:
-            root = pow(int(of_fraction(squared)[1]) * pi % P, (P + 1) // 4, P)
-            return math.nan, float(sign_of(number) * root % P)
+            own = of_fraction(squared)
+            return root_of((own[0] * q % ORDER, own[1] * p % P), sign_of(number))
     return None
 
 
@@ -122,19 +117,19 @@ def as_logarithm(number: float) -> Optional[Pair]:
 
 def log_of(residue: float) -> float:
     """The residue of a logarithm."""
+    return float(log(torch_number(residue).reshape(1))[0])
+
+
+def torch_number(residue: float) -> Any:
+    """A residue as a tensor."""
     import torch
 
-    return float(log(torch.tensor([residue], dtype=torch.float64))[0])
+    return torch.tensor(residue, dtype=torch.float64)
 
 
 def sign_of(number: float) -> int:
     """-1 or 1."""
     return -1 if number < 0 else 1
-
-
-def even_number(residue: int) -> int:
-    """The even number of those that are equal modulo Q."""
-    return residue + Q * (residue % 2)
 
 
 def of_fraction(fraction: Fraction) -> Pair:
@@ -169,8 +164,11 @@ def decimal_fraction(number: float, digits: int = DECIMALS) -> Optional[Fraction
         return None
     single = np.float32(number)
     near = max(2 * NEAR * abs(number), ROUNDED if 1e-5 < abs(number) < 1 else 0.0)
-    for text in (f"{number:.{digits}g}", str(single) if float(single) == number else ""):
-        n = len(text.partition("e")[0].strip("-0.").replace(".", "")) if text else digits + 1
-        if n <= digits and (abs(float(text) - number) <= near or float(np.float32(text)) == number):
-            return Fraction(text)
-    return None
+    texts = [str(single)] if float(single) == number else []
+    texts += [text for text in (f"{number:.{digits}g}",) if abs(float(text) - number) <= near]
+    return next((Fraction(text) for text in texts if digits_of(text) <= digits), None)
+
+
+def digits_of(text: str) -> int:
+    """How many digits a decimal number is written in."""
+    return len(text.partition("e")[0].strip("-0.").replace(".", ""))

@@ -78,17 +78,20 @@ def exact_arithmetic(*, fresh: bool = True) -> Iterator[None]:
     forgotten before if `fresh`."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    before, fast = torch.get_default_dtype(), torch.backends.mha.get_fastpath_enabled()
+    dtype, fast = torch.get_default_dtype(), torch.backends.mha.get_fastpath_enabled()
+    fused = torch._C._get_mkldnn_enabled()
     torch.set_default_dtype(torch.float64)
     torch.backends.mha.set_fastpath_enabled(False)
+    torch._C._set_mkldnn_enabled(False)
     if fresh:
         NOTES.clear()
         field_constants.READ.clear()
     try:
-        with torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH), AttentionMode(), FieldMode():
+        with sdpa_kernel(SDPBackend.MATH), AttentionMode(), FieldMode():
             yield
     finally:
-        torch.set_default_dtype(before)
+        torch._C._set_mkldnn_enabled(fused)
+        torch.set_default_dtype(dtype)
         torch.backends.mha.set_fastpath_enabled(fast)
 
 

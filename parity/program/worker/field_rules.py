@@ -171,11 +171,6 @@ def with_value(value: Any, x: Any) -> Any:
     return result(value, x.q, x.p)
 
 
-def empty(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
-    """A tensor that has no values yet, or those of a number."""
-    return of_constants(values_of(func, args, kwargs).contiguous() if args else values_of(func, args, kwargs))
-
-
 def cast(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
     """Another format: residues stay where it has a fraction; else whole numbers, by values."""
     kind = kwargs.get("dtype")
@@ -232,7 +227,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(MOVES, moved),
     **dict.fromkeys(SUMS, summed),
     **dict.fromkeys(WHOLE, constant),
-    **dict.fromkeys(MADE, empty),
+    **dict.fromkeys(MADE, constant),
     **dict.fromkeys(("add", "sub", "rsub"), added),
     **dict.fromkeys(("maximum", "minimum", "fmax", "fmin"), selected),
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), clamped),
