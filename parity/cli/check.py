@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parity.cli.check_batch import BatchOptions, check_all, passed_on
-from parity.cli.crashes import crash_of_child
+from parity.cli.crashes import crash_of_child, end_child
 from parity.cli.group import MAX_THREADS, end_once_on_signals, example, main
 from parity.exit_codes import DEFAULT_FAIL_ON, FAIL_ON, INCOMPLETE, INTERRUPTED, PASSED
 
@@ -136,6 +136,8 @@ def check(
         click.echo(reply.as_json(hide_inputs=hide_inputs))
     else:
         show(reply, quiet=quiet)
+    if owns_process() and new is not None:
+        end_child(reply.exit_code)
     sys.exit(reply.exit_code)
 
 
