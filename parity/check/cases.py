@@ -37,6 +37,7 @@ from parity.check.problem import (
     GIVEN,
     INTEGERS,
     NORMAL,
+    POSITIVE,
     Argument,
     ReferenceProblem,
     Size,
@@ -195,6 +196,7 @@ class Designer:
             drawn, before = self.drawn(other), {a.name: a.value.shape for a in sized.arguments if a.is_tensor}
             outputs = self.tried(other, drawn)
             is_taken = is_finite(outputs) or not is_finite(sized.outputs)
+            is_taken &= kind != SINGLE or not broadcasts(sized, other)
             if is_taken and not self.ignores(other, drawn, outputs, before):
                 yield CheckCase(kind, self.case(name, other, drawn))
 
@@ -277,6 +279,10 @@ class Designer:
             return {"shape": shape, "integers": {"low": low, "high": high}}
         if argument.kind == GIVEN or not shape:
             return self.stored(folder_of(sized), argument.name, argument.value)
+        if argument.kind == POSITIVE:
+            low, high = (float(f"{end:.4g}") for end in (argument.value.min(), argument.value.max()))
+            own = self.stored(folder_of(sized), argument.name, argument.value)
+            return {"shape": shape, "uniform": {"low": low, "high": high}} if low < high else own
         if argument.kind == NORMAL or signed:
             return {"shape": shape}
         return {"shape": shape, "uniform": {"low": 0.0, "high": 1.0}}
@@ -304,16 +310,18 @@ class Designer:
         given = {a.name for a in sized.arguments}
         biases = [name for name in free if name not in given and len(drawn[name]["shape"]) == 1]
         own = [name for name in free if name in given]
+        positive = names_of(sized, POSITIVE)
         moves = (
-            (OFFSET, SHIFT, [*own, *biases[:MOST_MOVED]]),
-            (OFFSET, -SHIFT, own[:MOST_UNUSUAL]),
-            (FAR_OFFSET, FAR_SHIFT, own),
+            (OFFSET, SHIFT, [*([name] for name in [*own, *biases[:MOST_MOVED]]), *([own] if len(own) > 1 else [])]),
+            (OFFSET, -SHIFT, [[name] for name in own[:MOST_UNUSUAL] if name not in positive]),
+            (FAR_OFFSET, FAR_SHIFT, [[name] for name in own]),
         )
-        for kind, offset, names in moves:
-            for name in names:
-                changed = {**drawn, name: {**drawn[name], "offset": offset}}
+        for kind, shift, groups in moves:
+            for names in groups:
+                changed = {n: {**item, "offset": shift} if n in names else item for n, item in drawn.items()}
                 if is_finite(self.tried(sized, changed)):
-                    yield CheckCase(kind, self.case(f"{name}-offset={offset:g}", sized, changed))
+                    word = names[0] if len(names) == 1 else "all"
+                    yield CheckCase(kind, self.case(f"{word}-offset={shift:g}", sized, changed))
         for scale in (LARGE, SMALL):
             changed = {n: {**item, "scale": scale} if n in given and n in free else item for n, item in drawn.items()}
             if any(name in given for name in free) and is_finite(self.tried(sized, changed)):
@@ -323,8 +331,11 @@ class Designer:
         """Inputs that may be any number with unusual values, one after the other; then all in other memory."""
         given = [a.name for a in sized.arguments if a.is_tensor and "integers" not in drawn[a.name]]
         free = [name for name in given if "shape" in drawn[name]]
+        positive = names_of(sized, POSITIVE)
         for number, name in enumerate(free[:MOST_UNUSUAL]):
             for word, change in VALUES.items():
+                if name in positive and word not in (NAN, TINY):
+                    continue
                 changed = {**drawn, name: {**without_draw(drawn[name], change), **change}}
                 id_ = f"{name}-{word}" if number else word
                 if word == NAN:
@@ -373,8 +384,20 @@ class Designer:
             if name not in own or 1 < last(value) <= MOST_ENLARGED * last(numbers[name])
         )
         tried = takewhile(lambda _: time.monotonic() < self.until, asked)
-        fitting = (self.fitting({**sized.settings, name: value}) for value, name in tried)
+        fitting = (self.fitting_with(sized.settings, every, name, value) for value, name in tried)
         yield from islice((other for other in fitting if other is not None), MOST_SIZES)
+
+    def fitting_with(
+        self, settings: Mapping[str, Any], numbers: Mapping[str, Size], name: str, value: Size
+    ) -> Sized | None:
+        """The problem with another number, and with those that are one more or less in the file moved with it, as the
+        T + 1 values of T steps; else with that number alone; None where neither works."""
+        moved, own = {}, numbers[name]
+        if isinstance(value, int) and isinstance(own, int) and name in self.problem.literals.names:
+            others = {n: m for n, m in numbers.items() if isinstance(m, int) and n in self.problem.literals.names}
+            moved = {n: value + m - own for n, m in others.items() if abs(m - own) == 1}
+        together = self.fitting({**settings, **moved, name: value}) if moved and min(moved.values()) > 0 else None
+        return together or self.fitting({**settings, name: value})
 
     def by_length(self, sized: Sized) -> set[str]:
         """The numbers of the file that `lengths` changes: those that the constructor does not have and that are not
@@ -492,6 +515,20 @@ class Designer:
             if is_finite(self.tried(sized, drawn, {name: array})):
                 changed = {**drawn, name: self.stored(f"{name}-repeated", name, array)}
                 yield CheckCase(REPEATED, self.case(f"{name}-repeated", sized, changed))
+
+
+def names_of(sized: Sized, kind: str) -> set[str]:
+    """The arguments that are drawn so."""
+    return {argument.name for argument in sized.arguments if argument.kind == kind}
+
+
+def broadcasts(before: Sized, single: Sized) -> bool:
+    """Whether a size has become 1 in some arguments, and other ones still have the length that these had."""
+    pairs = [
+        (a.value.shape, b.value.shape) for a, b in zip(before.arguments, single.arguments, strict=True) if a.is_tensor
+    ]
+    lengths = {n for one, other in pairs for n, own in zip(one, other, strict=False) if own == 1 < n}
+    return any(lengths & set(one) for one, other in pairs if one == other)
 
 
 def is_mask(argument: Argument) -> bool:

@@ -40,6 +40,8 @@ from parity.program.worker.user_module import (
 )
 
 UNIFORM, NORMAL, INTEGERS, GIVEN, NUMBER = "uniform", "normal", "integers", "given", "number"
+POSITIVE = "positive"
+"""Uniform numbers to which a positive one is added, as prices, scales and variances: no others are meant."""
 DRAWS: Mapping[str, str] = {
     **dict.fromkeys(("rand", "rand_like"), UNIFORM),
     **dict.fromkeys(("randn", "randn_like"), NORMAL),
@@ -440,7 +442,7 @@ def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list
         if name in SCALING and all(isinstance(a, plain) or type(a) in (int, float) for a in args):
             known = [drawers[id(a)][1] for a in args if id(a) in drawers]
             kind = known[0] if len(known) == sum(isinstance(a, torch.Tensor) for a in args) == 1 else None
-            kind = None if kind == INTEGERS else kind
+            kind = None if kind == INTEGERS else shifted(kind, name, args)
         if kind is not None:
             drawers[id(result)] = result, kind
         if kind == INTEGERS and (bounds := bounds_of(args)) is not None:
@@ -462,6 +464,16 @@ def drawn(function: Callable[[], Any], names: Sequence[str], torch: Any) -> list
             f"{function.__name__}() returns no tensor, so there is nothing to compare (none in lists is seen)"
         )
     return arguments
+
+
+def shifted(kind: str | None, name: str, args: Sequence[Any]) -> str | None:
+    """How a draw is distributed after a call of `SCALING` with a number."""
+    number = next((a for a in args if type(a) in (int, float)), 0)
+    if kind not in (UNIFORM, POSITIVE) or not number:
+        return kind
+    if "add" in name:
+        return POSITIVE if number > 0 else UNIFORM
+    return UNIFORM if "sub" in name or number < 0 else kind
 
 
 def bounds_of(args: Sequence[Any]) -> tuple[int, int] | None:
@@ -489,6 +501,7 @@ def argument(
     if value.is_complex():
         return Argument(name, drawn_as, dtype, array_of(in_parts(value).float()))
     if value.is_floating_point():
+        drawn_as = UNIFORM if drawn_as == POSITIVE and float(value.min()) <= 0 else drawn_as
         return Argument(name, drawn_as, "" if dtype == "float32" else dtype, array_of(value.float()))
     array = array_of(value.to(torch.int64))
     bounds = declared or (int(array.min(initial=0)), int(array.max(initial=0)) + 1)

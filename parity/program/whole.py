@@ -64,7 +64,7 @@ class WholeCall:
         try:
             with checked_calls():
                 return self.module(**given, **self.params)
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, LookupError, TypeError) as error:
             raise ValueError(str(error)) from error
 
 
