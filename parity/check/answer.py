@@ -39,7 +39,7 @@ from parity.outcome import Outcome
 from parity.reporting.results.cells import CellResult, Status, cells
 from parity.reporting.results.rows import Results
 from parity.reporting.text.findings import EDIT, STATEFUL, Finding, by_cause, findings
-from parity.reporting.text.words import number
+from parity.reporting.text.words import number, plural
 
 SCHEMA = "parity-check/1"
 VERDICTS: Mapping[str, str] = {"unstable": "unstable", "degraded": "degraded", "rounding": "degraded"}
@@ -53,6 +53,8 @@ POWER_OF_TWO = "must be a power of 2"
 """What Triton says of other sizes."""
 REFUSED: Mapping[str, str] = {NAN: "a NaN", LARGE_INTEGERS: "integers that are no index"}
 """What code may end with an error for, besides memory layouts, by the kind of case."""
+LEAST_CASES = 4
+"""A candidate is not said to be right after fewer cases, where the time did not allow more."""
 MOST_TEXT = 600
 DIFFERENT_STEP = "different-step"
 WITHOUT_FORMULA = ("unexplained", "localized")
@@ -182,7 +184,11 @@ def answer(results: Results, prepared: PreparedCheck, run_dir: Path, seconds: fl
     text = f"{pair.candidate.name} computes what {pair.reference.name} does: {n} tensors in {len(compared)} cases agree"
     lacking = [cell for cell in unsure if cell.status is Status.UNSUPPORTED]
     without = {cell.id for cell in (*compared, *refused, *lacking, *numberless, *unposed)}
-    if left := sum(cell.id not in without for cell in own):
+    left = sum(cell.id not in without for cell in own)
+    if left and len(compared) < LEAST_CASES:
+        text = f"the time was over after {plural(len(compared), 'case')} of {len(own)}, which agree: try --seconds 300"
+        return CheckAnswer("not-judged", exit_codes.INCOMPLETE, text, **common)
+    if left:
         text += f"; {left} cases were not run, the time was over"
     if lacking:
         text += f"; {len(lacking)} cases could not be judged, such as {lacking[0].id}: {lacking[0].message}"

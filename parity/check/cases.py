@@ -277,12 +277,11 @@ class Designer:
         if argument.kind == INTEGERS:
             low, high = argument.bounds
             return {"shape": shape, "integers": {"low": low, "high": high}}
-        if argument.kind == GIVEN or not shape:
+        if argument.kind == GIVEN or not shape or (argument.kind == POSITIVE and not np.ptp(argument.value)):
             return self.stored(folder_of(sized), argument.name, argument.value)
         if argument.kind == POSITIVE:
-            low, high = (float(f"{end:.4g}") for end in (argument.value.min(), argument.value.max()))
-            own = self.stored(folder_of(sized), argument.name, argument.value)
-            return {"shape": shape, "uniform": {"low": low, "high": high}} if low < high else own
+            ends = {"low": argument.value.min(), "high": argument.value.max()}
+            return {"shape": shape, "uniform": {key: float(f"{end:.4g}") for key, end in ends.items()}}
         if argument.kind == NORMAL or signed:
             return {"shape": shape}
         return {"shape": shape, "uniform": {"low": 0.0, "high": 1.0}}

@@ -151,6 +151,7 @@ def of_call(node: ast.expr) -> Change:
     yield from (argument for argument in node.args[:1] if not isinstance(argument, ast.Starred))
     for i in range(len(node.keywords)):
         yield ast.Call(node.func, node.args, [k for n, k in enumerate(node.keywords) if n != i])
+    yield from with_options(node)
     for i in range(len(node.args) - 1):
         args = [*node.args]
         args[i], args[i + 1] = args[i + 1], args[i]
@@ -173,6 +174,35 @@ def of_function(node: ast.Call) -> Change:
         rest = [k for k in node.keywords if k.arg not in ("unbiased", "correction")]
         for correction in (0, 1):
             yield ast.Call(node.func, node.args, [*rest, ast.keyword("correction", ast.Constant(correction))])
+
+
+OPTIONS: Mapping[str, Sequence[tuple[str, Any]]] = {
+    **dict.fromkeys(("bucketize", "searchsorted"), (("right", True),)),
+    **dict.fromkeys(("interpolate", "grid_sample", "affine_grid"), (("align_corners", True), ("align_corners", False))),
+    **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"), (("count_include_pad", False), ("ceil_mode", True))),
+    **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d"), (("ceil_mode", True),)),
+    **dict.fromkeys(("sort", "argsort"), (("descending", True), ("stable", True))),
+    "topk": (("largest", False),),
+    "gelu": (("approximate", "tanh"), ("approximate", "none")),
+    "div": (("rounding_mode", "floor"), ("rounding_mode", "trunc")),
+    "pad": (("mode", "reflect"), ("mode", "replicate"), ("mode", "circular")),
+    "scatter_reduce": (("include_self", False),),
+    "scaled_dot_product_attention": (("is_causal", True),),
+    "cosine_similarity": (("dim", -1),),
+    "normalize": (("dim", -1), ("p", 1)),
+    **dict.fromkeys(("triu", "tril"), (("diagonal", 1), ("diagonal", -1))),
+}
+"""Options that calls are often meant to have, by function."""
+
+
+def with_options(node: ast.Call) -> Change:
+    """The call with another option."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    for key, value in OPTIONS.get(name, ()):
+        rest = [k for k in node.keywords if k.arg != key]
+        given = next((k.value for k in node.keywords if k.arg == key), None)
+        if not isinstance(given, ast.Constant) or given.value != value:
+            yield ast.Call(node.func, node.args, [*rest, ast.keyword(key, ast.Constant(value))])
 
 
 def over_operands(node: ast.Call) -> Change:

@@ -43,6 +43,12 @@ MOST_EXPRESSIONS, MOST_PARTS = 40, 3
 ZERO = ast.Constant(0)
 LENGTHS = ("{}.shape[0]", "{}.shape[-1]", "({0}.numel() // {0}.shape[1])")
 """Of a tensor; the last one is that of a channel."""
+FORGOTTEN = ("({}) * {}", "({}) + {}", "({}) - {}", "({}) / {}", "({})[{}]", "torch.where({1}, {0}, 0.0)")
+"""A value, and a name that was forgotten."""
+ORDERING = frozenset(("argsort", "sort", "topk", "randperm", "unique", "nonzero", "where"))
+"""Functions that return indices."""
+MOST_VALUES = 12
+"""Values of a statement that are changed with a name."""
 MOST_DONATED = 3
 """Statements into which expressions of the reference are put."""
 LONGEST, WIDEST = 80, 140
@@ -122,11 +128,11 @@ def mutants_of(text: str, line: int, reference: str = "", reference_line: int = 
     rest = small_changes(source, [function for function in functions if function not in kernels], line)
     is_near = line and not kernels
     yield from next(rest, ()) if is_near else ()
-    yield from larger_changes(source, statements, values, (with_rescaled,))
+    yield from larger_changes(source, statements, values, (with_rescaled, with_unread, with_fresh))
     near = statements[:1] if is_near else ()
-    yield from larger_changes(source, near, values, (with_names, with_exchanged, with_forms, with_factors))
+    yield from larger_changes(source, near, values, (with_names, with_exchanged, with_forms, with_orders, with_factors))
     yield from (mutant for mutants in rest for mutant in mutants)
-    yield from larger_changes(source, statements, values, (with_names, with_exchanged, with_forms))
+    yield from larger_changes(source, statements, values, (with_names, with_exchanged, with_forms, with_orders))
     yield from with_donors(source, statements[:MOST_DONATED], donors)
     yield from larger_changes(source, statements, values, (with_values, with_counts))
 
@@ -169,9 +175,18 @@ def small_changes(source: MutantSource, functions: Sequence[ast.stmt], line: int
             lines.setdefault(mutant.line, []).append(replace(mutant, cost=2))
         for node in expressions(function):
             lines.setdefault(node.lineno, []).append(node)
-    for _, items in sorted(lines.items(), key=lambda pair: abs(pair[0] - line)):
+    settled = {n for function in functions for n in settings_in(function)}
+    for _, items in sorted(lines.items(), key=lambda pair: (pair[0] in settled, abs(pair[0] - line))):
         made = [[item] if isinstance(item, Mutant) else of_expression(source, item) for item in items]
         yield sorted((mutant for mutants in made for mutant in mutants), key=lambda mutant: mutant.cost)
+
+
+def settings_in(function: ast.stmt) -> Iterator[int]:
+    """The lines of a class that only set numbers, in its body or its constructor: with others, as those of blocks, a
+    fault may not show."""
+    for node in function.body if isinstance(function, ast.ClassDef) else ():
+        if not isinstance(node, ast.FunctionDef) or node.name == "__init__":
+            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def larger_changes(
@@ -459,6 +474,52 @@ def with_factors(
     for node in read_in(statement):
         if (isinstance(node, ast.Name) and not is_module_name(node)) or is_part(node):
             yield from (source.changed(node, ast.BinOp(node, ast.Mult(), other)) for other in (*names, *of_names))
+
+
+def with_unread(
+    source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, _values: Sequence[ast.expr]
+) -> Iterator[Mutant]:
+    """A value with a name of the function that nothing reads, which may have been forgotten: as a factor, a term, an
+    index or a condition."""
+    read = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and is_read(n)}
+    own = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
+    for name in (name for name in names_for(function, statement) if name.id not in read | own):
+        for node in read_in(statement)[:MOST_VALUES]:
+            if not is_module_name(node) and not isinstance(node, ast.Tuple | ast.List | ast.Constant):
+                yield from (source.changed(node, code_of(form, node, name)) for form in FORGOTTEN)
+
+
+def with_orders(
+    source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, _values: Sequence[ast.expr]
+) -> Iterator[Mutant]:
+    """A value in an order that the function has computed, as by `argsort`."""
+    made = [node for node in ast.walk(function) if isinstance(node, ast.Assign) and ORDERING & called_in(node.value)]
+    targets = [n for node in made if node.lineno < statement.lineno for t in node.targets for n in ast.walk(t)]
+    for name in dict.fromkeys(node.id for node in targets if isinstance(node, ast.Name)):
+        for node in read_in(statement)[:MOST_VALUES]:
+            if isinstance(node, ast.Name | ast.Call) and not is_module_name(node):
+                yield source.changed(node, code_of("({})[{}]", node, ast.Name(name, ast.Load())))
+
+
+def with_fresh(
+    source: MutantSource, function: ast.FunctionDef, statement: ast.stmt, _values: Sequence[ast.expr]
+) -> Iterator[Mutant]:
+    """For a name, what was assigned to it, where a name in that has another value since: Welford's second difference is
+    one from the new mean."""
+    before = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and n.lineno < statement.lineno]
+    for node in (node for node in read_in(statement) if isinstance(node, ast.Name)):
+        own = [n for n in before if [ast.unparse(target) for target in n.targets] == [node.id]]
+        if own and not isinstance(own[-1].value, ast.Name):
+            parts = {n.id for n in ast.walk(own[-1].value) if isinstance(n, ast.Name)}
+            later = (n for n in before if n.lineno > own[-1].lineno for t in n.targets)
+            if parts & {n.id for node_ in later for t in node_.targets for n in ast.walk(t) if isinstance(n, ast.Name)}:
+                yield source.changed(node, own[-1].value)
+
+
+def called_in(node: ast.expr) -> set[str]:
+    """The last words of the functions that an expression calls."""
+    functions = [inner.func for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+    return {getattr(function, "attr", "") or getattr(function, "id", "") for function in functions}
 
 
 def with_exchanged(

@@ -237,7 +237,7 @@ def faulty(
         first = not_finite(search, sorted(reached(wide, ends)), finite_in_one(wide, theirs, wrong))
         return first or search.location(ends), VALUE
     row, kind = (None, VALUE) if asked.outputs else of_wrong_gradients(search, theirs)
-    if row is not None:
+    if row is not None or kind != VALUE:
         return row, kind
     for code in others:
         if (row := amplified(code, wide, wide.outputs)) is not None:
