@@ -53,7 +53,7 @@ POWER_OF_TWO = "must be a power of 2"
 """What Triton says of other sizes."""
 REFUSED: Mapping[str, str] = {NAN: "a NaN", LARGE_INTEGERS: "integers that are no index"}
 """What code may end with an error for, besides memory layouts, by the kind of case."""
-LEAST_CASES = 4
+LEAST_CASES = 2
 """A candidate is not said to be right after fewer cases, where the time did not allow more."""
 MOST_TEXT = 600
 DIFFERENT_STEP = "different-step"

@@ -64,6 +64,8 @@ LARGE, SMALL = 30.0, 1e-3
 """Scores beyond 88, where exp overflows in float32; variances near eps."""
 ODD = (129, 33, 127, 31)
 """Sizes beside those of warps and blocks of kernels."""
+MOST_KERNEL = 11
+"""Odd numbers of the constructor up to this one may be sizes of kernels."""
 MOST_ENLARGED = 4
 """Numbers of the constructor become at most so many times as large."""
 JITTER = 0.3
@@ -101,6 +103,8 @@ MOST_RESIZED, MOST_BEYOND = 1 << 13, 4
 MOST_CALLS = 1000
 """Calls of PyTorch's functions by a reference, as by one with a loop along an axis, with which that axis still gets
 longer than by one."""
+MOST_COUNTED = 4000
+"""Calls of the reference at another size: with loops over pairs they are the product of two."""
 MOST_PARTS = 3
 MOST_LENGTHS = 8
 """Axes, of all or of the first ones, that get another length, but for those of few elements."""
@@ -308,11 +312,11 @@ class Designer:
         free = [name for name, item in drawn.items() if "shape" in item and "integers" not in item]
         given = {a.name for a in sized.arguments}
         biases = [name for name in free if name not in given and len(drawn[name]["shape"]) == 1]
-        own = [name for name in free if name in given]
         positive = names_of(sized, POSITIVE)
+        own = [name for name in free if name in given and name not in positive]
         moves = (
             (OFFSET, SHIFT, [*([name] for name in [*own, *biases[:MOST_MOVED]]), *([own] if len(own) > 1 else [])]),
-            (OFFSET, -SHIFT, [[name] for name in own[:MOST_UNUSUAL] if name not in positive]),
+            (OFFSET, -SHIFT, [[name] for name in own[:MOST_UNUSUAL]]),
             (FAR_OFFSET, FAR_SHIFT, [[name] for name in own]),
         )
         for kind, shift, groups in moves:
@@ -374,13 +378,15 @@ class Designer:
     def sizes(self, sized: Sized) -> Iterator[Sized]:
         """The problem at odd sizes, one global changed at a time."""
         every = {**self.problem.numbers, **sized.settings}
-        numbers = {name: size for name, size in every.items() if name not in self.by_length(sized)}
+        left_out = self.by_length(sized) | self.parts(sized)
+        numbers = {name: size for name, size in every.items() if name not in left_out}
         own = {*self.problem.literals.init, *self.problem.of_constructor}
-        # A kernel, a window or a group of one element, or many times as large, is another problem.
+        # A kernel, a window or a group of one element, or many times as large, is another problem; so is one of an even
+        # size for an odd one, whose padding differs at either end.
         asked = (
             (value, name)
             for value, name in sorted_sizes(numbers, self.limits)
-            if name not in own or 1 < last(value) <= MOST_ENLARGED * last(numbers[name])
+            if name not in own or is_like(last(value), last(numbers[name]))
         )
         tried = takewhile(lambda _: time.monotonic() < self.until, asked)
         fitting = (self.fitting_with(sized.settings, every, name, value) for value, name in tried)
@@ -392,8 +398,9 @@ class Designer:
         """The problem with another number, and with those that are one more or less in the file moved with it, as the
         T + 1 values of T steps; else with that number alone; None where neither works."""
         moved, own = {}, numbers[name]
-        if isinstance(value, int) and isinstance(own, int) and name in self.problem.literals.names:
-            others = {n: m for n, m in numbers.items() if isinstance(m, int) and n in self.problem.literals.names}
+        free = self.problem.literals.names.keys() - {*self.problem.literals.init, *self.problem.of_constructor}
+        if isinstance(value, int) and isinstance(own, int) and name in free:
+            others = {n: m for n, m in numbers.items() if isinstance(m, int) and n in free and m > MOST_PARTS}
             moved = {n: value + m - own for n, m in others.items() if abs(m - own) == 1}
         together = self.fitting({**settings, **moved, name: value}) if moved and min(moved.values()) > 0 else None
         return together or self.fitting({**settings, name: value})
@@ -406,11 +413,18 @@ class Designer:
         free = literals.names.keys() - set(literals.init) - sized.settings.keys()
         return {name for name in free if literals.names[name] not in given}
 
+    def parts(self, sized: Sized) -> set[str]:
+        """The numbers of the file, of the size of pairs, coordinates or colours, that are not the batch's."""
+        batch = next((a.value.shape[0] for a in sized.arguments if a.is_tensor and a.value.shape), 0)
+        names = self.problem.literals.names
+        return {name for name, size in names.items() if 1 < size <= MOST_PARTS and size != batch}
+
     def fitting(self, settings: Mapping[str, Any]) -> Sized | None:
         """The problem with these globals; None where a call is not cheap, or fails."""
         try:
             cost = self.problem.cost(settings)
-            if cost is None or cost[0] > MOST_SIZED or cost[1] > MOST_OPERATIONS:
+            is_long = self.problem.n_counted > MOST_COUNTED
+            if cost is None or cost[0] > MOST_SIZED or cost[1] > MOST_OPERATIONS or is_long:
                 return None
             return self.problem.at(settings)
         except CheckError:
@@ -514,6 +528,11 @@ class Designer:
             if is_finite(self.tried(sized, drawn, {name: array})):
                 changed = {**drawn, name: self.stored(f"{name}-repeated", name, array)}
                 yield CheckCase(REPEATED, self.case(f"{name}-repeated", sized, changed))
+
+
+def is_like(value: int, own: int) -> bool:
+    """Whether another number of the constructor makes the same kind of problem."""
+    return 1 < value <= MOST_ENLARGED * own and (own % 2 == 0 or own > MOST_KERNEL or value % 2 == 1)
 
 
 def names_of(sized: Sized, kind: str) -> set[str]:

@@ -34,14 +34,16 @@ from parity.program.worker import same_formula as worker
 from parity.program.worker.field import Q
 from parity.reporting.text.words import number
 
-SECONDS = 5.0
+SECONDS = 8.0
+"""All processes of a pair, together."""
 YES, NO, NOT_SHOWN = "yes", "no", "not shown"
 FIRST = ((True, False, 0),)
 """How functions that no field has are read first: `field.Interpretation`."""
 LAZY = ((False, False, 0),)
 """How they are read where that shows nothing."""
-STRICT = tuple((True, True, key) for key in range(1, 5))
-"""How they are read then where there are roots: elements without one are left out, and all readings count together."""
+USUAL = (*FIRST, *LAZY)
+STRICT = tuple((eager, True, key) for eager in (True, False) for key in range(1, 5))
+"""How they are read then where there are roots: elements without one are left out, and readings count together."""
 SAME = 1e-9
 """Values in float64 agree up to so much of the largest element."""
 ANOTHER = 1e-7
@@ -224,16 +226,17 @@ def gap_of(one: Array, other: Array) -> float:
 
 def is_same(name: str, reference: FieldValues, candidate: FieldValues) -> bool:
     """Whether all residues of a tensor are equal modulo one of the primes, in one interpretation; or in all elements
-    that strict ones know, which are all together."""
-    known = differing = None
+    that strict ones of a kind know, which are all together."""
+    strict: dict[bool, list[tuple[Array, Array]]] = {}
     for i, (theirs, own) in enumerate(zip(reference.tensors, candidate.tensors, strict=True)):
         (values, q, p), (_, own_q, own_p) = theirs[name], own[name]
         infinite = ~np.isfinite(values)
         same_p = (p == own_p) | infinite
         if same_p.all() or ((np.remainder(q, Q) == np.remainder(own_q, Q)) | infinite).all():
             return True
-        if i >= len((*FIRST, *LAZY)):
-            differ = (p != own_p) & ~np.isnan(p) & ~np.isnan(own_p) & ~infinite
-            known = same_p if known is None else known | same_p
-            differing = differ if differing is None else differing | differ
-    return known is not None and differing is not None and bool(known.all() and not differing.any())
+        if i >= len(USUAL):
+            unknown = np.isnan(p) | np.isnan(own_p)
+            strict.setdefault(STRICT[i - len(USUAL)][0], []).append((same_p, same_p | unknown))
+    known = (np.any([one for one, _ in readings], axis=0).all() for readings in strict.values())
+    agreeing = (np.all([other for _, other in readings]) for readings in strict.values())
+    return any(a and b for a, b in zip(known, agreeing, strict=True))

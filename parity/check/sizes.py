@@ -53,7 +53,7 @@ def shorter(problem: ReferenceProblem, sizes: Sizes, best: Sizes, until: float) 
     """Sizes with which loops are so short that each call can be a step, as far as halving one size after another makes
     them shorter."""
     for name in sorted(sizes, key=lambda name: -largest((sizes | best)[name])):
-        while largest(now := (sizes | best)[name]) > 2 * SMALL and time.monotonic() < until:
+        while largest(now := (sizes | best)[name]) > SMALL and time.monotonic() < until:
             n_before, tried = problem.n_counted, best | {name: half(now)}
             if problem.cost(sizes | tried) is None or problem.n_counted > LESS * n_before:
                 problem.n_counted = n_before

@@ -64,15 +64,22 @@ def location(error: Exception) -> str:
     return f"{Path(frames[-1].filename).relative_to(home.parent)}:{frames[-1].lineno}" if frames else "outside parity"
 
 
+class RefusedInputsError(ValueError):
+    """A user's reference refuses other inputs than its own: they cannot be asked, and nothing has failed in parity."""
+
+
 class Failures(list[Failure]):
     """The failures so far of one part of a judgement."""
 
     @contextmanager
     def contained(self, doing: str, *, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-        """Within it, an error is noted instead of raised, except those that are `passing`."""
+        """Within it, an error is noted instead of raised, except those that are `passing`; what a reference refuses is
+        no error."""
         try:
             yield
         except Exception as error:
+            if isinstance(error, RefusedInputsError):
+                return
             if isinstance(error, passing) or not _CONTAINS.get():
                 raise
             self.note(Failure.of(doing, error))

@@ -161,9 +161,9 @@ class TorchFunction:
 
     def draws(self, sizes: Mapping[str, tuple[int, ...]], params: Mapping[str, Any]) -> list[dict[str, Array]]:
         """Sets of inputs, drawn in a way that the code takes, if there is one: integers so or so, then floating-point
-        numbers of (0, 1) only."""
+        numbers of (0, 1) only, then matrices as covariances."""
         ways = (whole_numbers, spaced, lowest) if self.integers else (whole_numbers,)
-        for sign, way in product((self.scaled, fractions), ways):
+        for sign, way in product((self.scaled, fractions, definite), ways):
             draws = [sign(inputs) for inputs in drawn_inputs(sizes, self.integers, way)]
             with suppress(Exception):  # Whatever a user's code raises; the next ones may be taken.
                 for inputs in draws:
@@ -233,6 +233,15 @@ class TorchFunction:
 def fractions(inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Inputs whose floating-point numbers are between 0.1 and 0.9."""
     return {n: a if a.dtype.kind != "f" else (np.abs(a) % 0.8 + 0.1).astype(np.float32) for n, a in inputs.items()}
+
+
+def definite(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Inputs of (0, 1) whose square matrices are symmetric and positive definite."""
+    own = fractions(inputs)
+    for name, a in own.items():
+        if a.dtype.kind == "f" and a.ndim > 1 and a.shape[-1] == a.shape[-2]:
+            own[name] = (a @ np.swapaxes(a, -1, -2) + np.eye(a.shape[-1], dtype=a.dtype)).astype(np.float32)
+    return own
 
 
 def gain(shape: tuple[int, ...]) -> float:

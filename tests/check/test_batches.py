@@ -20,7 +20,7 @@ SLOW = REFERENCE.replace("return x + 1", "import time; time.sleep(60)")
 
 
 def command(folder: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "parity", "check", "refs", "mine", "--out", "out", "--seconds", "1", *options]
+    return [sys.executable, "-m", "parity", "check", "refs", "mine", "--out", "out", "--seconds", "20", *options]
 
 
 def folders(folder: Path, **candidates: str) -> Path:

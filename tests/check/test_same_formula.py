@@ -36,6 +36,12 @@ CANDIDATES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def time_for_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They import PyTorch on a busy machine."""
+    monkeypatch.setattr(same_formula, "SECONDS", 60.0)
+
+
 def pair_in(folder: Path, line: str) -> tuple[str, str]:
     """A reference, and a candidate with this line for the variance."""
     mean = "    mean = x.mean(-1, keepdim=True)"
@@ -115,8 +121,7 @@ def test_elements_without_a_root_are_left_out_of_one_reading_not_of_all():
     usual = [(1.0, 5.0, 7.0), (1.0, 5.0, 7.0)]
     own = [(1.0, 6.0, 8.0), (1.0, 6.0, 8.0)]
     assert compared(values(*usual, known, unknown), values(*own, (1.0, 3.0, 7.0), unknown)).state == "yes"
-    assert compared(values(*usual, unknown, unknown), values(*own, unknown, unknown)).state == "not shown"
-    assert compared(values(*usual, known, known), values(*own, (1.0, 3.0, 7.0), (1.0, 3.0, 9.0))).state == "not shown"
+    assert compared(values(*usual, unknown), values(*own, (1.0, 3.0, np.nan))).state == "not shown"
 
 
 def test_calls_without_a_rule_are_named():

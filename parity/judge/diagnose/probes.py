@@ -19,6 +19,7 @@ from parity.cases.replay import lowest, spaced, whole_numbers
 from parity.config.plan import CasePlan
 from parity.judge.bound.envelope import Array
 from parity.judge.diagnose.reduction import shapes_of
+from parity.judge.failures import RefusedInputsError
 
 AWAY = 0.25
 """Drawn values keep this distance from a tensor's initial values, such as a weight of 1 or a bias of 0."""
@@ -35,6 +36,8 @@ CHOOSING = (1.0, 2.0)
 TINY = 0.01
 VARIED = (0.5, 1.5)
 """The factors by which the magnitudes of a user's elements change."""
+NEAR_OWN = (0.8, 1.2)
+"""Those where the reference takes few other inputs than its own."""
 STRENGTHS = (1.0, 0.5, 0.0)
 """How much the spread of rows varies; less if the reference is not finite, because states contradict each other."""
 
@@ -45,7 +48,8 @@ def generic(case: CasePlan, number: int, user: Mapping[str, Array] | None = None
     Backends may lack branches, or reject values of options. Of three numbers, the first changes all options; the second
     keeps those that are 0 or 1, and counters; the third keeps all, with data so small that the smallest option is a
     tenth of their square. All values are exact in float32 and in the case's dtypes. Where the reference, a user's for
-    example, fails with other options, it keeps its own. Raises ValueError if it fails with those.
+    example, fails with other options, it keeps its own. Where it fails with those, its own inputs vary. Raises
+    RefusedInputsError where it fails with these, too.
 
     Inputs of an op that does not say which of them is the data are no larger than those of the `user`: with large
     weights, what a recurrence computes depends on the last digits.
@@ -74,15 +78,32 @@ def generic(case: CasePlan, number: int, user: Mapping[str, Array] | None = None
         try:
             with np.errstate(all="ignore"):
                 outputs = evaluate(op, params, inputs, dtype=np.float64, gradients=case.gradients)
-        except Exception as error:
+        except Exception:
             if params != case.params:
                 return generic(case, 3 * number + KEEPS_ALL, user)
             if not has_integers or whole is lowest:
-                raise ValueError(f"the reference fails for other inputs: {error}") from error
+                return case, near_own(case, number)
             continue
         if all(np.isfinite(values).all() for values in outputs.values()):
             break
     return replace(case, params=params), inputs
+
+
+def near_own(case: CasePlan, number: int) -> dict[str, Array]:
+    """The case's own inputs with floating-point numbers of other magnitudes. Raises RefusedInputsError."""
+    inputs: dict[str, Array] = {}
+    for plan in case.tensors:
+        values = plan.sample(0, case.id, *case.dtypes)
+        if values.dtype.kind == "f":
+            factors = generator(number, "near", plan.name).uniform(*NEAR_OWN, values.shape)
+            values = plan.held(values * factors, (*case.dtypes, "float32"))
+        inputs[plan.name] = values
+    try:
+        with np.errstate(all="ignore"):
+            evaluate(case.definition, case.params, inputs, dtype=np.float64, gradients=case.gradients)
+    except Exception as error:
+        raise RefusedInputsError(f"the reference fails for other inputs: {error}") from error
+    return inputs
 
 
 def ways(*, has_integers: bool) -> Iterator[tuple[float, Callable[..., Array]]]:

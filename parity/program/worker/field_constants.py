@@ -18,6 +18,8 @@ NEAR = 4e-16
 """How near a constant is to what it stands for, in relation to its size: two roundings of float64."""
 MOST_ROUND, ROUNDED = 10_000, 2.3e-16
 """A difference from 1 is rounded as 1 is; a fraction with no larger denominator is meant then."""
+SEVERAL = 8
+"""So many times for a fraction with no denominator above MOST_SIMPLE, as 0.9 * 12 - 10."""
 DECIMALS, FEW_DECIMALS = 12, 9
 """A number that is written in no more digits is meant as a decimal fraction; or its square."""
 LOG_FACTORS = (
@@ -149,7 +151,12 @@ def simple_fraction(number: float, most: int, times: float = 1.0) -> Optional[Fr
         return Fraction(0) if number == 0 else None
     if number == int(number):
         return Fraction(int(number))
-    for limit, near in ((most, times * NEAR * abs(number)), (min(most, MOST_ROUND), ROUNDED * (abs(number) > 1e-5))):
+    tiers = (
+        (most, times * NEAR * abs(number)),
+        (min(most, MOST_ROUND), ROUNDED * (abs(number) > 1e-5)),
+        (min(most, MOST_SIMPLE), SEVERAL * ROUNDED * (abs(number) > 1e-3)),
+    )
+    for limit, near in tiers:
         fraction = Fraction(number).limit_denominator(limit)
         if fraction and abs(fraction.numerator) <= most * most and abs(float(fraction) - number) <= near:
             return fraction

@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from parity.program.worker import field, field_constants
+from parity.program.worker.field_arithmetic import filled_p, only_p
+from parity.program.worker.field_functions import SPELLED
 from parity.program.worker.field_rules import DECOMPOSITIONS, RULES
 from parity.program.worker.field_tensor import (
     NOTES,
@@ -36,33 +38,15 @@ RANDOM = frozenset(
 """Functions of PyTorch's dispatcher that draw numbers."""
 
 
-class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch's types are not read, here and below.
-    """Inside, attention is one softmax: PyTorch's own takes the root of the scale, which has none in a field."""
+class SpelledMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch's types are not read, here and below.
+    """Inside, some functions are spelled out."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            return attention(*args, **(kwargs or {}))
+        if func in SPELLED:
+            result = SPELLED[func](*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
         return func(*args, **(kwargs or {}))
-
-
-def attention(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: Any = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
-    """`torch.nn.functional.scaled_dot_product_attention`."""
-    if enable_gqa:
-        groups = query.shape[-3] // key.shape[-3]
-        key, value = (tensor.repeat_interleave(groups, -3) for tensor in (key, value))
-    scores = query @ key.transpose(-2, -1)
-    scores = scores / query.shape[-1] ** 0.5 if scale is None else scores * scale
-    if is_causal:
-        causal = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores.masked_fill(~causal, float("-inf"))
-    if attn_mask is not None:
-        is_bool = attn_mask.dtype == torch.bool
-        scores = scores.masked_fill(~attn_mask, float("-inf")) if is_bool else scores + attn_mask
-    weights = torch._safe_softmax(scores, -1)
-    return (torch.dropout(weights, dropout_p, True) if dropout_p else weights) @ value
 
 
 class FieldMode(TorchDispatchMode):  # type: ignore[misc]
@@ -87,7 +71,7 @@ def exact_arithmetic(*, fresh: bool = True) -> Iterator[None]:
         NOTES.clear()
         field_constants.READ.clear()
     try:
-        with sdpa_kernel(SDPBackend.MATH), AttentionMode(), FieldMode():
+        with sdpa_kernel(SDPBackend.MATH), SpelledMode(), FieldMode():
             yield
     finally:
         torch._C._set_mkldnn_enabled(fused)
@@ -189,24 +173,38 @@ def written_out(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
 
 
 def uninterpreted(func: Any, name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
-    """The results of a call without a rule: residues are a hash of the call, of all residues that it reads, and of the
-    position, so that they are equal where the same is called with the same numbers."""
+    """The results of a call without a rule: residues are a hash of the call and of all residues that it reads, so that
+    they are equal where the same is called with the same numbers; element by element where the call works so."""
     values = part_of((args, kwargs), "value")
     results = func(*values[0], **values[1])
     if not any(map(is_floating, tree_flatten(results)[0])):
         return results
     NOTES.add(name)
-    key = digest(name, tree_flatten((args, kwargs))[0])
+    flat = tree_flatten((args, kwargs))[0]
+    tensors = [value for value in flat if isinstance(value, FieldTensor)]
+    if is_pointwise(func, results, tensors):
+        p = torch.zeros_like(results)
+        for tensor in tensors:
+            p = field.mixed(torch.remainder(filled_p(tensor) + 3 * p, field.P), 11, field.P)
+        key = digest(name, [value for value in flat if not isinstance(value, FieldTensor)])
+        return FieldTensor(results, *only_p(field.mixed(p, key, field.P)))
+    key = digest(name, flat)
 
     def own(value: Any) -> Any:
         if not is_floating(value):
             return value
         positions = torch.arange(value.numel(), dtype=torch.float64).reshape(value.shape)
-        return FieldTensor(
-            value.contiguous(), 2 * field.mixed(positions, key, field.Q), field.mixed(positions, key + 1, field.P)
-        )
+        return FieldTensor(value.contiguous(), *only_p(field.mixed(positions, key, field.P)))
 
     return tree_map(own, results)
+
+
+def is_pointwise(func: Any, results: Any, tensors: List[FieldTensor]) -> bool:
+    """Whether a call computes element by element: what it is decomposed into has no tag that says so."""
+    if not is_floating(results):
+        return False
+    is_primitive = func.namespace == "prims" and all(tensor.shape == results.shape for tensor in tensors)
+    return is_primitive or torch.Tag.pointwise in func.tags
 
 
 def digest(name: str, flat: List[Any]) -> int:
