@@ -383,11 +383,13 @@ class Designer:
         own = {*self.problem.literals.init, *self.problem.of_constructor}
         # A kernel, a window or a group of one element, or many times as large, is another problem; so is one of an even
         # size for an odd one, whose padding differs at either end.
+        kernels = {name: n for name, n in numbers.items() if name in own and isinstance(n, int) and is_odd(n)}
         asked = (
-            (value, name)
+            (kernels[name] + 2 if value == kernels.get(name, -1) + 1 else value, name)
             for value, name in sorted_sizes(numbers, self.limits)
-            if name not in own or is_like(last(value), last(numbers[name]))
+            if name not in own or 1 < last(value) <= MOST_ENLARGED * last(numbers[name])
         )
+        asked = ((value, name) for value, name in asked if name not in kernels or last(value) % 2)
         tried = takewhile(lambda _: time.monotonic() < self.until, asked)
         fitting = (self.fitting_with(sized.settings, every, name, value) for value, name in tried)
         yield from islice((other for other in fitting if other is not None), MOST_SIZES)
@@ -530,9 +532,9 @@ class Designer:
                 yield CheckCase(REPEATED, self.case(f"{name}-repeated", sized, changed))
 
 
-def is_like(value: int, own: int) -> bool:
-    """Whether another number of the constructor makes the same kind of problem."""
-    return 1 < value <= MOST_ENLARGED * own and (own % 2 == 0 or own > MOST_KERNEL or value % 2 == 1)
+def is_odd(number: int) -> bool:
+    """Whether a number may be the odd size of a kernel."""
+    return number % 2 == 1 and number <= MOST_KERNEL
 
 
 def names_of(sized: Sized, kind: str) -> set[str]:

@@ -43,6 +43,8 @@ MOST_EXPRESSIONS, MOST_PARTS = 40, 3
 ZERO = ast.Constant(0)
 LENGTHS = ("{}.shape[0]", "{}.shape[-1]", "({0}.numel() // {0}.shape[1])")
 """Of a tensor; the last one is that of a channel."""
+NO_VALUES = (ast.Tuple, ast.List, ast.Constant, ast.Slice, ast.Starred)
+"""Expressions that are no tensors."""
 FORGOTTEN = ("({}) * {}", "({}) + {}", "({}) - {}", "({}) / {}", "({})[{}]", "torch.where({1}, {0}, 0.0)")
 """A value, and a name that was forgotten."""
 ORDERING = frozenset(("argsort", "sort", "topk", "randperm", "unique", "nonzero", "where"))
@@ -485,7 +487,7 @@ def with_unread(
     own = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
     for name in (name for name in names_for(function, statement) if name.id not in read | own):
         for node in read_in(statement)[:MOST_VALUES]:
-            if not is_module_name(node) and not isinstance(node, ast.Tuple | ast.List | ast.Constant):
+            if not is_module_name(node) and not isinstance(node, NO_VALUES):
                 yield from (source.changed(node, code_of(form, node, name)) for form in FORGOTTEN)
 
 

@@ -412,3 +412,52 @@ def f(x, eps):
 def test_numbers_at_a_root_and_sums_that_are_overwritten(line, change):
     assert change in changes(line, ROOTS)
     assert ("total = 0", "total += 0") not in changes(3, ROOTS)
+
+
+FORGOTTEN = """
+def backward(ctx, g):
+    keep, scale = ctx.saved_tensors
+    order = torch.argsort(scale)
+    mean = scale.mean()
+    delta = scale - mean
+    mean = mean + delta / 3
+    total = delta * delta
+    big = torch.bucketize(scale, order)
+    return g * w.reshape(-1)[:, None], total + big
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        (8, ("total = delta * delta", "total = delta * (scale - mean)")),
+        (9, ("big = torch.bucketize(scale, order)", "big = torch.bucketize(scale, order, right=True)")),
+        (
+            10,
+            ("return g * w.reshape(-1)[:, None], total + big", "return g * w.reshape(-1)[order][:, None], total + big"),
+        ),
+        (
+            10,
+            ("return g * w.reshape(-1)[:, None], total + big", "return g * keep * w.reshape(-1)[:, None], total + big"),
+        ),
+        (
+            10,
+            (
+                "return g * w.reshape(-1)[:, None], total + big",
+                "return torch.where(keep, g, 0.0) * w.reshape(-1)[:, None], total + big",
+            ),
+        ),
+    ],
+)
+def test_forgotten_names_orders_options_and_fresh_values(line, change):
+    made = {
+        (before.replace("(g * keep)", "g * keep"), after.replace("(g * keep)", "g * keep"))
+        for before, after in changes(line, FORGOTTEN)
+    }
+    assert change in made, sorted(made)[:40]
+
+
+def test_numbers_of_blocks_come_after_the_code_that_uses_them():
+    text = "class M:\n    BLOCK = 4\n\n    def forward(self, x):\n        total = x[: self.BLOCK] * 3\n        return total\n"
+    lines = [mutant.line for mutant in mutants_of(text, 0) if mutant.cost < 4]
+    assert lines.index(2) > max(i for i, line in enumerate(lines) if line in (5, 6))

@@ -650,5 +650,104 @@ def test_numbers_of_the_constructor_stay_near_those_of_the_file(tmp_path):
     it = problem(tmp_path, LEVELS)
     assert it.of_constructor == {"N"}
     ids = [case.id for case in Designer(it, tmp_path / "inputs").all(it.at({}))]
-    assert [name for name in ids if name.startswith("Model-N=")] == ["Model-N=4"]
+    assert [name for name in ids if name.startswith("Model-N=")] == ["Model-N=5"]
     assert "Model-L=129" in ids
+
+
+STEPS = """
+import torch
+
+
+def gae(rewards, values, dones):
+    out, total = [], 0
+    for t in reversed(range(rewards.shape[0])):
+        total = rewards[t] + values[t + 1] - values[t] + (1 - dones[t]) * total
+        out.append(total)
+    return torch.stack(out)
+
+
+def get_inputs():
+    return [torch.randn(8, 5), torch.randn(9, 5), (torch.rand(8, 5) < 0.3).float()]
+"""
+
+
+def test_values_of_one_more_step_get_longer_with_the_steps(tmp_path):
+    own = problem(tmp_path, STEPS)
+    cases = [case for case in Designer(own, tmp_path / "inputs").all(own.at({})) if case.kind == "size-one"]
+    shapes = [tuple(case.case["inputs"][name].get("shape", ()) for name in ("rewards", "values")) for case in cases]
+    assert ([1, 5], [2, 5]) in shapes
+    assert ([1, 5], [9, 5]) not in shapes
+
+
+def test_an_axis_of_one_is_not_asked_where_it_would_be_broadcast(tmp_path):
+    text = """
+        import torch
+
+        def f(x, lens):
+            return (x * (torch.arange(x.shape[1]) < lens[:, None])).sum(1)
+
+        def get_inputs():
+            return [torch.randn(4, 7), torch.tensor([1, 7, 3, 5])]
+    """
+    assert not [name for name in designed(tmp_path, dedent(text)) if name in ("f-size_4=1", "f-batch=1")]
+
+
+PRICES = """
+import torch
+
+
+def f(spot, up, z):
+    return spot.log() * up + z * 2
+
+
+def get_inputs():
+    return [torch.rand(6) * 0.4 + 0.8, 2.0 + torch.rand(6), torch.rand(6) - 0.5]
+"""
+
+
+def test_positive_inputs_stay_positive(tmp_path):
+    own = problem(tmp_path, PRICES.replace(".log()", ""))
+    assert [a.kind for a in own.at({}).arguments] == ["positive", "positive", "uniform"]
+    cases = {case.id: case.case["inputs"] for case in Designer(own, tmp_path / "inputs").all(own.at({}))}
+    assert 0.7 < cases["f-drawn"]["spot"]["uniform"]["low"] < cases["f-drawn"]["spot"]["uniform"]["high"] < 1.3
+    assert cases["f-drawn"]["z"] == {"shape": [6]}
+    assert {"f-z-offset=-100", "f-tiny", "f-z-ties"} <= cases.keys()
+    assert not {"f-spot-offset=100", "f-spot-offset=-100", "f-zeros", "f-up-outlier"} & cases.keys()
+
+
+def test_all_inputs_are_far_from_zero_at_once(tmp_path):
+    text = LITERAL.replace("def f(x, target):", "def f(x, z, target):").replace("(x, target)", "(x - z, target)")
+    ids = designed(tmp_path, text.replace("torch.randn(6, 5),", "torch.randn(6, 5), torch.randn(6, 5),", 1))
+    assert {"f-x-offset=100", "f-z-offset=100", "f-all-offset=100"} <= set(ids)
+
+
+def test_coordinates_and_odd_kernels_keep_their_sizes(tmp_path):
+    boxes = """
+        import torch
+
+        def f(a):
+            return a[:, 0] * a[:, 1] - a[:, 2]
+
+        def get_inputs():
+            return [torch.rand(5, 3).cumsum(1)]
+    """
+    assert not [name for name in designed(tmp_path, dedent(boxes)) if "size_3" in name]
+    kernel = """
+        import torch
+
+        class Model(torch.nn.Module):
+            def __init__(self, channels, kernel):
+                super().__init__()
+                self.conv = torch.nn.Conv1d(channels, channels, kernel, padding=kernel // 2)
+
+            def forward(self, x):
+                return self.conv(x)
+
+        def get_inputs():
+            return [torch.randn(2, 4, 17)]
+
+        def get_init_inputs():
+            return [4, 5]
+    """
+    sizes = {name for name in designed(tmp_path, dedent(kernel)) if "size_5" in name}
+    assert not {"Model-size_5=6", "Model-size_5=4"} & sizes

@@ -11,9 +11,11 @@ from parity.cases import OPS
 from parity.cases.draw import Uniform
 from parity.cases.oracle import evaluate
 from parity.config.plan import CasePlan
+from parity.judge.diagnose import probes
 from parity.judge.diagnose.growth import lengthened
 from parity.judge.diagnose.probes import KEEPS_ALL, LEAST_SIZE, generic, numbers_in, size_of
 from parity.judge.diagnose.reduction import sizes_of
+from parity.judge.failures import Failures, RefusedInputsError
 from tests.configs.loading import load_case
 from tests.judge.judging import Tensors, planned
 from tests.judge.test_reduction import CASES, check, reference
@@ -151,3 +153,33 @@ def test_inputs_of_a_users_reference_are_no_larger_than_the_users():
     for name, values in own.items():
         if values.dtype.kind == "f" and OPS["clip_grad_norm"].input(name) is not None:
             np.testing.assert_allclose(small[name], 0.1 * values, rtol=1e-5)
+
+
+def test_a_reference_that_takes_few_inputs_is_asked_near_its_own(monkeypatch):
+    case = planned("softmax", x=(4, 8))
+    own = {plan.name: plan.sample(0, case.id, *case.dtypes) for plan in case.tensors}
+    plain = probes.evaluate
+
+    def refusing(op, params, inputs, **how):
+        if not (np.sign(inputs["x"]) == np.sign(own["x"])).all():
+            raise ValueError("values are out of the support")
+        return plain(op, params, inputs, **how)
+
+    monkeypatch.setattr(probes, "evaluate", refusing)
+    same, inputs = generic(case, KEEPS_ALL)
+    assert same.params == case.params
+    factors = inputs["x"] / own["x"]
+    assert 0.8 <= factors.min() < factors.max() <= 1.2
+    monkeypatch.setattr(probes, "evaluate", lambda *_, **__: 1 / 0)
+    with pytest.raises(RefusedInputsError, match="division by zero"):
+        generic(case, KEEPS_ALL)
+
+
+def test_what_a_reference_refuses_is_no_failure_of_the_judge():
+    failures = Failures()
+    with failures.contained("asking"):
+        raise RefusedInputsError("out of the support")
+    assert not failures
+    with failures.contained("asking"):
+        raise ValueError("a mistake")
+    assert [failure.doing for failure in failures] == ["asking"]

@@ -253,6 +253,23 @@ ALIKE: Mapping[str, tuple[Code, Code]] = {
     "normalized": (lambda x: nn.functional.normalize(x, dim=1), lambda x: x * (x * x).sum(1, keepdim=True).rsqrt()),
     "power": (lambda x: (x.abs() + 1) ** 1.5, lambda x: torch.rsqrt(x.abs() + 1) ** -3),
     "casts": (lambda x: (x.half().float() * 0.1).to(x.dtype), lambda x: x / 10),
+    "distances": (lambda x: torch.cdist(x, x * 2), lambda x: torch.sqrt(((x[:, None] - 2 * x[None]) ** 2).sum(-1))),
+    "bags": (
+        lambda x: nn.functional.embedding_bag(torch.tensor([0, 2, 2, 4]), x, torch.tensor([0, 1]), mode="mean"),
+        lambda x: torch.stack([x[0], (2 * x[2] + x[4]) / 3]),
+    ),
+    "determinant": (
+        lambda x: torch.logdet(x[:2, :2] @ x[:2, :2].t() + torch.eye(2)),
+        lambda x: torch.log(torch.linalg.det(x[:2, :2] @ x[:2, :2].t() + torch.eye(2))),
+    ),
+    "solution": (
+        lambda x: torch.linalg.solve(x[:3, :3], x[:3, 3:]),
+        lambda x: torch.linalg.inv(x[:3, :3]) @ x[:3, 3:],
+    ),
+    "element-by-element": (
+        lambda x: torch.lgamma(torch.stack([x + 3, x + 4])).sum(0),
+        lambda x: torch.lgamma(x + 3) + torch.lgamma(x + 4),
+    ),
     "cross-entropy": (
         lambda x: nn.functional.cross_entropy(x, torch.arange(len(x)), label_smoothing=0.1),
         lambda x: (torch.logsumexp(x, 1) - 0.9 * x.diagonal() - 0.1 * x.mean(1)).mean(),

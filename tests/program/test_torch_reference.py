@@ -416,3 +416,19 @@ def test_an_index_that_depends_on_numbers_has_no_gradient(tmp_path):
         function_of("x", "i = torch.searchsorted(x[0].sort()[0], x[1:]).clamp(max=5)\nreturn x[0][i] * x[1:]"),
         "x",
     ).check()
+
+
+def test_a_reference_that_takes_covariances_only():
+    text = """
+import torch
+
+def f(mean, cov):
+    normal = torch.distributions.MultivariateNormal(mean, cov)
+    return normal.log_prob(torch.zeros(3, dtype=mean.dtype))
+"""
+    source = ReferenceFile(Path("ref.py"), text.encode())
+    reference = torch_reference(source, "f", ("mean", "cov"), (), ())
+    cov = np.eye(3) + 0.25
+    outputs = reference.function(mean=np.ones(3), cov=cov)
+    expected = -0.5 * (np.ones(3) @ np.linalg.inv(cov) @ np.ones(3) + np.linalg.slogdet(cov)[1] + 3 * np.log(2 * np.pi))
+    np.testing.assert_allclose(outputs["y"], expected, rtol=1e-12)
