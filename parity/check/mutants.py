@@ -55,8 +55,8 @@ MOST_DONATED = 3
 """Statements into which expressions of the reference are put."""
 LONGEST, WIDEST = 80, 140
 """Code around a change is shown up to so many characters; what it is instead is cut from so many on."""
-RESCALED, LARGER = 2, 4
-"""The costs of changes that are larger."""
+RESCALED, LARGER, SETTING = 2, 4, 2
+"""The costs of changes that are larger; what a change of a number that a class sets costs besides."""
 
 
 @dataclass(frozen=True)
@@ -178,9 +178,11 @@ def small_changes(source: MutantSource, functions: Sequence[ast.stmt], line: int
         for node in expressions(function):
             lines.setdefault(node.lineno, []).append(node)
     settled = {n for function in functions for n in settings_in(function)}
-    for _, items in sorted(lines.items(), key=lambda pair: (pair[0] in settled, abs(pair[0] - line))):
+    for number, items in sorted(lines.items(), key=lambda pair: (pair[0] in settled, abs(pair[0] - line))):
         made = [[item] if isinstance(item, Mutant) else of_expression(source, item) for item in items]
-        yield sorted((mutant for mutants in made for mutant in mutants), key=lambda mutant: mutant.cost)
+        more = SETTING if number in settled else 0
+        every = (replace(mutant, cost=mutant.cost + more) for mutants in made for mutant in mutants)
+        yield sorted(every, key=lambda mutant: mutant.cost)
 
 
 def settings_in(function: ast.stmt) -> Iterator[int]:
@@ -299,7 +301,8 @@ def of_statements(text: str, function: ast.AST) -> Iterator[Mutant]:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
                 yield accumulated(text, node, node.targets[0])
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and id(node) in repeated:
-                code = f"{node.targets[0].id} += {ast.unparse(node.value)}"
+                # Not in place, which autograd would refuse of what it still needs.
+                code = f"{node.targets[0].id} = {node.targets[0].id} + {ast.unparse(node.value)}"
                 yield Mutant(node.lineno, ast.unparse(node), code, with_code(text, node, code))
             if isinstance(node, ast.AugAssign | ast.Expr) and not is_text(node):
                 yield Mutant(node.lineno, ast.unparse(node), "", with_code(text, node, "pass"))
