@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 import numpy as np
@@ -54,9 +55,10 @@ def get_inputs():
 @pytest.mark.parametrize("new", [JAX, PADDLE], ids=["jax", "paddle"])
 def test_a_model_as_a_function_of_its_weights(tmp_path, new):
     create_environment("jax")
-    row = answered(tmp_path, REFERENCE, new.replace("EPS", "1e-5"), "--seconds", "1")
+    row = answered(tmp_path, REFERENCE, new.replace("EPS", "1e-5"), "--seconds", "30")
     assert row["verdict"] == "right", row
-    assert "6 tensors in 1 cases agree" in row["sentence"]  # y, and the gradients of x and of four weights
+    n_tensors, n_cases = map(int, re.findall(r"(\d+) (?:tensors|cases)", row["sentence"])[:2])
+    assert n_tensors >= 6 * (n_cases - 1) > 0  # y, and the gradients of x and of four weights; `inference` has y only
     assert dict(map(tuple, (check[:2] for check in row["checks"])))["given"] == "passed"
     assert ("transposed" in [name for name, *_ in row["checks"]]) == ADAPTERS[adapter_in(tmp_path)].strided
 
@@ -82,9 +84,9 @@ def test_numpy_has_no_gradients_and_an_overflow_of_its_outputs_counts(tmp_path):
 
 
 def test_a_reference_in_numpy(tmp_path):
-    row = answered(tmp_path, NUMPY, FUNCTION, "--seconds", "1")  # the first case only
+    row = answered(tmp_path, NUMPY, FUNCTION, "--seconds", "30")
     assert row["verdict"] == "right", row
-    assert "not run at its size: batch 64 -> 8, dim 512 -> 8: the time was over" in row["not_judged"], row
+    assert any(note.startswith("at its size, outputs were compared") for note in row["not_judged"]), row
     wrong = answered(tmp_path, NUMPY, FUNCTION.replace("dim=-1", "dim=0"), "--diagnose-seconds", "0", "--forward-only")
     assert (wrong["verdict"], wrong["exit_code"]) == ("wrong", 1), wrong
     assert wrong["place"] == "new.py:5"

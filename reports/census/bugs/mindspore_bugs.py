@@ -72,14 +72,16 @@ def lstm_gradients_but_in_float32():
 
 
 def smallest_of_many_scattered_sums():
-    """Threads add to the same element without a lock; one call of about fifty loses updates."""
+    """Threads add to the same element without a lock; one call of about fifty loses updates: most of them, or a few."""
+    shares = [1.0]
     for size in range(320_000, 520_000, 1000):
         zeros, index, ones = np.zeros(size, np.float32), np.zeros(size, np.int64), np.ones(size, np.float32)
         arguments = Tensor(zeros), Tensor(index), Tensor(ones)
         sums = [ops.tensor_scatter_elements(*arguments, 0, "add").asnumpy()[0] for _ in range(6)]
-        if min(sums) < size:
+        shares.append(min(sums) / size)
+        if shares[-1] < 0.95:
             break
-    return min(sums) / size, 1
+    return min(shares), 1
 
 
 BUGS = (
