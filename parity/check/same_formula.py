@@ -134,6 +134,7 @@ def both(
             request = {
                 "file": str(code.path.absolute()),
                 "name": pair.reference.name if code.origin else code.name,
+                "is_reference": code is pair.reference,
                 "params": asdict(case.params),
                 "given": stored(folder / "given", inputs),
                 "gradients": bool(case.gradients),

@@ -71,6 +71,19 @@ def test_what_is_said(tmp_path: Path, name: str, state: str, reason: str):
 
 
 @pytest.mark.frameworks
+def test_both_classes_may_be_in_one_file(tmp_path: Path):
+    body = "(nn.Module):\n    def forward(self, x):\n        return x * {}\n"
+    inputs = "def get_inputs():\n    return [torch.randn(3, 4)]\n\ndef get_init_inputs():\n    return []\n"
+    text = (
+        f"import torch\nfrom torch import nn\n\nclass Model{body.format(2)}\nclass ModelNew{body.format(3)}\n{inputs}"
+    )
+    (tmp_path / "both.py").write_text(text)
+    path = str(tmp_path / "both.py")
+    check = prepared(f"{path}:Model", f"{path}:ModelNew", tmp_path / "out", seconds=1.0)
+    assert with_formula(RIGHT, check, Script.started).same_formula == "no"
+
+
+@pytest.mark.frameworks
 def test_code_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(same_formula, "SECONDS", 6.0)
     check = prepared(*pair_in(tmp_path, CANDIDATES["endless"]), tmp_path / "out", seconds=1.0)

@@ -362,6 +362,53 @@ def test_in_a_strict_interpretation_only_squares_have_roots():
     assert 0 < np.isnan(p).sum() < p.size
 
 
-def test_complex_numbers_are_refused():
-    with pytest.raises(NotImplementedError, match="complex numbers"):
-        residues_of(torch.fft.fft, given())
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """Pairs of columns, turned by angles that depend on the row."""
+    angles = torch.outer(torch.arange(len(x)).to(x.dtype), torch.tensor([1.0, 0.1, 0.01], dtype=x.dtype))
+    one, other = x.chunk(2, 1)
+    return torch.cat([one * angles.cos() - other * angles.sin(), one * angles.sin() + other * angles.cos()], 1)
+
+
+def turned_as_complex(x: torch.Tensor) -> torch.Tensor:
+    angles = torch.outer(torch.arange(len(x)).to(x.dtype), torch.tensor([1.0, 0.1, 0.01], dtype=x.dtype))
+    pairs = torch.view_as_complex(torch.stack(x.chunk(2, 1), -1))
+    out = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles))
+    return torch.cat(out.unbind(-1), 1)
+
+
+def written_complex(x: torch.Tensor) -> torch.Tensor:
+    z = torch.zeros(2, x.shape[1], dtype=torch.complex128)
+    z[0] = torch.complex(x[0], 2 * x[0])
+    z[1] += torch.complex(x[1], x[0])
+    return torch.stack([z[0].real + z[0].imag, z[1].real + z[1].imag])
+
+
+COMPLEX: Mapping[str, tuple[Code, Code]] = {
+    "rotary": (turned, turned_as_complex),
+    "product": (
+        lambda x: (torch.complex(x, 2 * x) * torch.complex(x, -x).conj() / (1 + 1j)).real,
+        lambda x: (-x * x * 1 + 3 * x * x) / 2,
+    ),
+    "matrices": (
+        lambda x: (torch.complex(x, x + 1) @ torch.complex(x, x).mH).imag,
+        lambda x: (x + 1) @ x.t() - x @ x.t(),
+    ),
+    "magnitude": (lambda x: torch.complex(x, x + 1).abs().sum(), lambda x: torch.sqrt(2 * x * x + 2 * x + 1).sum()),
+    "written": (written_complex, lambda x: torch.stack([3 * x[0], x[1] + x[0]])),
+    "exponential": (
+        lambda x: torch.exp(torch.complex(x, 0 * x + 1)).real,
+        lambda x: torch.exp(x) * torch.cos(torch.ones_like(x)),
+    ),
+    "transform": (lambda x: torch.fft.fft(x).abs(), lambda x: torch.fft.fft(x + 0).abs()),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_numbers_are_two_numbers(name: str):
+    assert is_same(*COMPLEX[name], given())
+
+
+def test_complex_code_that_computes_something_else_has_other_residues():
+    assert not is_same(turned, lambda x: turned_as_complex(x.flip(0)).flip(0), given())
+    assert not is_same(lambda x: torch.complex(x, x).conj().imag, lambda x: x, given())
+    assert not is_same(lambda x: torch.fft.fft(x).real, lambda x: torch.fft.fft(x + 1e-8).real, given())

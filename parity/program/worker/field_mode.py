@@ -17,6 +17,13 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from parity.program.worker import field, field_constants
 from parity.program.worker.field_arithmetic import filled_p, only_p
+from parity.program.worker.field_complex import (
+    FieldComplex,
+    as_complex,
+    evaluated_complex,
+    has_complex,
+    is_complex,
+)
 from parity.program.worker.field_functions import SPELLED
 from parity.program.worker.field_rules import DECOMPOSITIONS, RULES
 from parity.program.worker.field_tensor import (
@@ -82,9 +89,8 @@ def exact_arithmetic(*, fresh: bool = True) -> Iterator[None]:
 def without_formats(value: Any) -> Any:
     """An argument; float64 for any floating-point format."""
     if isinstance(value, torch.dtype):
-        if value.is_complex:
-            raise NotImplementedError("complex numbers")
-        return torch.float64 if value.is_floating_point else value
+        wide = torch.complex128 if value.is_complex else torch.float64
+        return wide if value.is_complex or value.is_floating_point else value
     return value
 
 
@@ -92,8 +98,6 @@ def evaluated(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
     """The results of a call of PyTorch's dispatcher."""
     args, kwargs = tree_map(without_formats, (args, kwargs))
     flat, spec = tree_flatten((args, kwargs))
-    if any(isinstance(value, torch.Tensor) and value.is_complex() for value in flat):
-        raise NotImplementedError("complex numbers")
     name = func._schema.name.partition("::")[2]
     if torch.Tag.inplace_view in func.tags:
         return turned(func, args, kwargs)
@@ -101,6 +105,10 @@ def evaluated(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
         return written(name, args, kwargs)
     if "out" in kwargs:
         return written_out(func, args, kwargs)
+    if has_complex(name, args, kwargs):
+        args, kwargs = tree_unflatten([as_complex(v) if is_complex(v) else as_field(v) for v in flat], spec)
+        result = evaluated_complex(name, args, kwargs)
+        return uninterpreted(func, name, args, kwargs) if result is NotImplemented else result
     if not any(map(is_floating, flat)):
         return made(name, func(*args, **kwargs))
     args, kwargs = tree_unflatten(list(map(as_field, flat)), spec)
@@ -120,6 +128,8 @@ def made(name: str, result: Any) -> Any:
     drawn = name.rstrip("_") in RANDOM
 
     def own(value: Any) -> Any:
+        if is_complex(value):
+            return as_complex(value)
         if not is_floating(value):
             return value
         return of_input(value) if drawn else of_constants(value)
@@ -130,6 +140,11 @@ def made(name: str, result: Any) -> Any:
 def written(name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
     """The tensor that a call has written to."""
     target = args[0]
+    if isinstance(target, FieldComplex):
+        result = as_complex(args[1] if name == "copy_" else getattr(torch.ops.aten, name[:-1])(*args, **kwargs))
+        target.re.copy_(result.re)
+        target.im.copy_(result.im)
+        return target
     if not is_floating(target):
         getattr(torch.ops.aten, name)(*part_of(args, "value"), **part_of(kwargs, "value"))
         return target
@@ -152,8 +167,9 @@ def turned(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
     """The tensor whose shape a call has changed in place, as `transpose_`."""
     from torch.utils._mode_utils import no_dispatch
 
-    for name in ("value", "q", "p") if isinstance(args[0], FieldTensor) else ():
-        func(getattr(args[0], name), *args[1:], **kwargs)
+    names = ("value", "q", "p") if isinstance(args[0], FieldTensor) else ("re", "im")
+    for part in (getattr(args[0], name) for name in names if hasattr(args[0], name)):
+        func(part, *args[1:], **kwargs)
     with no_dispatch():
         before = torch._C._meta_in_tls_dispatch_include()
         torch._C._set_meta_in_tls_dispatch_include(True)
@@ -175,12 +191,12 @@ def written_out(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
 def uninterpreted(func: Any, name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
     """The results of a call without a rule: residues are a hash of the call and of all residues that it reads, so that
     they are equal where the same is called with the same numbers; element by element where the call works so."""
-    values = part_of((args, kwargs), "value")
+    values = tree_map(value_of, (args, kwargs))
     results = func(*values[0], **values[1])
-    if not any(map(is_floating, tree_flatten(results)[0])):
+    if not any(is_floating(value) or is_complex(value) for value in tree_flatten(results)[0]):
         return results
     NOTES.add(name)
-    flat = tree_flatten((args, kwargs))[0]
+    flat = [part for value in tree_flatten((args, kwargs))[0] for part in parts_of(value)]
     tensors = [value for value in flat if isinstance(value, FieldTensor)]
     if is_pointwise(func, results, tensors):
         p = torch.zeros_like(results)
@@ -191,12 +207,29 @@ def uninterpreted(func: Any, name: str, args: Any, kwargs: Dict[str, Any]) -> An
     key = digest(name, flat)
 
     def own(value: Any) -> Any:
-        if not is_floating(value):
-            return value
-        positions = torch.arange(value.numel(), dtype=torch.float64).reshape(value.shape)
-        return FieldTensor(value.contiguous(), *only_p(field.mixed(positions, key, field.P)))
+        if is_complex(value):
+            return FieldComplex(*(hashed(part, key + number) for number, part in enumerate((value.real, value.imag))))
+        return hashed(value, key) if is_floating(value) else value
 
     return tree_map(own, results)
+
+
+def hashed(value: Any, key: int) -> Any:
+    """A result whose residues are a hash of the position."""
+    positions = torch.arange(value.numel(), dtype=torch.float64).reshape(value.shape)
+    return FieldTensor(value.contiguous(), *only_p(field.mixed(positions, key, field.P)))
+
+
+def value_of(value: Any) -> Any:
+    """An argument with the values of a tensor only."""
+    if isinstance(value, FieldComplex):
+        return torch.complex(value.re.value, value.im.value)
+    return value.value if isinstance(value, FieldTensor) else value
+
+
+def parts_of(value: Any) -> List[Any]:
+    """An argument, or both parts of a complex one."""
+    return [value.re, value.im] if isinstance(value, FieldComplex) else [value]
 
 
 def is_pointwise(func: Any, results: Any, tensors: List[FieldTensor]) -> bool:
@@ -221,4 +254,4 @@ def digest(name: str, flat: List[Any]) -> int:
     return int.from_bytes(total.digest()[:6], "big")
 
 
-FieldTensor.evaluate = staticmethod(evaluated)
+FieldTensor.evaluate = FieldComplex.evaluate = staticmethod(evaluated)

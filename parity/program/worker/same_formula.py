@@ -104,7 +104,8 @@ def replied(asked: Mapping[str, Any]) -> Tuple[List[Any], List[Any]]:
     numbers: List[Any] = []
     for eager, strict, key in asked["interpretations"]:
         field.NOW.eager, field.NOW.strict, field.NOW.key = eager, strict, key
-        module = UserModule(entry_of(vars(code), asked["name"]))
+        entry = vars(code).get(asked["name"]) if asked["is_reference"] else entry_of(vars(code), asked["name"])
+        module = UserModule(entry)
         parts = computed(module, given, asked["params"], gradients=asked["gradients"])
         replies.append({"notes": sorted(NOTES), "shapes": {n: list(own[0].shape) for n, own in parts.items()}})
         numbers += [part.ravel() for own in parts.values() for part in own]
