@@ -52,6 +52,8 @@ from parity.check.sizes import largest
 from parity.check.triton_code import mode_of
 from parity.program.worker.user_module import INIT, NO_GRAD, TRAINING
 
+DRAWN = "drawn"
+"""The kind of the case with other inputs and weights than the file's."""
 INFERENCE = "inference"
 """The kind of the case without gradients, in evaluation mode: code can ask for both."""
 NUMBERS, MOST_OTHER_NUMBERS = "numbers", 4
@@ -172,7 +174,7 @@ class Designer:
         yield CheckCase("given", self.case("given", sized, self.files(sized, "given")))
         drawn = self.drawn(sized)
         self.degenerate = not varies(sized.outputs) and not varies(self.tried(sized, drawn))
-        yield CheckCase("drawn", self.case("drawn", sized, drawn))
+        yield CheckCase(DRAWN, self.case(DRAWN, sized, drawn))
         if sized.modal and not self.options:
             yield CheckCase("eval", self.case("eval", sized, drawn, training=False))
         adapters = {self.problem.pair.reference.adapter, self.problem.pair.candidate.adapter}
@@ -381,17 +383,10 @@ class Designer:
         left_out = self.by_length(sized) | self.parts(sized)
         numbers = {name: size for name, size in every.items() if name not in left_out}
         own = {*self.problem.literals.init, *self.problem.of_constructor}
-        # A kernel, a window or a group of one element, or many times as large, is another problem; so is one of an even
-        # size for an odd one, whose padding differs at either end.
-        kernels = {name: n for name, n in numbers.items() if name in own and isinstance(n, int) and is_odd(n)}
-        asked = (
-            (kernels[name] + 2 if value == kernels.get(name, -1) + 1 else value, name)
-            for value, name in sorted_sizes(numbers, self.limits)
-            if name not in own or 1 < last(value) <= MOST_ENLARGED * last(numbers[name])
-        )
-        asked = ((value, name) for value, name in asked if name not in kernels or last(value) % 2)
+        sizes = sorted_sizes(numbers, self.limits)
+        asked = ((of_constructor(value, numbers[n]) if n in own else value, n) for value, n in sizes)
         tried = takewhile(lambda _: time.monotonic() < self.until, asked)
-        fitting = (self.fitting_with(sized.settings, every, name, value) for value, name in tried)
+        fitting = (self.fitting_with(sized.settings, every, n, value) for value, n in tried if value is not None)
         yield from islice((other for other in fitting if other is not None), MOST_SIZES)
 
     def fitting_with(
@@ -532,9 +527,15 @@ class Designer:
                 yield CheckCase(REPEATED, self.case(f"{name}-repeated", sized, changed))
 
 
-def is_odd(number: int) -> bool:
-    """Whether a number may be the odd size of a kernel."""
-    return number % 2 == 1 and number <= MOST_KERNEL
+def of_constructor(value: Size, own: Size) -> Size | None:
+    """Another number of the constructor; None for one that makes another problem: a kernel, a window or a group of one
+    element, or many times as large, or of an even size for an odd one, whose padding differs at either end."""
+    if not 1 < last(value) <= MOST_ENLARGED * last(own):
+        return None
+    if isinstance(value, int) and isinstance(own, int) and own % 2 and own <= MOST_KERNEL:
+        value += value == own + 1
+        return value if value % 2 else None
+    return value
 
 
 def names_of(sized: Sized, kind: str) -> set[str]:

@@ -515,10 +515,14 @@ def with_fresh(
     for node in (node for node in read_in(statement) if isinstance(node, ast.Name)):
         own = [n for n in before if [ast.unparse(target) for target in n.targets] == [node.id]]
         if own and not isinstance(own[-1].value, ast.Name):
-            parts = {n.id for n in ast.walk(own[-1].value) if isinstance(n, ast.Name)}
-            later = (n for n in before if n.lineno > own[-1].lineno for t in n.targets)
-            if parts & {n.id for node_ in later for t in node_.targets for n in ast.walk(t) if isinstance(n, ast.Name)}:
+            changed = {word for n in before if n.lineno > own[-1].lineno for t in n.targets for word in words_in(t)}
+            if changed & words_in(own[-1].value):
                 yield source.changed(node, own[-1].value)
+
+
+def words_in(node: ast.expr) -> set[str]:
+    """The names in an expression."""
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
 def called_in(node: ast.expr) -> set[str]:

@@ -22,6 +22,7 @@ import numpy as np
 from parity.cases.op import GRADIENT
 from parity.check.answer import SAME_FORMULA, CheckAnswer
 from parity.check.candidate_process import fault_case, running, stored
+from parity.check.cases import DRAWN
 from parity.check.frameworks import TORCH
 from parity.check.match import Array
 from parity.check.pair import FilePair
@@ -29,9 +30,9 @@ from parity.check.prepare import PreparedCheck
 from parity.check.triton_code import has_triton
 from parity.config.plan import CasePlan
 from parity.engine.forking import Script
-from parity.exit_codes import PASSED
+from parity.exit_codes import INTERRUPTED, PASSED
 from parity.program.worker import same_formula as worker
-from parity.program.worker.field import Q
+from parity.program.worker.field_primes import NUMBER_READ, ROOT_TAKEN, Q
 from parity.reporting.text.words import number
 
 SECONDS = 8.0
@@ -71,13 +72,15 @@ class FormulaAnswer:
 
 
 def with_formula(reply: CheckAnswer, prepared: PreparedCheck, start: Callable[[Script], Any]) -> CheckAnswer:
-    """The answer with what is shown of the formula, in the case that differs, else in the first one."""
-    if not reply.checks:
+    """The answer with what is shown of the formula, in the case that differs, else in the one whose inputs and weights
+    are drawn: initial weights of 0 and 1 hide what they do."""
+    if not reply.checks or reply.exit_code == INTERRUPTED:
         return reply
-    wanted = (reply.counterexample or {}).get("case")
-    cases = [case for case in prepared.plan.cases if wanted in (None, case.id)]
     started = time.monotonic()
-    shown = same_formula(prepared.pair, cases[0], start) if cases else FormulaAnswer(NOT_SHOWN, "no case")
+    try:
+        shown = same_formula(prepared.pair, asked_case(reply, prepared), start)
+    except KeyboardInterrupt:
+        shown = FormulaAnswer(NOT_SHOWN, "interrupted")
     states = {YES: "passed", NO: "failed" if reply.exit_code != PASSED else "not run", NOT_SHOWN: "not run"}
     is_hidden = shown.state == NO and reply.exit_code == PASSED
     notes = [f"another formula by exact arithmetic, within error bounds: {shown.reason}"] if is_hidden else []
@@ -88,6 +91,14 @@ def with_formula(reply: CheckAnswer, prepared: PreparedCheck, start: Callable[[S
         not_judged=[*reply.not_judged, *notes],
         seconds=reply.seconds + time.monotonic() - started,
     )
+
+
+def asked_case(reply: CheckAnswer, prepared: PreparedCheck) -> CasePlan:
+    """The case in which the formula is asked."""
+    differing = str((reply.counterexample or {}).get("case"))
+    by_id = {case.id: case for case in prepared.plan.cases}
+    drawn = (case for case in prepared.plan.cases if prepared.kinds[case.id] == DRAWN)
+    return by_id.get(differing) or next(drawn, prepared.plan.cases[0])
 
 
 def same_formula(pair: FilePair, case: CasePlan, start: Callable[[Script], Any]) -> FormulaAnswer:
@@ -103,7 +114,7 @@ def same_formula(pair: FilePair, case: CasePlan, start: Callable[[Script], Any])
         codes = both(pair, case, inputs, FIRST, start, until)
         shown = compared(*codes)
         if shown.state == NOT_SHOWN and not any(code.error for code in codes):
-            has_roots = all(ROOT in code.notes[0] for code in codes)
+            has_roots = all(ROOT_TAKEN in code.notes[0] for code in codes)
             more = both(pair, case, inputs, (*LAZY, *(STRICT if has_roots else ())), start, until)
             shown = compared(*map(joined, codes, more)) if not any(code.error for code in more) else shown
         return shown
@@ -180,7 +191,7 @@ def compared(reference: FieldValues, candidate: FieldValues) -> FormulaAnswer:
     for name in sorted(theirs.keys() | own.keys(), key=lambda name: (name.startswith(GRADIENT), name)):
         if name not in theirs or name not in own:
             if size_of((theirs.get(name) or own[name])[0]) > NOISE * largest:
-                return FormulaAnswer(NO, f"{name} is missing on one code")
+                return FormulaAnswer(NO, f"{name} is missing in one of them")
             continue
         gap = gap_of(theirs[name][0], own[name][0])
         is_noise = max(size_of(theirs[name][0]), size_of(own[name][0])) <= NOISE * largest
@@ -201,10 +212,9 @@ def why(unshown: Sequence[str], reference: FieldValues, candidate: FieldValues) 
     return f"{', '.join(unshown[:3])}: {'; '.join(reasons) if reasons else 'residues differ'}"
 
 
-ROOT = "sqrt"
 REASONS: Mapping[str, str] = {
-    "item": "a number is read from a tensor",
-    ROOT: "a root has two signs in a finite field",
+    NUMBER_READ: "a number is read from a tensor",
+    ROOT_TAKEN: "a root has two signs in a finite field",
 }
 """What is said of notes that name no call."""
 

@@ -291,7 +291,7 @@ def answered(
         pair, results, lines = run_of(forward_only=True)
         pair.notes.append(why)
     reply = of_one_reference(answer(results, pair, folder / "run", time.monotonic() - started, lines), pair)
-    return completed(reply, pair, servers, engine, (folder / "run", started, started + seconds))
+    return completed(reply, pair, servers, engine, run_dir=folder / "run", started=started, until=started + seconds)
 
 
 def completed(
@@ -299,15 +299,17 @@ def completed(
     pair: PreparedCheck,
     servers: ForkServers,
     engine: EngineOptions,
-    where: tuple[Path, float, float],
+    *,
+    run_dir: Path,
+    started: float,
+    until: float,
 ) -> CheckAnswer:
-    """The answer with what is shown of the formula, and of the size of the file; `where` are the run's directory, and
-    the times at which the check began and has to end."""
+    """The answer with what is shown of the formula, and at the size of the file; the check has begun at `started`, and
+    has to end `until` a time of the monotonic clock."""
     from parity.check.answer import with_size
     from parity.check.at_size import SizeAnswer, asked_at_size
     from parity.check.same_formula import with_formula
 
-    run_dir, started, until = where
     reply = with_formula(reply, pair, servers.script)
     if not pair.smaller:
         return reply

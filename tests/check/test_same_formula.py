@@ -12,7 +12,7 @@ from rich.text import Text
 from parity.check import same_formula
 from parity.check.answer import SAME_FORMULA, CheckAnswer
 from parity.check.prepare import prepared
-from parity.check.same_formula import FieldValues, compared, with_formula
+from parity.check.same_formula import FieldValues, asked_case, compared, with_formula
 from parity.check.screen import screen
 from parity.engine.forking import Script
 
@@ -98,6 +98,24 @@ def test_another_formula_within_error_bounds_is_a_note(tmp_path: Path):
     assert reply.not_judged[-1].startswith("another formula by exact arithmetic, within error bounds: y differs by")
     wrong = with_formula(replace(RIGHT, verdict="wrong", exit_code=1), check, Script.started)
     assert (wrong.checks[-1][1], list(wrong.not_judged)) == ("failed", [])
+
+
+@pytest.mark.frameworks
+def test_the_case_that_differs_is_asked_else_the_drawn_one(tmp_path: Path):
+    check = prepared(*pair_in(tmp_path, CANDIDATES["one-pass"]), tmp_path / "out", seconds=1.0)
+    assert asked_case(RIGHT, check).id == "normalize-drawn"
+    wrong = replace(RIGHT, counterexample={"case": "normalize-given"})
+    assert asked_case(wrong, check).id == "normalize-given"
+
+
+@pytest.mark.frameworks
+def test_an_interrupt_keeps_the_answer(tmp_path: Path):
+    def interrupted(_script: Script) -> None:
+        raise KeyboardInterrupt
+
+    check = prepared(*pair_in(tmp_path, CANDIDATES["one-pass"]), tmp_path / "out", seconds=1.0)
+    reply = with_formula(RIGHT, check, interrupted)
+    assert (reply.verdict, reply.checks[-1]) == ("right", (SAME_FORMULA, "not run", "interrupted"))
 
 
 @pytest.mark.frameworks

@@ -356,6 +356,17 @@ def test_a_number_that_code_reads_keeps_its_residues():
     assert np.array_equal(one["y"][2], other["y"][2])
 
 
+def test_memory_without_values_is_zeros():
+    with exact_arithmetic():
+        parts = [torch.empty(2, 3), torch.empty_like(torch.ones(2)), torch.ones(3).new_empty(2)]
+    assert all(not bool((part.p != 0).any() | (part.value != 0).any()) for part in parts)
+
+
+def test_the_median_of_all_elements_is_noted():
+    residues_of(lambda x: x.median(), given())
+    assert "median" in NOTES
+
+
 def test_in_a_strict_interpretation_only_squares_have_roots():
     field.NOW.strict = True
     p = residues_of(lambda x: torch.sqrt(x * x + 1), given())["y"][2]

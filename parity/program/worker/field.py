@@ -14,16 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Tuple
 
-P = 94819199
-"""A prime 2 Q + 1, with Q prime, whose products are exact in float64. Modulo both, 2, 3, 5, 7 and 11 are squares, so
-that the roots of their products are roots, too; -1 is none."""
-ORDER = P - 1
-"""Residues that `exp` reads: exponents of powers modulo P."""
-Q = ORDER // 2
-"""The prime modulo which two of these are compared: modulo 2 they only keep the sign of a logarithm."""
-ROOT = 4
-"""Its powers modulo P are all squares; those of -ROOT are all numbers but 0."""
-MODULI = {"q": ORDER, "p": P}
+import torch
+
+from parity.program.worker.field_primes import ORDER, ROOT, P, Q
+
 HALF = 1 << 13
 """Residues are cut into two numbers below `2 * HALF`, so that sums of 8,192 products are exact in float64."""
 BABY = 1 << 20
@@ -49,8 +43,6 @@ NOW = Interpretation()
 
 def inverse(a: Any, modulus: int) -> Any:
     """1 / a; NaN for 0."""
-    import torch
-
     if modulus == P:
         return torch.where(a == 0, math.nan, power(a, P - 2, P))
     part = torch.remainder(a, Q)
@@ -59,15 +51,11 @@ def inverse(a: Any, modulus: int) -> Any:
 
 def even(a: Any) -> Any:
     """The even number of those that are equal modulo Q."""
-    import torch
-
     return torch.where(a % 2 == 1, a + Q, a)
 
 
 def power(a: Any, exponent: int, modulus: int) -> Any:
     """a to a whole number, at least 0."""
-    import torch
-
     result = torch.where(a.isnan(), a, 1.0)
     while exponent:
         if exponent & 1:
@@ -91,8 +79,6 @@ def is_square(a: Any, modulus: int) -> Any:
 
 def exp(a: Any) -> Any:
     """The residue modulo P of exp of what has the residue `a`: the power a of -ROOT."""
-    import torch
-
     result, base, bits = torch.where(a.isnan(), a, 1.0), P - ROOT, torch.nan_to_num(a).long()
     while bool((bits > 0).any()):
         result = torch.where(bits % 2 == 1, torch.remainder(result * base, P), result)
@@ -103,8 +89,6 @@ def exp(a: Any) -> Any:
 @lru_cache(maxsize=1)
 def _tables() -> Tuple[Any, Any, Any]:
     """The first powers of ROOT, sorted, their exponents, and the factors of giant steps."""
-    import torch
-
     powers = torch.ones(1, dtype=torch.float64)
     while len(powers) < BABY:
         powers = torch.cat([powers, torch.remainder(powers * pow(ROOT, len(powers), P), P)])
@@ -115,8 +99,6 @@ def _tables() -> Tuple[Any, Any, Any]:
 
 def log(a: Any) -> Any:
     """The inverse of `exp`; NaN for 0. By baby steps and giant steps (Shanks 1971)."""
-    import torch
-
     known = ~(a.isnan() | (a == 0))
     flat, back = torch.unique(a[known], return_inverse=True)
     logarithms = torch.cat([log_of_some(part) for part in flat.split(CHUNK)]) if len(flat) else flat
@@ -127,8 +109,6 @@ def log(a: Any) -> Any:
 
 def log_of_some(a: Any) -> Any:
     """The logarithms of some numbers that are not 0."""
-    import torch
-
     powers, exponents, giants = _tables()
     square = is_square(a, P)
     steps = torch.remainder(torch.where(square, a, P - a)[:, None] * giants, P)
@@ -142,8 +122,6 @@ def log_of_some(a: Any) -> Any:
 
 def mixed(a: Any, key: int, modulus: int) -> Any:
     """A hash of each element, another one for each key; NaN stays NaN."""
-    import torch
-
     known = ~a.isnan()
     bits = torch.nan_to_num(a).long() + (key * 0x9E3779B97F4A7C15 >> 20) % (1 << 40)
     for factor in (-4658895280553007687, -7723592293110705685):  # The constants of splitmix64.
@@ -153,22 +131,16 @@ def mixed(a: Any, key: int, modulus: int) -> Any:
 
 def filled_p(q: Any) -> Any:
     """What stands for the residues modulo P where only those that `exp` reads are known."""
-    import torch
-
     return torch.where(q == 0, q, mixed(torch.remainder(q, Q), 1, P))
 
 
 def filled_q(p: Any) -> Any:
     """What `exp` reads where only the residues modulo P are known."""
-    import torch
-
     return torch.where(p == 0, p, 2 * mixed(p, 2, Q))
 
 
 def of_values(values: Any, key: int) -> Tuple[Any, Any]:
     """Residues that are drawn for numbers: equal ones for equal numbers, opposite ones for opposite numbers."""
-    import torch
-
     bits = values.abs().contiguous().view(torch.int64)
     folded = ((bits ^ (bits >> 26)) & ((1 << 52) - 1)).double()
     parts = []

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Tuple
 import torch
 
 from parity.program.worker import field, field_constants
+from parity.program.worker.field_primes import MODULI, ORDER, ROOT_TAKEN, P
 from parity.program.worker.field_tensor import NOTES, FieldTensor, of_constants, part_of
 
 Rule = Callable[[Any, Any, Dict[str, Any]], Any]
@@ -21,8 +22,6 @@ MOST_POWER = 32
 """Larger exponents are no products of so many factors."""
 ERF, SIN, COS = 101, 102, 103
 """Keys of hashes that stand for functions of which no field knows anything."""
-ROOT = "sqrt"
-"""The note that a root was taken."""
 
 
 def values_of(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
@@ -107,7 +106,7 @@ def per_modulus(compute: Callable[..., Any], *operands: Any) -> Pair:
     """The residues of a result, from the modulus and those of the operands."""
     q, p = (
         torch.remainder(compute(modulus, *[getattr(x, name) for x in with_common(operands)]), modulus)
-        for name, modulus in field.MODULI.items()
+        for name, modulus in MODULI.items()
     )
     return q, p
 
@@ -195,7 +194,7 @@ def whole_power(x: Any, exponent: int) -> Pair:
 
 def half_power(x: Any, twice: int) -> Pair:
     """The residues of the root's power; a sign is lost where the field has no root, or the root itself."""
-    NOTES.add(ROOT)
+    NOTES.add(ROOT_TAKEN)
 
     def compute(modulus: int, part: Any) -> Any:
         own = field.root(part, modulus)
@@ -241,15 +240,15 @@ def shifted(compute: Callable[[Any], Pair], before: int = 0, after: int = 0) -> 
 
 def sigmoid(x: Any) -> Pair:
     """1 / (1 + exp(-x))."""
-    p = field.exp(torch.remainder(-filled_q(x), field.ORDER))
-    own = field.inverse(torch.remainder(1 + p, field.P), field.P)
+    p = field.exp(torch.remainder(-filled_q(x), ORDER))
+    own = field.inverse(torch.remainder(1 + p, P), P)
     return only_p(torch.where(x.value < UNDERFLOW, 0.0, own))
 
 
 def tanh(x: Any) -> Pair:
     """1 - 2 / (exp(2 x) + 1)."""
-    squared = field.exp(torch.remainder(2 * filled_q(x), field.ORDER))
-    p = torch.remainder(1 - 2 * field.inverse(torch.remainder(squared + 1, field.P), field.P), field.P)
+    squared = field.exp(torch.remainder(2 * filled_q(x), ORDER))
+    p = torch.remainder(1 - 2 * field.inverse(torch.remainder(squared + 1, P), P), P)
     return only_p(p)
 
 
@@ -259,8 +258,8 @@ def hashed(key: int, sign: int = 0) -> Callable[[Any], Pair]:
     def own(x: Any) -> Pair:
         flip = (x.value < 0) & (sign != 0)
         p = filled_p(x)
-        out = field.mixed(torch.where(flip, torch.remainder(-p, field.P), p), key, field.P)
-        out = torch.where(flip & (sign < 0), torch.remainder(-out, field.P), out)
+        out = field.mixed(torch.where(flip, torch.remainder(-p, P), p), key, P)
+        out = torch.where(flip & (sign < 0), torch.remainder(-out, P), out)
         return only_p(out)
 
     return own
@@ -271,7 +270,7 @@ def complement(compute: Callable[[Any], Pair]) -> Callable[[Any], Pair]:
 
     def own(x: Any) -> Pair:
         q, p = compute(x)
-        return torch.remainder(1 - q, field.ORDER), torch.remainder(1 - p, field.P)
+        return torch.remainder(1 - q, ORDER), torch.remainder(1 - p, P)
 
     return own
 
@@ -287,8 +286,8 @@ def hyperbolic(sign: int) -> Callable[[Any], Pair]:
 
     def own(x: Any) -> Pair:
         q = filled_q(x)
-        both = field.exp(q) + sign * field.exp(torch.remainder(-q, field.ORDER))
-        p = torch.remainder(torch.remainder(both, field.P) * ((field.P + 1) // 2), field.P)
+        both = field.exp(q) + sign * field.exp(torch.remainder(-q, ORDER))
+        p = torch.remainder(torch.remainder(both, P) * ((P + 1) // 2), P)
         return only_p(p)
 
     return own

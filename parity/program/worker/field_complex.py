@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, ClassVar, Dict, Mapping
+from typing import Any, Callable, Dict, Mapping
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from parity.program.worker.field_rules import MADE, MOVES, SUMS
-from parity.program.worker.field_tensor import FieldTensor, of_constants
+from parity.program.worker.field_rules import EMPTY, MADE, MOVES, SUMS
+from parity.program.worker.field_tensor import Dispatched, FieldTensor, of_constants
 
 
-class FieldComplex(torch.Tensor):  # type: ignore[misc]  # PyTorch's types are not read.
-    """A tensor of complex128 for PyTorch, with its real part `re` and its imaginary part `im`. `evaluate` gives what a
-    call of the dispatcher returns."""
+class FieldComplex(Dispatched):
+    """A tensor of complex128 for PyTorch, with its real part `re` and its imaginary part `im`."""
 
-    evaluate: ClassVar[Any] = None
     re: Any
     im: Any
-    __torch_function__ = torch._C._disabled_torch_function_impl
 
     def __new__(cls, re: Any, im: Any) -> Any:
         """Parts of one shape."""
@@ -28,10 +25,6 @@ class FieldComplex(torch.Tensor):  # type: ignore[misc]  # PyTorch's types are n
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"FieldComplex({self.re!r}, {self.im!r})"
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return cls.evaluate(func, args, kwargs or {})
 
 
 def is_complex(value: Any) -> bool:
@@ -137,7 +130,7 @@ def filled(number: float) -> Callable[..., Any]:
     return lambda z, *_, **__: FieldComplex(torch.full_like(z.re, number), torch.zeros_like(z.im))
 
 
-PARTS = frozenset((*MOVES, *SUMS, *MADE, "mean", "neg", "index_put", "masked_fill", "scatter")) - {
+PARTS = frozenset((*MOVES, *SUMS, *MADE, *EMPTY, "mean", "neg", "index_put", "masked_fill", "scatter")) - {
     "ones_like",
     "new_ones",
 }

@@ -8,7 +8,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from parity.program.worker.field import ORDER, ROOT, P, Q, filled_p, filled_q, log, root
+import numpy as np
+import torch
+
+from parity.program.worker.field import filled_p, filled_q, log, root
+from parity.program.worker.field_primes import ORDER, ROOT, P, Q
 
 Pair = Tuple[float, float]
 """The residues `q` and `p` of a number; NaN where there is none."""
@@ -124,8 +128,6 @@ def log_of(residue: float) -> float:
 
 def torch_number(residue: float) -> Any:
     """A residue as a tensor."""
-    import torch
-
     return torch.tensor(residue, dtype=torch.float64)
 
 
@@ -165,8 +167,6 @@ def simple_fraction(number: float, most: int, times: float = 1.0) -> Optional[Fr
 
 def decimal_fraction(number: float, digits: int = DECIMALS) -> Optional[Fraction]:
     """The decimal fraction of few digits that a number is written as, also one that was rounded to float32."""
-    import numpy as np
-
     if not abs(number) < 1e38:
         return None
     single = np.float32(number)

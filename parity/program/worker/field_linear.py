@@ -21,6 +21,7 @@ from parity.program.worker.field_arithmetic import (
     values_of,
     with_common,
 )
+from parity.program.worker.field_primes import MODULI, P, Q
 from parity.program.worker.field_tensor import FieldTensor, as_field, of_constants, part_of
 
 MOST_MATRIX = 1 << 20
@@ -67,7 +68,7 @@ def with_one_kind(args: Any, kwargs: Dict[str, Any]) -> Tuple[Any, Dict[str, Any
 def summed(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
     """A call that only adds elements."""
     own = with_one_kind(args, kwargs)
-    parts = [(part_of(own, name), modulus) for name, modulus in field.MODULI.items()]
+    parts = [(part_of(own, name), modulus) for name, modulus in MODULI.items()]
     return result(values_of(func, args, kwargs), *(torch.remainder(func(*a, **k), m) for (a, k), m in parts))
 
 
@@ -96,7 +97,7 @@ def bilinear(i: int, j: int) -> Rule:
 
     def rule(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
         pair, residues = with_common([args[i], args[j]]), []
-        for name, modulus in field.MODULI.items():
+        for name, modulus in MODULI.items():
             one, other = (getattr(x, name) for x in pair)
             high = torch.floor(other / field.HALF)
             pieces = []
@@ -183,7 +184,7 @@ def multiplied(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
     """A product along an axis: of all elements, or of those so far for `cumprod`."""
     value, given = values_of(func, args, kwargs), named(func, args, kwargs)
     dim, parts = given.get("dim"), []
-    for name, modulus in field.MODULI.items():
+    for name, modulus in MODULI.items():
         part = getattr(given["self"], name)
         items = part.reshape(-1).unbind() if dim is None else part.unbind(dim)
         so_far = list(accumulate(items, lambda one, other: torch.remainder(one * other, modulus)))  # noqa: B023  # used at once
@@ -208,7 +209,7 @@ def inverse_matrix(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
     """`linalg.inv`, by elimination in either field; with it, `info` as PyTorch gives it."""
     value, info = values_of(func, args, kwargs)
     parts = []
-    for part, modulus in ((args[0].q, field.Q), (args[0].p, field.P)):
+    for part, modulus in ((args[0].q, Q), (args[0].p, P)):
         own, other = without_zeros(part, modulus)
         unit = torch.eye(part.shape[-1], dtype=torch.float64).expand(part.shape)
         rows, _ = eliminated(torch.cat([own, unit], -1), modulus)
@@ -219,7 +220,7 @@ def inverse_matrix(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
 def determinant(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
     """`linalg.det`; with it, the factors as PyTorch gives them."""
     values, parts = values_of(func, args, kwargs), []
-    for part, modulus in ((args[0].q, field.Q), (args[0].p, field.P)):
+    for part, modulus in ((args[0].q, Q), (args[0].p, P)):
         (_, own), (_, other) = (eliminated(rows, modulus) for rows in without_zeros(part, modulus))
         parts.append(torch.remainder(own * field.inverse(other, modulus), modulus))
     return (result(values[0], field.even(parts[0]), parts[1]), *map(as_field, values[1:]))

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from parity.program.worker import field, field_constants
-from parity.program.worker.field_arithmetic import filled_p, only_p
+from parity.program.worker.field_arithmetic import filled_p, name_of, only_p, result
 from parity.program.worker.field_complex import (
     FieldComplex,
     as_complex,
@@ -25,9 +25,11 @@ from parity.program.worker.field_complex import (
     is_complex,
 )
 from parity.program.worker.field_functions import SPELLED
+from parity.program.worker.field_primes import P
 from parity.program.worker.field_rules import DECOMPOSITIONS, RULES
 from parity.program.worker.field_tensor import (
     NOTES,
+    Dispatched,
     FieldTensor,
     as_field,
     is_floating,
@@ -50,9 +52,9 @@ class SpelledMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch's types a
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in SPELLED:
-            result = SPELLED[func](*args, **(kwargs or {}))
-            if result is not NotImplemented:
-                return result
+            own = SPELLED[func](*args, **(kwargs or {}))
+            if own is not NotImplemented:
+                return own
         return func(*args, **(kwargs or {}))
 
 
@@ -98,7 +100,7 @@ def evaluated(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
     """The results of a call of PyTorch's dispatcher."""
     args, kwargs = tree_map(without_formats, (args, kwargs))
     flat, spec = tree_flatten((args, kwargs))
-    name = func._schema.name.partition("::")[2]
+    name = name_of(func)
     if torch.Tag.inplace_view in func.tags:
         return turned(func, args, kwargs)
     if name.endswith("_") and func._schema.arguments and func._schema.arguments[0].alias_info is not None:
@@ -107,43 +109,45 @@ def evaluated(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
         return written_out(func, args, kwargs)
     if has_complex(name, args, kwargs):
         args, kwargs = tree_unflatten([as_complex(v) if is_complex(v) else as_field(v) for v in flat], spec)
-        result = evaluated_complex(name, args, kwargs)
-        return uninterpreted(func, name, args, kwargs) if result is NotImplemented else result
+        own = evaluated_complex(name, args, kwargs)
+        return uninterpreted(func, name, args, kwargs) if own is NotImplemented else own
     if not any(map(is_floating, flat)):
         return made(name, func(*args, **kwargs))
     args, kwargs = tree_unflatten(list(map(as_field, flat)), spec)
     rule = RULES.get(name)
     if rule is not None:
-        result = rule(func, args, kwargs)
-        if result is not NotImplemented:
-            return result
+        own = rule(func, args, kwargs)
+        if own is not NotImplemented:
+            return own
     if func in DECOMPOSITIONS:
         return DECOMPOSITIONS[func](*args, **kwargs)
     composite = func.decompose(*args, **kwargs)
     return composite if composite is not NotImplemented else uninterpreted(func, name, args, kwargs)
 
 
-def made(name: str, result: Any) -> Any:
-    """What a call without tensors of floating-point numbers returns."""
+def made(name: str, results: Any) -> Any:
+    """What a call without tensors of floating-point numbers returns; what has no values yet is zeros."""
     drawn = name.rstrip("_") in RANDOM
 
     def own(value: Any) -> Any:
+        if name.startswith("empty") and isinstance(value, torch.Tensor):
+            value.zero_()
         if is_complex(value):
             return as_complex(value)
         if not is_floating(value):
             return value
         return of_input(value) if drawn else of_constants(value)
 
-    return tree_map(own, result)
+    return tree_map(own, results)
 
 
 def written(name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
     """The tensor that a call has written to."""
     target = args[0]
     if isinstance(target, FieldComplex):
-        result = as_complex(args[1] if name == "copy_" else getattr(torch.ops.aten, name[:-1])(*args, **kwargs))
-        target.re.copy_(result.re)
-        target.im.copy_(result.im)
+        own = as_complex(args[1] if name == "copy_" else getattr(torch.ops.aten, name[:-1])(*args, **kwargs))
+        target.re.copy_(own.re)
+        target.im.copy_(own.im)
         return target
     if not is_floating(target):
         getattr(torch.ops.aten, name)(*part_of(args, "value"), **part_of(kwargs, "value"))
@@ -182,7 +186,7 @@ def turned(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
 
 def written_out(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
     """The tensor given as `out`, to which a call has written."""
-    name = func._schema.name.partition("::")[2]
+    name = name_of(func)
     out = kwargs["out"]
     new = getattr(torch.ops.aten, name)(*args, **{key: value for key, value in kwargs.items() if key != "out"})
     return out.copy_(new)
@@ -201,23 +205,23 @@ def uninterpreted(func: Any, name: str, args: Any, kwargs: Dict[str, Any]) -> An
     if is_pointwise(func, results, tensors):
         p = torch.zeros_like(results)
         for tensor in tensors:
-            p = field.mixed(torch.remainder(filled_p(tensor) + 3 * p, field.P), 11, field.P)
-        key = digest(name, [value for value in flat if not isinstance(value, FieldTensor)])
-        return FieldTensor(results, *only_p(field.mixed(p, key, field.P)))
+            p = field.mixed(torch.remainder(filled_p(tensor) + 3 * p, P), 11, P)
+        key = digest(name, [None if isinstance(value, FieldTensor) else value for value in flat])
+        return result(results, *only_p(field.mixed(p, key, P)))
     key = digest(name, flat)
 
     def own(value: Any) -> Any:
         if is_complex(value):
-            return FieldComplex(*(hashed(part, key + number) for number, part in enumerate((value.real, value.imag))))
-        return hashed(value, key) if is_floating(value) else value
+            return FieldComplex(by_position(value.real, key), by_position(value.imag, key + 1))
+        return by_position(value, key) if is_floating(value) else value
 
     return tree_map(own, results)
 
 
-def hashed(value: Any, key: int) -> Any:
+def by_position(value: Any, key: int) -> Any:
     """A result whose residues are a hash of the position."""
     positions = torch.arange(value.numel(), dtype=torch.float64).reshape(value.shape)
-    return FieldTensor(value.contiguous(), *only_p(field.mixed(positions, key, field.P)))
+    return FieldTensor(value.contiguous(), *only_p(field.mixed(positions, key, P)))
 
 
 def value_of(value: Any) -> Any:
@@ -254,4 +258,4 @@ def digest(name: str, flat: List[Any]) -> int:
     return int.from_bytes(total.digest()[:6], "big")
 
 
-FieldTensor.evaluate = FieldComplex.evaluate = staticmethod(evaluated)
+Dispatched.evaluate = staticmethod(evaluated)

@@ -62,6 +62,7 @@ from parity.program.worker.field_linear import (
     summed,
     variance,
 )
+from parity.program.worker.field_primes import NUMBER_READ
 from parity.program.worker.field_tensor import NOTES, as_field, of_constants
 
 DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = decomposition_table
@@ -98,11 +99,16 @@ def constant(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
     return tuple(map(as_field, out)) if isinstance(out, tuple) else as_field(out)
 
 
+def empty(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
+    """A tensor that has no values yet: zeros."""
+    return as_field(values_of(func, args, kwargs).zero_())
+
+
 def read(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
     """A number that code reads from a tensor: what it computes with it has no residues of its own."""
     value = values_of(func, args, kwargs)
-    if isinstance(value, float) and value != int(value):
-        NOTES.add("item")
+    if isinstance(value, float) and math.isfinite(value) and value != int(value):
+        NOTES.add(NUMBER_READ)
         field_constants.READ[value] = float(args[0].q), float(args[0].p)
     return value
 
@@ -124,7 +130,10 @@ def signed(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
 
 def ordered(func: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
     """`sort`, `topk`, `max` along an axis: values and indices."""
-    value, index = values_of(func, args, kwargs)
+    out = values_of(func, args, kwargs)
+    if not isinstance(out, tuple):  # The median of all elements.
+        return NotImplemented
+    value, index = out
     given = named(func, args, kwargs)
     x, dim = given["self"], given.get("dim", -1)
     if not x.dim():
@@ -199,11 +208,11 @@ MOVES = (
     "repeat_interleave", "embedding", "diagonal_scatter", "as_strided_scatter", "fill", "full_like",
     "diagonal_backward", "new_full", "rot90", "combinations", "cartesian_prod", "unsafe_chunk", "swapaxes",
     "column_stack", "take_along_dim", "copy", "select_copy", "view_copy", "expand_copy", "permute_copy",
-    "slice_copy", "_unsafe_index", "_pad_circular", "trace_move", "dstack", "block_diag",
+    "slice_copy", "_unsafe_index", "_pad_circular", "dstack", "block_diag",
 )  # fmt: skip
 SUMS = (
     "sum", "cumsum", "index_add", "scatter_add", "trace", "embedding_dense_backward", "col2im", "unfold_backward",
-    "nansum", "reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward",
+    "reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward",
     "replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward",
     "upsample_nearest1d_backward", "upsample_nearest2d_backward", "upsample_nearest3d_backward", "bincount",
 )  # fmt: skip
@@ -214,11 +223,8 @@ WHOLE = (
     "allclose", "count_nonzero", "bitwise_and", "bitwise_or", "bitwise_not", "histc", "is_same_size", "isin",
     "isposinf", "isneginf", "isreal", "is_nonzero",
 )  # fmt: skip
-MADE = (
-    "empty_like", "new_empty", "new_empty_strided", "zeros_like", "ones_like", "new_zeros", "new_ones", "zero",
-)  # fmt: skip
-
-
+MADE = ("zeros_like", "ones_like", "new_zeros", "new_ones", "zero")
+EMPTY = ("empty_like", "new_empty", "new_empty_strided")
 INTERPOLATIONS = (
     "upsample_linear1d_backward", "upsample_bilinear2d_backward", "upsample_trilinear3d_backward",
     "upsample_bicubic2d_backward",
@@ -228,6 +234,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(SUMS, summed),
     **dict.fromkeys(WHOLE, constant),
     **dict.fromkeys(MADE, constant),
+    **dict.fromkeys(EMPTY, empty),
     **dict.fromkeys(("add", "sub", "rsub"), added),
     **dict.fromkeys(("maximum", "minimum", "fmax", "fmin"), selected),
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), clamped),

@@ -8,6 +8,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from parity.program.worker import field, field_constants
+from parity.program.worker.field_primes import ORDER, P
 
 MOST_CONSTANTS = 1 << 16
 """Different numbers of a tensor in code that are looked at one by one."""
@@ -15,15 +16,23 @@ NOTES: Set[str] = set()
 """The calls without a rule that have been made, and what else makes residues say less."""
 
 
-class FieldTensor(torch.Tensor):  # type: ignore[misc]  # PyTorch's types are not read, here and below.
-    """A tensor of float64 for PyTorch, with `value` and the residues `q` and `p` of each element. `evaluate` gives what
-    a call of the dispatcher returns (`field_mode.py`)."""
+class Dispatched(torch.Tensor):  # type: ignore[misc]  # PyTorch's types are not read.
+    """A tensor whose calls of PyTorch's dispatcher return what `evaluate` gives (`field_mode.py`)."""
 
     evaluate: ClassVar[Any] = None
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return cls.evaluate(func, args, kwargs or {})
+
+
+class FieldTensor(Dispatched):
+    """A tensor of float64 for PyTorch, with `value` and the residues `q` and `p` of each element."""
+
     value: Any
     q: Any
     p: Any
-    __torch_function__ = torch._C._disabled_torch_function_impl
 
     def __new__(cls, value: Any, q: Any, p: Any) -> Any:
         """Tensors of one shape, with the same strides."""
@@ -34,10 +43,6 @@ class FieldTensor(torch.Tensor):  # type: ignore[misc]  # PyTorch's types are no
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"FieldTensor({self.value!r})"
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return cls.evaluate(func, args, kwargs or {})
 
 
 def is_floating(value: Any) -> bool:
@@ -58,7 +63,7 @@ def of_constants(tensor: Any) -> Any:
     value = tensor.detach().double().clone()
     whole = bool((value == value.round()).all()) and bool((value.abs() < 1 << 52).all())
     if whole:
-        return FieldTensor(value, torch.remainder(value, field.ORDER), torch.remainder(value, field.P))
+        return FieldTensor(value, torch.remainder(value, ORDER), torch.remainder(value, P))
     distinct, positions = torch.unique(value, return_inverse=True)
     if distinct.numel() > MOST_CONSTANTS:
         return FieldTensor(value, *field.of_values(value, field.NOW.key))
