@@ -85,13 +85,13 @@ class Cluster:
             raise OSError(f"no worker has come within {WORKER_S:.0f} s")
 
     def reconnect(self) -> None:
-        """Reconnect to a scheduler that was lost; raises ClusterError after a minute."""
+        """Reconnect to a scheduler that was lost, or start processes of this machine again; raises ClusterError."""
         end = time.monotonic() + RECONNECT_S
         time.sleep(POLL_S)
         # The client itself tries first, and closes if it fails.
         while str(self.client.status) == "connecting":
             time.sleep(POLL_S)
-        if self.is_connected:
+        if self.is_connected and not self.is_local:
             with contextlib.suppress(OSError):
                 return self.await_worker()
         while True:

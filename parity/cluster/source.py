@@ -40,6 +40,10 @@ AHEAD = 2
 """Tasks per worker that are handed out, so that the next one is there while one is computed."""
 NO_WORKER_S = 600.0
 """A cluster without a worker for so long is lost; a restarted batch job may take a while."""
+NO_LOCAL_WORKER_S = 20.0
+"""The same for processes of this machine, which are started again; Dask replaces one that dies, but not always."""
+N_STARTS = 5
+"""How often they are started again, as a case may be what ends them."""
 LOST = (CancelledError, TimeoutError, OSError)
 """The errors that a call raises if the scheduler is gone."""
 
@@ -83,6 +87,7 @@ class _Run:
     finished: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     numbers: Iterator[int] = field(default_factory=count)
     n_done: int = 0
+    n_starts: int = 0
     seen: dict[str, tuple[BackendRow, str]] = field(default_factory=dict)
     """Each backend's row, and the host that it came from."""
     broken: set[str] = field(default_factory=set)
@@ -101,7 +106,7 @@ class _Run:
                 self.hand_out()
                 yield from self.wait()
             except LOST:
-                yield from self.recover()
+                yield from self.recover("the scheduler is gone")
 
     def register(self) -> None:
         """Send the run's order to all workers, including later ones."""
@@ -129,7 +134,12 @@ class _Run:
                 self.waiting.appendleft(part)
         if self.workers:
             self.alive_at = time.monotonic()
-        elif time.monotonic() - self.alive_at > NO_WORKER_S:
+            return
+        lost_s = time.monotonic() - self.alive_at
+        if self.cluster.is_local and lost_s > NO_LOCAL_WORKER_S and self.n_starts < N_STARTS:
+            self.n_starts += 1
+            yield from self.recover("no worker is left")
+        elif lost_s > NO_WORKER_S:
             raise ClusterError(f"{self.cluster.address}: no worker for {NO_WORKER_S / 60:.0f} minutes")
 
     def hand_out(self) -> None:
@@ -242,13 +252,14 @@ class _Run:
             with contextlib.suppress(OSError), self.log.open("ab") as log:
                 log.write(f"[parity] on {reply.host}, {reply.worker}\n".encode() + reply.log)
 
-    def recover(self) -> Iterator[Event]:
+    def recover(self, reason: str) -> Iterator[Event]:
         """Reconnect, and queue all parts without a reply again; raises ClusterError."""
-        yield Announced(f"cluster {self.cluster.address}: the scheduler is gone; connecting again")
+        yield Announced(f"cluster {self.cluster.address}: {reason}; connecting again")
         self.waiting.extendleft(reversed([part for part, _, _ in self.running.values()]))
         self.running.clear()
         self.looked_at = -POLL_S
         self.cluster.reconnect()
+        self.alive_at = time.monotonic()
         self.register()
 
     def end(self) -> None:

@@ -305,6 +305,24 @@ def test_a_kernel_that_ends_its_process_loses_that_case_alone(pair, tmp_path):
     assert workers.items() <= pair.client.run(os.getpid).items()
 
 
+def test_workers_that_dask_does_not_replace_are_started_again(light, monkeypatch):
+    monkeypatch.setattr("parity.cluster.source.NO_LOCAL_WORKER_S", 1.0)
+    with dask.config.set({"distributed.scheduler.allowed-failures": 3}), connected("local:2") as cluster:
+        (first, second) = cluster.client.run(os.getpid).values()
+
+        def lose_all():
+            for nanny in cluster.client.cluster.workers.values():
+                nanny.close_gracefully()
+            os.kill(first, signal.SIGKILL)
+            os.kill(second, signal.SIGKILL)
+
+        seen = Watching(lose_all)
+        found = light.run("replaced", partial(events, cluster), seen)
+        assert not {first, second} & set(cluster.client.run(os.getpid).values())
+    assert any("no worker is left" in event.message for event in seen.events if isinstance(event, Announced))
+    assert rows(found) == rows(light.whole)
+
+
 @dataclass
 class Nodes:
     """A scheduler and workers, as a user starts them."""
