@@ -14,7 +14,7 @@ from parity import exit_codes
 from parity.cases.layout import LAYOUTS
 from parity.cases.op import GRADIENT
 from parity.check.at_size import SizeAnswer
-from parity.check.cases import LARGE_INTEGERS, SIZE
+from parity.check.cases import SIZE
 from parity.check.limit import (
     KEPT_NAN,
     NAN,
@@ -27,6 +27,7 @@ from parity.check.limit import (
     of_another_kind,
 )
 from parity.check.lines import FaultLines
+from parity.check.meanings import LARGE_INTEGERS
 from parity.check.pair import FilePair
 from parity.check.place import FaultLine
 from parity.check.prepare import PreparedCheck

@@ -33,6 +33,7 @@ from parity.check.limit import (
     ZEROS,
 )
 from parity.check.literals import limits_in
+from parity.check.meanings import HALVES, is_mask, meaningful
 from parity.check.problem import (
     GIVEN,
     INTEGERS,
@@ -82,24 +83,8 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
 """Unusual values of an input."""
 SPEAKING_OF_NAN = re.compile(rb"nan|isfinite|isinf", re.IGNORECASE)
 """What a file has that gives a NaN among its inputs a meaning."""
-MASK = "mask"
-"""The kind of cases in which a mask hides nothing, a row, or everything."""
-HIDING = re.compile(rb"inf|nan", re.IGNORECASE)
-"""What a file has whose result is a number where everything is hidden because it was meant to be: others hide by adding
--1e9, for example, and nobody relies on what is left of that."""
-IGNORED, LARGE_INTEGERS = "ignored", "large-integers"
-IGNORING = re.compile(rb"-100\b|ignore|cross_entropy|CrossEntropy|nll_loss|NLLLoss")
-"""What a file has that gives the label that is ignored a meaning; as an index, it is one from the end."""
-UNUSUAL_INTEGERS: Mapping[str, int] = {IGNORED: -100, LARGE_INTEGERS: 100_000}
-"""Unusual values of an input of integers: the label that PyTorch's losses ignore by default, and one whose square is
-beyond int32."""
-REPEATED = "repeated-integers"
-OVERWRITING = frozenset(("scatter", "index_copy", "index_put", "setitem", "put"))
-"""Functions whose results are not defined where an index is given twice."""
 MOST_LIMITS = 3
 """Numbers of the candidate beyond which a size is tried."""
-FEW_INTEGERS = 2
-"""Integers of so few values are true or false."""
 MOST_RESIZED, MOST_BEYOND = 1 << 13, 4
 """Elements of a tensor with a longer axis, and cases with an axis beyond a limit that the candidate may have."""
 MOST_CALLS = 1000
@@ -110,6 +95,8 @@ MOST_COUNTED = 4000
 MOST_PARTS = 3
 MOST_LENGTHS = 8
 """Axes, of all or of the first ones, that get another length, but for those of few elements."""
+MOST_APART = 4
+"""Axes that get another length than those of the same length in other inputs."""
 FAR_VALUE = 1000.0
 """One that no result which depends on it fails to show."""
 MOST_MOVED = 8
@@ -185,9 +172,8 @@ class Designer:
         sizes = self.of_sizes(sized)
         yield from islice(self.numbers(sized, drawn), MOST_OTHER_NUMBERS)
         yield from self.lengths(sized, drawn)
-        yield from self.integers(sized, drawn)
-        yield from self.masks(sized, drawn)
-        yield from self.repeated(sized, drawn)
+        yield from islice(self.apart(sized, drawn), MOST_APART)
+        yield from self.meaningful(sized, drawn)
         yield from islice(sizes, FIRST_SIZES)
         yield from self.moved(sized, drawn)
         yield from self.unusual(sized, drawn)
@@ -229,7 +215,7 @@ class Designer:
     def case(self, name: str, sized: Sized, inputs: Mapping[str, Any], **options: Any) -> Case:
         """A case of the config."""
         reference = self.problem.pair.reference
-        floats = [a.name for a in sized.arguments if a.is_tensor and a.value.dtype.kind == "f"]
+        floats = [a.name for a in sized.arguments if a.is_tensor and a.value.dtype.kind == "f" and not is_mask(a)]
         floats += [weight.name for weight in sized.weights if not weight.is_statistic]
         return {
             "op": reference.name,
@@ -457,6 +443,25 @@ class Designer:
                     name = f"{word}-first={other}" if first and word != "batch" else f"{word}={other}"
                     yield CheckCase(SINGLE if other == 1 else SIZE, self.case(name, sized, changed))
 
+    def apart(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
+        """Another length of an axis that several inputs have, in one of them or in all but the first, where the
+        reference takes that: queries and keys, a source and a target."""
+        free = [a for a in sized.arguments if a.is_tensor and "shape" in drawn[a.name]]
+        equal: dict[tuple[int, int], list[str]] = {}
+        for argument in free:
+            for axis, length in enumerate(argument.value.shape[1:], 1):
+                equal.setdefault((axis, length), []).append(argument.name)
+        before = {a.name: a.value.shape for a in free}
+        for (axis, length), names in equal.items():
+            groups = [[name] for name in names] + ([names[1:]] if len(names) > 2 else [])
+            for group in groups if len(names) > 1 and length > MOST_PARTS else []:
+                changed = dict(drawn)
+                for name in group:
+                    changed[name] = resized(drawn[name], name, [(name, axis)], length + 1)
+                outputs = self.tried(sized, changed)
+                if is_finite(outputs) and not self.ignores(sized, changed, outputs, before):
+                    yield CheckCase(SIZE, self.case(f"{group[0]}-length-{length}={length + 1}", sized, changed))
+
     def beyond(self, shapes: Sequence[Sequence[int]], length: int) -> list[int]:
         """Lengths of an axis beyond the limits that the candidate's code may have, of the axis or of all elements, as
         far as tensors stay small; one beyond most blocks."""
@@ -484,47 +489,13 @@ class Designer:
         if is_finite(self.tried(sized, drawn)) and not self.problem.is_random(sized, self.options):
             yield CheckCase(NUMBERS, self.case(f"{name}={number:g}", sized, drawn))
 
-    def integers(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
-        """Labels that PyTorch ignores, and integers whose squares overflow, where the reference takes them."""
-        names = [a.name for a in sized.arguments if a.kind == INTEGERS and a.bounds[1] - a.bounds[0] > FEW_INTEGERS]
-        values = {a.name: a.value for a in sized.arguments}
-        ignores = IGNORING.search(self.problem.source.text) is not None
-        asked = {word: number for word, number in UNUSUAL_INTEGERS.items() if word != IGNORED or ignores}
-        for name, (word, number) in product(names[:MOST_UNUSUAL], asked.items()):
-            array = values[name].copy()
-            array.reshape(-1)[:: max(2, array.size // 8)] = number
-            if is_finite(self.tried(sized, drawn, {name: array})):
-                changed = {**drawn, name: self.stored(f"{name}-{word}", name, array)}
-                yield CheckCase(word, self.case(f"{name}-{word}", sized, changed))
-
-    def masks(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
-        """Masks that hide nothing, one row, and everything, where the reference is made for that."""
-        hides = HIDING.search(self.problem.source.text) is not None
-        for argument in filter(is_mask, sized.arguments):
-            row, values = argument.value.copy(), argument.value
-            row.reshape(-1, row.shape[-1])[0] = 0
-            arrays = {"full": np.ones_like(values), **({"row": row, "empty": np.zeros_like(values)} if hides else {})}
-            for word, array in arrays.items():
-                if is_finite(self.tried(sized, drawn, {argument.name: array})):
-                    name = f"{argument.name}-{word}"
-                    changed = {**drawn, argument.name: self.stored(name, argument.name, array)}
-                    yield CheckCase(MASK, self.case(name, sized, changed))
-
-    def repeated(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
-        """Integers that the file gives once each, some of them twice: elements that are added up do not overwrite each
-        other."""
-        whole = {a.name: a.value for a in sized.arguments if a.is_tensor and a.value.dtype.kind in "iu"}
-        names = [
-            n for n, values in whole.items() if values.size > FEW_INTEGERS and np.unique(values).size == values.size
-        ]
-        if not names or not (made := self.problem.functions(sized)) or made & OVERWRITING:
-            return
-        for name in names[:MOST_UNUSUAL]:
-            array = whole[name].copy()
-            array.reshape(-1)[1::2] = array.reshape(-1)[: array.size // 2 * 2 : 2]
-            if is_finite(self.tried(sized, drawn, {name: array})):
-                changed = {**drawn, name: self.stored(f"{name}-repeated", name, array)}
-                yield CheckCase(REPEATED, self.case(f"{name}-repeated", sized, changed))
+    def meaningful(self, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[CheckCase]:
+        """Cases with values that have a meaning, where the reference takes them."""
+        for case in meaningful(self.problem, sized, drawn):
+            if is_finite(self.tried(sized, drawn, case.arrays)):
+                arrays = {name: self.stored(case.name, name, array) for name, array in case.arrays.items()}
+                asked = self.case(case.name, sized, {**drawn, **arrays})
+                yield CheckCase(case.kind, {**asked, "gradients": False} if case.kind == HALVES else asked)
 
 
 def of_constructor(value: Size, own: Size) -> Size | None:
@@ -550,13 +521,6 @@ def broadcasts(before: Sized, single: Sized) -> bool:
     ]
     lengths = {n for one, other in pairs for n, own in zip(one, other, strict=False) if own == 1 < n}
     return any(lengths & set(one) for one, other in pairs if one == other)
-
-
-def is_mask(argument: Argument) -> bool:
-    """Whether an argument says of each element whether it counts: booleans, or numbers that are 0 or 1."""
-    if not argument.is_tensor or not argument.value.shape or argument.value.size <= FEW_INTEGERS:
-        return False
-    return argument.dtype == "bool" or set(np.unique(argument.value)) == {0, 1}
 
 
 def another_number(value: Any) -> float | None:

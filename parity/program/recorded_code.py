@@ -20,6 +20,7 @@ from parity.cases.op import Op
 from parity.cases.program import labelled_as, one_call
 from parity.cases.user_code import BroughtError
 from parity.cases.writable import TRACING, unwrapped, wrapped
+from parity.program.lossy_forms import LossyForm, RecordedCode
 from parity.program.op_calls import InnerOps, inner_ops, op
 from parity.program.recorded import WHOLE, RecordedCall, Value, mapped, written
 from parity.program.torch_functions import TORCH, bound
@@ -83,6 +84,8 @@ class Recording:
 
 CHANGE = "__"
 """Between the name of a call of an op and an argument of the op's reference: `layer_norm__variance`."""
+LOSSY = "lossy_form"
+"""The argument with which a call computes in a form that loses digits."""
 
 
 @dataclass
@@ -128,7 +131,9 @@ class CodeFunction:
 
     def __init__(self, recording: Recording, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.recording, self.shapes, self.options = recording, shapes, CodeOptions()
-        self.steps = [(call, self.computation(call)) for call in recording.calls]
+        exact = {call.mark: self.computation(call) for call in recording.calls}
+        self.lossy = {call.mark: form for call, form in RecordedCode(recording.calls, exact).forms()}
+        self.steps = [(call, self.either_form(call, exact[call.mark])) for call in recording.calls]
         kind = inspect.Parameter.KEYWORD_ONLY
         tensors = [inspect.Parameter(name, kind) for name in shapes]
         options = [inspect.Parameter(name, kind, default=value) for name, value in self.options.values.items()]
@@ -146,6 +151,17 @@ class CodeFunction:
                 value = compute(values, given)
                 values[call.mark] = labelled_as(without_gradient(value) if call.cut else value, call.name)
         return {output: values[mark] for output, mark in self.recording.returned.items()}
+
+    def lossy_calls(self) -> Iterator[tuple[RecordedCall, LossyForm]]:
+        """The calls that have a form that loses digits."""
+        yield from ((call, self.lossy[call.mark]) for call, _ in self.steps if call.mark in self.lossy)
+
+    def either_form(self, call: RecordedCall, exact: Compute) -> Compute:
+        """What a call computes, in its lossy form where that is asked."""
+        form, name = self.lossy.get(call.mark), f"{call.name}{CHANGE}{LOSSY}"
+        if form is None:
+            return exact
+        return lambda values, given: form.compute(values, given) if given.get(name) else exact(values, given)
 
     def computation(self, call: RecordedCall) -> Compute:
         """What a call computes in NumPy; where that has no meaning, the call itself if it can be made."""

@@ -25,7 +25,7 @@ from parity.cases.writable import unwrapped
 from parity.program.interception import intercepted
 from parity.program.opaque import checked_calls, opaque_step
 from parity.program.recorded import RecordedCall
-from parity.program.recorded_code import CHANGE, Array, CodeFunction, CodeOptions, RecordedOpCall, Recording
+from parity.program.recorded_code import CHANGE, LOSSY, Array, CodeFunction, CodeOptions, RecordedOpCall, Recording
 from parity.program.whole import DYNAMIC, WholeCode
 from parity.program.worker.recording import UntracedError
 from parity.program.worker.tracer import FORMATS, Tracer
@@ -285,7 +285,7 @@ class TorchCode:
 
     def variants(self) -> Iterator[Variant]:
         """The variants of the ops that it calls, each as one of the whole: another argument of one call's reference, or
-        of all calls from one line, as in a loop."""
+        of all calls from one line, as in a loop; and the forms of its own sums that lose digits."""
         options = CodeOptions() if self.built is None else self.built.options
         lines = {call.name: call.source_line for call in self.recording.calls}
         groups: dict[str, list[tuple[Variant, dict[str, Any]]]] = {}
@@ -293,11 +293,14 @@ class TorchCode:
             for variant, changes in variants_of_call(name, call, options.values):
                 key = repr((lines.get(name, name), call.op.name, variant.id, variant.arguments, variant.params))
                 groups.setdefault(key, []).append((variant, changes))
+        for lossy, form in () if self.built is None else self.built.lossy_calls():
+            own = Variant(form.id, {f"{lossy.name}{CHANGE}{LOSSY}": True}, unstable=True, shown_by=form.shown_by)
+            groups.setdefault(repr((lossy.source_line, form.id)), []).append((own, dict(own.arguments)))
         for group in groups.values():
             variant, every = group[0][0], {key: value for _, changes in group for key, value in changes.items()}
             alone = [changes for _, changes in group] if 1 < len(group) <= FEW_CALLS else []
             for changes in (every, *alone):
-                yield Variant(variant.id, changes, unstable=variant.unstable)
+                yield Variant(variant.id, changes, unstable=variant.unstable, shown_by=variant.shown_by)
 
     @property
     def opaque(self) -> list[str]:

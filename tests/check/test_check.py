@@ -77,6 +77,13 @@ def test_a_variance_that_loses_digits_is_named_inside_a_model(tmp_path):
     assert done.stdout.splitlines()[-1] == "the difference is there", done.stdout + done.stderr
 
 
+def test_a_variance_that_the_reference_spells_out_is_named_too(tmp_path):
+    spelled = f"{RIGHT.replace('ModelNew', 'Model')}\n\n{REFERENCE[REFERENCE.index('batch_size') :]}"
+    row = answered(tmp_path, spelled, NAIVE)
+    assert (row["verdict"], row["cause"]) == ("unstable", "variance-naive"), row
+    assert "most digits are lost at new.py:17 `var =" in row["sentence"]
+
+
 def test_a_result_that_is_kept_by_shape_is_found_by_later_calls(tmp_path):
     row = answered(tmp_path, REFERENCE, CACHED, "--forward-only")
     assert (row["verdict"], row["exit_code"], row["cause"]) == ("wrong", 1, "stateful"), row

@@ -345,6 +345,46 @@ class f(nn.Module):
         assert np.abs(own - other).max() > 1e-3
 
 
+LOSSY_FORMS = {
+    "((x - x.mean(-1, keepdim=True)) ** 2).mean(-1)": "variance-naive",
+    "(x - x.mean(0)).square().sum(0) / 3": "variance-naive",
+    "((x - x.mean(1, keepdim=True)) * (y - y.mean(1, keepdim=True))).mean(1)": "variance-naive",
+    "(x - x.mean(0)).T @ (x - x.mean(0))": "variance-naive",
+    "(x[:, None] - y[None]).pow(2).sum(-1)": "expanded-square",
+    "((x - y) * (x - y)).mean()": "expanded-square",
+    "torch.log1p(x)": "cancellation-near-0",
+    "torch.expm1(x)": "cancellation-near-0",
+}
+
+
+class TestLossyForms:
+    @pytest.mark.parametrize(("code", "name"), LOSSY_FORMS.items())
+    def test_is_the_same_in_exact_arithmetic_and_loses_digits(self, tmp_path, code, name):
+        recorded = Recorded(tmp_path, f"def f(x, y): return {code} + 0 * y.sum()", "x y")
+        (variant,) = recorded.code.variants()
+        assert (variant.id, variant.unstable) == (name, True)
+        inputs = {n: (a * 1e-5 if "near-0" in name else a + 2e4).astype("float32") for n, a in recorded.inputs.items()}
+        wide = {n: a.astype("float64") for n, a in inputs.items()}
+        exact = recorded.code(wide)["y"]
+        assert np.allclose(recorded.code(wide, variant.arguments)["y"], exact, rtol=1e-5, atol=0)
+        lossy, own = (np.abs(recorded.code(inputs, more)["y"] / exact - 1).max() for more in (variant.arguments, {}))
+        assert lossy > 20 * own
+
+    @pytest.mark.parametrize(
+        "code",
+        [
+            "((x - y) ** 3).mean()",
+            "((x + y) ** 2).mean()",
+            "((x - y) * x).mean()",
+            "(x - y) ** 2",
+            "((x - y).abs() ** 2).sum()",
+            "((x - 1) ** 2).sum()",
+        ],
+    )
+    def test_what_is_no_sum_of_squared_differences_has_none(self, tmp_path, code):
+        assert not list(Recorded(tmp_path, f"def f(x, y): return {code} + 0 * y.sum()", "x y").code.variants())
+
+
 def test_shapes_are_those_of_a_recording_without_one(tmp_path):
     recorded = Recorded(tmp_path, "def f(x, y): return x @ y.T, (x > 0).sum(0)", "x y")
     shapes = tuple((n, v.shape) for n, v in recorded.inputs.items())
