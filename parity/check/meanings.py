@@ -15,9 +15,6 @@ from parity.check.problem import INTEGERS, POSITIVE, Argument, ReferenceProblem,
 
 MASK = "mask"
 """The kind of cases in which a mask hides nothing, a row, or everything."""
-HIDING = re.compile(rb"inf|nan", re.IGNORECASE)
-"""What a file has whose result is a number where everything is hidden because it was meant to be: others hide by adding
--1e9, for example, and nobody relies on what is left of that."""
 IGNORED, LARGE_INTEGERS = "ignored", "large-integers"
 IGNORING = re.compile(rb"-100\b|ignore|cross_entropy|CrossEntropy|nll_loss|NLLLoss")
 """What a file has that gives the label that is ignored a meaning; as an index, it is one from the end."""
@@ -28,9 +25,14 @@ NOTHING = "nothing"
 """The kind of cases in which a length or count is 0."""
 GUARDING = re.compile(rb"(?:==|>|<=|!=)\s*0(?![\w.])|>=\s*1(?![\w.])|\bmax\([^)\n]*\b1\)|clamp(?:_min)?\(|nan_to_num")
 """What a file has that gives nothing a meaning: a mean over no elements is NaN where nobody thought of it."""
+HIDING = re.compile(rb"inf|nan|\.any\(|" + GUARDING.pattern, re.IGNORECASE)
+"""What a file has whose result is a number where everything is hidden because it was meant to be: others hide by adding
+-1e9, for example, and nobody relies on what is left of that."""
 REPEATED = "repeated-integers"
 OVERWRITING = frozenset(("scatter", "index_copy", "index_put", "setitem", "put"))
 """Functions whose results are not defined where an index is given twice."""
+BOXES = "boxes"
+"""The kind of the case with boxes that are apart from each other, and equal ones."""
 HALVES = "halves"
 """The kind of the case whose numbers lie between two that they are rounded to."""
 ROUNDING = re.compile(rb"\bround_?\(")
@@ -56,6 +58,7 @@ def meaningful(problem: ReferenceProblem, sized: Sized, drawn: Mapping[str, Any]
     yield from no_lengths(problem, sized)
     yield from masks(problem, sized)
     yield from repeated(problem, sized)
+    yield from boxes(sized)
     yield from halves(problem, sized, drawn)
 
 
@@ -104,6 +107,23 @@ def repeated(problem: ReferenceProblem, sized: Sized) -> Iterator[MeaningfulCase
         array = whole[name].copy()
         array.reshape(-1)[1::2] = array.reshape(-1)[: array.size // 2 * 2 : 2]
         yield MeaningfulCase(REPEATED, f"{name}-repeated", {name: array})
+
+
+def boxes(sized: Sized) -> Iterator[MeaningfulCase]:
+    """Boxes (x0, y0, x1, y1), moved by several times their sizes along one axis or both; the first two are equal."""
+    given = [a for a in sized.arguments if a.is_tensor and a.value.dtype.kind == "f" and a.value.shape[-1:] == (4,)]
+    for argument in [a for a in given if a.value.ndim > 1 and are_boxes(a.value)][:MOST_INPUTS]:
+        rows = argument.value.reshape(-1, 4).copy()
+        far = 4 * (rows[:, 2:] - rows[:, :2])
+        far[::4], far[2::4, 1], far[3::4, 0] = 0, 0, 0
+        rows += np.tile(far, 2)
+        rows[1:2] = rows[:1]
+        yield MeaningfulCase(BOXES, f"{argument.name}-apart", {argument.name: rows.reshape(argument.value.shape)})
+
+
+def are_boxes(values: Array) -> bool:
+    """Whether rows of four numbers are two corners each, the second one beyond the first."""
+    return bool((values[..., :2] < values[..., 2:]).all()) and values.size > 4 * FEW_INTEGERS
 
 
 def halves(problem: ReferenceProblem, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[MeaningfulCase]:
