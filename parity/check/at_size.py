@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,11 @@ from numpy.typing import NDArray
 from parity.cases.op import call_params
 from parity.check import CheckError
 from parity.check.limit import NEW
+from parity.check.pair import FilePair
 from parity.check.prepare import PreparedCheck
 from parity.check.problem import ReferenceProblem, Sized
+from parity.check.triton_code import mode_of
+from parity.config.plan import BackendSpec
 from parity.engine import EngineOptions
 from parity.engine.buffers import SHARED_MEMORY
 from parity.engine.logs import RunLog
@@ -73,7 +76,10 @@ def asked_at_size(prepared: PreparedCheck, engine: EngineOptions, run_dir: Path,
         return SizeAnswer("not run", reason)
     try:
         sized = problem.shaped({})
-        outcome, message, own = of_candidate(prepared, sized, engine, run_dir, deadline)
+        params = {**call_params(prepared.plan.cases[0].params), **sized.params, **prepared.options}
+        options = replace(engine, timeout_s=max(deadline - time.monotonic(), 1.0))
+        with closing(CandidateCalls(prepared.pair, options, run_dir)) as call:
+            outcome, message, own = call(sized, params, deadline)
         if outcome in (Outcome.TIMEOUT, Outcome.UNAVAILABLE, Outcome.UNSUPPORTED):
             return SizeAnswer("not run", f"{NEW}: {message}")
         if outcome != Outcome.OK:
@@ -100,40 +106,54 @@ def too_large(problem: ReferenceProblem, seconds: float) -> str:
     return ""
 
 
-def of_candidate(
-    prepared: PreparedCheck, sized: Sized, engine: EngineOptions, run_dir: Path, deadline: float
-) -> tuple[Outcome, str, dict[str, NDArray[Any]]]:
-    """How the candidate's call ends, what it says, and its outputs."""
-    spec = next(spec for spec in prepared.plan.backends if spec.name == NEW)
-    op = prepared.pair.reference.name
-    params = {**call_params(prepared.plan.cases[0].params), **sized.params, **prepared.options}
-    with stored(sized) as paths, closing(RunLog(run_dir / "at-size.log")) as log:
-        options = replace(engine, timeout_s=max(deadline - time.monotonic(), 1.0))
-        with closing(Workers(options, [op], log, lambda _: None)) as workers:
+class CandidateCalls:
+    """Calls of a candidate in one process of its own, outputs only; to be closed."""
+
+    def __init__(self, pair: FilePair, engine: EngineOptions, folder: Path) -> None:
+        own, self.op = pair.candidate, pair.reference.name
+        path = (own.run_path or own.path).absolute()
+        self.spec = BackendSpec(NEW, own.adapter, mode=mode_of(own).get("mode", "eager"), ops=path)
+        self.log = RunLog(folder / "at-size.log")
+        self.workers = Workers(engine, [self.op], self.log, lambda _: None)
+
+    def close(self) -> None:
+        """End the process."""
+        self.workers.close()
+        self.log.close()
+
+    def __call__(
+        self, sized: Sized, params: Mapping[str, Any], deadline: float, other: Sized | None = None
+    ) -> tuple[Outcome, str, dict[str, NDArray[Any]]]:
+        """How a call ends that has until a time of the monotonic clock, what it says, and its outputs; where there are
+        `other` inputs, results of further calls, too, as those of a case: `other.0.y`, `again.y`, `overwritten.y`, and
+        `input.x`, which has changed."""
+        second: AbstractContextManager[dict[str, str]] = stored(other) if other else nullcontext({})
+        with stored(sized) as paths, second as others:
+            inputs = {a.name for a in sized.arguments if a.is_tensor}
             request = {
                 "do": "run",
                 "cell": 0,
-                "op": op,
+                "op": self.op,
                 "dtype": sized.dtype,
-                "params": params,
+                "params": dict(params),
                 "tensors": paths,
                 "grad_outputs": {},
                 "storage": {},
-                "watched": {},
+                "watched": {name: path for name, path in paths.items() if other and name in inputs},
                 "layouts": {},
-                "calls": 1,
+                "calls": 2 if other else 1,
                 "absent": [],
                 "differentiable": [],
                 "lists": [],
                 "droppable": [],
-                "others": [],
+                "others": [others] if other else [],
                 "max_elements": 1 << 40,
             }
             try:
-                reply, arrays = workers.take(spec).ask(request, options.timeout_s)
+                reply, arrays = self.workers.take(self.spec).ask(request, max(deadline - time.monotonic(), 1.0))
             except (WorkerError, BackendError) as error:
                 return error.outcome, str(error), {}
-    return Outcome(reply["outcome"]), str(reply["message"]), arrays
+        return Outcome(reply["outcome"]), str(reply["message"]), arrays
 
 
 @contextmanager

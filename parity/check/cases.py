@@ -146,18 +146,7 @@ class Designer:
 
     def all(self, sized: Sized) -> Iterator[CheckCase]:
         """The cases, those first that show most: as given, drawn with other weights, then what is unusual."""
-        who, self.returned = self.problem.pair.reference.location, sized.outputs.keys()
-        with self.problem.overflowing() as self.infinite:
-            again = self.problem.call(sized)
-        if not alike(sized.outputs, again):
-            raise CheckError(f"{who} returns something else when it is called again with the same inputs and seed")
-        if self.problem.is_random(sized, {}):
-            if self.problem.is_random(sized, {TRAINING: False}):
-                raise CheckError(f"{who} draws random numbers: what it returns depends on the seed")
-            self.options = {TRAINING: False}
-            self.notes.append(f"{who} is random in training mode, so it is asked in evaluation mode")
-        if not varies(sized.outputs):
-            self.notes.append("the reference returns a constant for its own inputs, so its own test shows nothing")
+        self.settle(sized)
         yield CheckCase("given", self.case("given", sized, self.files(sized, "given")))
         drawn = self.drawn(sized)
         self.degenerate = not varies(sized.outputs) and not varies(self.tried(sized, drawn))
@@ -178,6 +167,22 @@ class Designer:
         yield from self.moved(sized, drawn)
         yield from self.unusual(sized, drawn)
         yield from sizes
+
+    def settle(self, sized: Sized) -> None:
+        """See in which mode the reference is asked. Raises CheckError where it returns something else when it is called
+        again."""
+        who, self.returned = self.problem.pair.reference.location, sized.outputs.keys()
+        with self.problem.overflowing() as self.infinite:
+            again = self.problem.call(sized)
+        if not alike(sized.outputs, again):
+            raise CheckError(f"{who} returns something else when it is called again with the same inputs and seed")
+        if self.problem.is_random(sized, {}):
+            if self.problem.is_random(sized, {TRAINING: False}):
+                raise CheckError(f"{who} draws random numbers: what it returns depends on the seed")
+            self.options = {TRAINING: False}
+            self.notes.append(f"{who} is random in training mode, so it is asked in evaluation mode")
+        if not varies(sized.outputs):
+            self.notes.append("the reference returns a constant for its own inputs, so its own test shows nothing")
 
     def of_sizes(self, sized: Sized) -> Iterator[CheckCase]:
         """Cases at other sizes."""

@@ -38,7 +38,7 @@ class FaultLines:
         self._known[case.id, dtype] = None
         with tempfile.TemporaryDirectory(prefix="parity-fault-") as name:
             files = {each: Path(file) for each, file in stored(Path(name) / "input", inputs).items()}
-            hit = self._line_of(fault_case(files, asdict(case.params), dtype, tensors))
+            hit = self.line_of(fault_case(files, asdict(case.params), dtype, tensors))
         self._known[case.id, dtype] = hit
         return hit is not None and (hit.repair is not None or hit.kind == DIGITS)
 
@@ -54,10 +54,11 @@ class FaultLines:
         if cause not in (MUTATED, *KEPT) and key in self._known:
             return self._known[key]
         with suppress(Exception):
-            return self._line_of(asked_of(run_dir, finding))
+            return self.line_of(asked_of(run_dir, finding))
         return None
 
-    def _line_of(self, asked: FaultCase) -> FaultLine | None:
+    def line_of(self, asked: FaultCase) -> FaultLine | None:
+        """The location of what is asked; None where it cannot be told."""
         asked = replace(asked, start=self.start, sizes=self.sizes)
         with suppress(Exception):  # Whatever a user's code raises.
             return with_repair(located(asked, self.pair, SECONDS), asked, self.pair)

@@ -20,7 +20,7 @@ from parity.check.formats import resolved
 from parity.check.numpy_problem import problem_of
 from parity.check.pair import FilePair
 from parity.check.problem import ReferenceProblem
-from parity.check.sizes import small
+from parity.check.sizes import Sizes, small
 from parity.check.triton_code import cuts_gradients, is_interpreted
 from parity.config import ConfigError, load_plan
 from parity.config.plan import CasePlan, Plan
@@ -65,36 +65,66 @@ class PreparedCheck:
         return self.problem.pair
 
 
-def prepared(
+@dataclass(frozen=True)
+class StartedCheck:
+    """A pair, and the sizes at which it is asked."""
+
+    problem: ReferenceProblem
+    settings: Sizes
+    notes: Sequence[str]
+    forward_only: bool
+
+    @property
+    def smaller(self) -> str:
+        """The globals that are smaller than in the file, in words."""
+        return ", ".join(f"{name} {self.problem.numbers[name]} -> {value}" for name, value in self.settings.items())
+
+
+def begun(
     reference: str,
     candidate: str,
     folder: Path,
     *,
     inputs: str | None = None,
     given: Mapping[str, Any] | None = None,
-    dtypes: Sequence[str] = (),
-    forward_only: bool = False,
     format_name: str | None = None,
     adapter: str | None = None,
+) -> StartedCheck:
+    """Read both files, and find sizes that are small enough. Raises CheckError."""
+    format_pair = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name, adapter=adapter)
+    check_installed(format_pair.pair)
+    problem = problem_of(format_pair.pair, given or {})
+    settings = small(problem)
+    return StartedCheck(problem, settings, format_pair.notes, format_pair.forward_only)
+
+
+def prepared(reference: str, candidate: str, folder: Path, **options: Any) -> PreparedCheck:
+    """Write the config of a pair to a folder; `options` are those of `begun` and `of_start`. Raises CheckError."""
+    own = {name: options.pop(name) for name in ("dtypes", "forward_only", "seconds") if name in options}
+    return of_start(begun(reference, candidate, folder, **options), folder, **own)
+
+
+def of_start(
+    start: StartedCheck,
+    folder: Path,
+    *,
+    dtypes: Sequence[str] = (),
+    forward_only: bool = False,
     seconds: float = math.inf,
 ) -> PreparedCheck:
     """Write the config of a pair to a folder; no further cases are made after so many seconds of making them. Raises
     CheckError."""
-    format_pair = resolved(reference, candidate, folder, inputs=inputs, format_name=format_name, adapter=adapter)
-    pair = format_pair.pair
-    check_installed(pair)
-    problem = problem_of(pair, given or {})
-    settings = small(problem)
-    sized = problem.at(settings)
+    problem, pair = start.problem, start.problem.pair
+    sized = problem.at(start.settings)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckError(f"{error.filename}: {error.strerror}; name another folder with --out") from error
-    outputs_only = forward_only or format_pair.forward_only or cuts_gradients(pair.candidate.own_path)
+    outputs_only = forward_only or start.forward_only or cuts_gradients(pair.candidate.own_path)
     until = time.monotonic() + seconds
     designer = Designer(problem, folder / "inputs", outputs_only, until)
-    designer.notes += [*format_pair.notes, *notes_of(pair)]
-    if forward_only != outputs_only and not format_pair.forward_only:
+    designer.notes += [*start.notes, *notes_of(pair)]
+    if forward_only != outputs_only and not start.forward_only:
         designer.notes.append(f"{pair.candidate.own_path.name} has Triton kernels without gradients: {OUTPUTS_ONLY}")
     if is_interpreted(pair.candidate):
         designer.notes.append(f"{pair.candidate.own_path.name} {INTERPRETED}")
@@ -104,11 +134,10 @@ def prepared(
         if time.monotonic() > until:
             designer.notes.append(f"the reference is slow: only {plural(len(asked), 'case')} could be made in time")
             break
-    smaller = ", ".join(f"{name} {problem.numbers[name]} -> {value}" for name, value in settings.items())
     plan = planned(folder / CONFIG, problem, asked, dtypes or (sized.dtype,), designer.notes)
     designer.notes += unrecorded(plan)
     kinds = {item.id: item.kind for item in asked}
-    return PreparedCheck(problem, plan, kinds, designer.notes, designer.degenerate, designer.options, smaller)
+    return PreparedCheck(problem, plan, kinds, designer.notes, designer.degenerate, designer.options, start.smaller)
 
 
 def unrecorded(plan: Plan) -> list[str]:

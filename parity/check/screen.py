@@ -67,7 +67,7 @@ def formula(reply: CheckAnswer) -> str:
         differs = "; what differs is rounding" if reply.verdict in ROUNDED else ""
         return f"the same by exact arithmetic: {reason}{differs}"
     is_open = reply.same_formula == "not shown" and reply.verdict == "right"
-    return f"not shown to be the same: {reason}" if is_open else ""
+    return f"not shown to be the same: {reason}" if is_open and reason else ""
 
 
 def labelled(reply: CheckAnswer) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -241,9 +242,10 @@ def answered(
     from rich.console import Console
 
     from parity.check.answer import answer, of_one_reference, why_outputs_only
+    from parity.check.large import is_large, large_answer
     from parity.check.limit import REFERENCE, CheckWatch, is_asked
     from parity.check.lines import FaultLines
-    from parity.check.prepare import prepared
+    from parity.check.prepare import begun, of_start
     from parity.engine import EngineOptions
     from parity.judge.diagnose.patience import SECONDS, UNSEARCHED, searching
     from parity.reporting.console.progress import reporter_for
@@ -260,19 +262,22 @@ def answered(
     UNSEARCHED.set(frozenset((REFERENCE,)))
     engine = EngineOptions(timeout_s=timeout, threads=1, jobs=0, provision=False, launch=servers.launch)
 
+    start = begun(
+        reference,
+        new,
+        folder,
+        inputs=inputs,
+        format_name=format_name,
+        adapter=adapter,
+        given=dict(map(setting, settings)),
+    )
+    if is_large(start):
+        own = FaultLines(start.problem.pair, servers.script)
+        return timed(large_answer(start, engine, folder, started + seconds, own), started)
+
     def run_of(*, forward_only: bool) -> tuple[PreparedCheck, Results, FaultLines]:
-        pair = prepared(
-            reference,
-            new,
-            folder,
-            inputs=inputs,
-            format_name=format_name,
-            adapter=adapter,
-            given=dict(map(setting, settings)),
-            dtypes=dtypes,
-            forward_only=forward_only,
-            seconds=max(LEAST_DESIGNING, seconds * DESIGNING),
-        )
+        limit = max(LEAST_DESIGNING, seconds * DESIGNING)
+        pair = of_start(start, folder, dtypes=dtypes, forward_only=forward_only, seconds=limit)
         lines = FaultLines(pair.pair, servers.script, pair.sizes)
         with (
             searching(lambda rows: is_asked(rows, pair.kinds, loses_digits=lines.lose_digits()), lines.locate),
@@ -292,6 +297,11 @@ def answered(
         pair.notes.append(why)
     reply = of_one_reference(answer(results, pair, folder / "run", time.monotonic() - started, lines), pair)
     return completed(reply, pair, servers, engine, run_dir=folder / "run", started=started, until=started + seconds)
+
+
+def timed(reply: CheckAnswer, started: float) -> CheckAnswer:
+    """The answer with the time since a check has begun."""
+    return replace(reply, seconds=time.monotonic() - started)
 
 
 def completed(
