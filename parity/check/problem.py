@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from dis import get_instructions
 from math import isfinite, isqrt
@@ -260,18 +260,30 @@ class ReferenceProblem:
         try:
             with catch_warnings(action="ignore"), user_code(self.source.path), self.having(settings), torch.no_grad():
                 with without_values():
-                    shaped = [*self.inputs(), *(self.built().parameters() if is_class else ())]
+                    shaped = [*self.inputs()]
+                shaped += self.module_in(without_values()).parameters() if is_class else ()
                 elements = [value.numel() for value in shaped if isinstance(value, torch.Tensor)]
-                with torch.device("meta") if sum(elements) > MOST_CALLED else nullcontext():
-                    module = self.built() if is_class else self.entry
-                    with passing(count):
-                        outputs = outputs_of(module(*self.inputs()))
+                is_meta = sum(elements) > MOST_CALLED
+                module = self.entry
+                if is_class:
+                    module = self.module_in(torch.device("meta")).to("meta") if is_meta else self.built()
+                with torch.device("meta") if is_meta else nullcontext(), passing(count):
+                    outputs = outputs_of(module(*self.inputs()))
         except TimeoutError as error:
             raise CheckError(placed(error, self.pair.reference.own_path.absolute())) from error
         except Exception:  # Whatever a user's code raises: these sizes do not fit.
             return None
         elements += [value.numel() for value in outputs.values() if isinstance(value, torch.Tensor)]
         return None if 0 in elements else (sum(elements), n_operations)
+
+    def module_in(self, context: AbstractContextManager[Any]) -> Any:
+        """The module, built in a context in which tensors have no values, unless its constructor reads some of them, as
+        `.item()` of numbers that `linspace` makes."""
+        try:
+            with context:
+                return self.built()
+        except (RuntimeError, NotImplementedError):
+            return self.built()
 
     def built(self) -> Any:
         """A new instance of the reference's class."""
