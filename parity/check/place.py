@@ -82,8 +82,8 @@ class FaultLine:
     @property
     def sentence(self) -> str:
         """The difference; "" where the reference's line is not known, and nothing is shown."""
-        is_told = self.is_shown or self.repair or self.reference_line or self.kind in (DIGITS, OVERFLOW)
-        return self.difference if is_told else ""
+        is_known = self.is_shown or self.repair or self.reference_line or self.kind in (DIGITS, OVERFLOW)
+        return self.difference if is_known else ""
 
     @property
     def difference(self) -> str:

@@ -37,7 +37,7 @@ class LossyForm:
 
 
 @dataclass(frozen=True)
-class Difference:
+class DifferenceOperand:
     """An operand that is the difference `a - b`, and the calls that only move its elements afterwards."""
 
     call: RecordedCall
@@ -74,7 +74,9 @@ class RecordedCode:
                 words = ("variance-naive", OFFSET) if is_centred else ("expanded-square", NEARBY)
                 yield call, LossyForm(*words, self.expanded(call, product, pair, is_centred=is_centred))
 
-    def differences(self, call: RecordedCall, products: Sequence[str]) -> tuple[Difference, Difference] | None:
+    def differences(
+        self, call: RecordedCall, products: Sequence[str]
+    ) -> tuple[DifferenceOperand, DifferenceOperand] | None:
         """The two differences that a call multiplies; None if it does something else."""
         is_product = call.function in products and len(call.reads) == 2
         is_square = products is PRODUCTS and (
@@ -85,19 +87,19 @@ class RecordedCode:
         first, last = self.difference(call.reads[0]), self.difference(call.reads[-1])
         return None if first is None or last is None else (first, last)
 
-    def difference(self, mark: str) -> Difference | None:
+    def difference(self, mark: str) -> DifferenceOperand | None:
         """The difference that a value is, perhaps with its elements moved."""
         moves: list[RecordedCall] = []
         while (call := self.by_mark.get(mark)) is not None and call.part is None:
             if call.function in DIFFERENCES and len(call.reads) == 2 and not call.kwargs:
-                return Difference(call, tuple(reversed(moves)))
+                return DifferenceOperand(call, tuple(reversed(moves)))
             if call.kind not in MOVED or len(call.reads) != 1:
                 return None
             moves.append(call)
             mark = call.reads[0]
         return None
 
-    def is_centred(self, item: Difference) -> bool:
+    def is_centred(self, item: DifferenceOperand) -> bool:
         """Whether b is a mean of a."""
         a, b = item.terms
         call = self.by_mark.get(b)
@@ -106,7 +108,12 @@ class RecordedCode:
         return call is not None and call.function in MEANS and call.reads == [a]
 
     def expanded(
-        self, call: RecordedCall, product: RecordedCall, pair: tuple[Difference, Difference], *, is_centred: bool
+        self,
+        call: RecordedCall,
+        product: RecordedCall,
+        pair: tuple[DifferenceOperand, DifferenceOperand],
+        *,
+        is_centred: bool,
     ) -> Compute:
         """The product of both differences, multiplied out, each term summed where `call` sums."""
 
@@ -125,7 +132,7 @@ class RecordedCode:
 
         return compute
 
-    def terms(self, item: Difference, values: Values, given: Values) -> Iterator[Any]:
+    def terms(self, item: DifferenceOperand, values: Values, given: Values) -> Iterator[Any]:
         """a and b with the shape of their difference, moved as the operand is."""
         a, b = (values[mark] for mark in item.terms)
         for own, other in ((a, b), (b, a)):
