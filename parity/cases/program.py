@@ -523,7 +523,8 @@ OUTLINED = 1 << 19
 
 def outlined(function: Callable[..., Any], operands: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     """The result of a step; a large one as its shape and dtype, filled with one number."""
-    shape_of = np.broadcast_shapes if isinstance(function, np.ufunc) else getattr(function, "result_shape", None)
+    is_elementwise = isinstance(function, np.ufunc) and function.signature is None  # np.matmul is a ufunc, too.
+    shape_of = np.broadcast_shapes if is_elementwise else getattr(function, "result_shape", None)
     shapes = [np.shape(item) for item in operands] if shape_of else []
     if shape_of is None or max(map(math.prod, shapes), default=0) < OUTLINED:
         value = one_array(function, call(function, operands, keywords))

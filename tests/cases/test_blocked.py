@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import autograd.numpy as anp
 import numpy as np
 import pytest
 
 from parity.cases import OPS, blocked, oracle, program
 from parity.cases.oracle import IN_SEQUENCE, evaluate
+from parity.cases.program import trace
 from tests.judge.judging import drawn, planned
 
 CASES = {
@@ -65,3 +67,17 @@ def test_some_outputs_only():
     [[name, values]] = evaluate(OPS[case.op], case.params, inputs, dtype=np.float64, outputs=["grad.bias"]).items()
     assert name == "grad.bias"
     assert np.array_equal(values, whole["grad.bias"])
+
+
+def test_a_large_product_of_matrices_keeps_its_shape_in_a_gradient():
+    def attention(tensors, _params):
+        scores = anp.matmul(tensors["q"], anp.swapaxes(tensors["q"], -1, -2))
+        return {"y": anp.matmul(scores, tensors["q"])}
+
+    q = np.random.default_rng(0).normal(size=(2, 24, 3))
+    arriving = {"y": np.ones((2, 24, 3))}
+    traced, _ = trace(attention, {"q": q}, differentiable=["q"], gradients=arriving)
+    own = traced.run({"q": q, "grad.y": arriving["y"]}, "float64")["grad.q"]
+    step, ones = 1e-6 * np.eye(1, q.size).reshape(q.shape), arriving["y"]
+    difference = (attention({"q": q + step}, {})["y"] - attention({"q": q - step}, {})["y"]) * ones
+    assert abs(own[0, 0, 0] - difference.sum() / 2e-6) < 1e-5

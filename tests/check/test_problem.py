@@ -751,3 +751,11 @@ def test_coordinates_and_odd_kernels_keep_their_sizes(tmp_path):
     """
     sizes = {name for name in designed(tmp_path, dedent(kernel)) if "size_5" in name}
     assert not {"Model-size_5=6", "Model-size_5=4"} & sizes
+
+
+def test_the_cost_of_a_module_whose_constructor_reads_values_is_known(tmp_path):
+    body = "self.rates = [rate.item() for rate in torch.linspace(0, 1, 3)]\n        self.fc = nn.Linear(dim, dim)"
+    it = problem(tmp_path, REFERENCE.replace("self.fc = nn.Linear(dim, dim)", body))
+    plain = problem(tmp_path, REFERENCE)
+    for sizes in ({}, {"batch_size": 2, "dim": 4}):
+        assert it.cost(sizes) == plain.cost(sizes) is not None

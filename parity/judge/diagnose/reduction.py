@@ -100,6 +100,10 @@ def n_elements(small: Small) -> int:
     return max((array.size for array in small[1].values()), default=0)
 
 
+MOST_TOGETHER = 256
+"""Axes of one size, or pairs of them, of which it is seen whether they can change alone: a model has many weights."""
+
+
 @dataclass
 class Dim:
     """A size shared by several axes and possibly params; `low` is the largest size known to be too small.
@@ -214,11 +218,11 @@ def sizes_of(case: CasePlan, inputs: Mapping[str, Array]) -> Iterator[Dim]:
     """The sizes of the inputs' axes: one axis or two if these can change alone, else all of the same size."""
     shapes = shapes_of(case, inputs)
     for size in sorted({size for shape in shapes.values() for size in shape if size > 1}):
-        if is_late():
-            return
         axes = [(name, axis) for name, shape in shapes.items() for axis, n in enumerate(shape) if n == size]
         for together in (1, 2):
-            for chosen in combinations(axes, together):
+            for chosen in islice(combinations(axes, together), MOST_TOGETHER):
+                if is_late():
+                    return
                 dim = Dim(size, chosen)
                 if set(chosen) <= set(axes) and any(
                     dim.shapes((case, dict(inputs)), s) for s in (size // 2, size - 1, 1)
