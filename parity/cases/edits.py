@@ -294,7 +294,7 @@ def of_squares(program: Program, root: Step) -> list[Step]:
         step = steps.get(index)
         if step is None or step.name not in (*THROUGH_SUMS, "sum", "square"):
             return False
-        square = step.name == "square" or (step.name == "multiply" and step.operands[0] == step.operands[1])
+        square = step.name == "square" or (step.name == "multiply" and len(step.refs) == 2 and len({*step.refs}) == 1)
         below = [] if square else [follow(ref, summed or step.name == "sum") for ref in step.refs]
         if any(below) or (square and summed):
             path[index] = step

@@ -471,7 +471,8 @@ class Designer:
         """Lengths of an axis beyond the limits that the candidate's code may have, of the axis or of all elements, as
         far as tensors stay small; one beyond most blocks."""
         n = max(map(math.prod, shapes))
-        wanted = [ODD[0], *(other for limit in self.limits for other in (limit + 1, limit // (n // length) + 1))]
+        first = ODD[0] if n // length * ODD[0] <= MOST_RESIZED else 2 * length + 1  # a third block of the same length
+        wanted = [first, *(other for limit in self.limits for other in (limit + 1, limit // (n // length) + 1))]
         kept = (other for other in wanted if other > length + 1 and n // length * other <= MOST_RESIZED)
         return list(dict.fromkeys(kept))
 

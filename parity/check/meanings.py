@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -127,20 +128,23 @@ def are_boxes(values: Array) -> bool:
 
 
 def halves(problem: ReferenceProblem, sized: Sized, drawn: Mapping[str, Any]) -> Iterator[MeaningfulCase]:
-    """0.5, 1.5, 2.5, ..., and steps of 1, where the reference rounds: to even numbers, as PyTorch does."""
+    """0.5, 1.5, 2.5, ... times a step, which is 1 or a power of 2 among the numbers, where the reference rounds: to
+    even numbers, as PyTorch does."""
     if ROUNDING.search(problem.source.text) is None:
         return
     free = [a for a in sized.arguments if "shape" in drawn.get(a.name, {}) and "integers" not in drawn[a.name]]
-    arrays = {a.name: between(a) for a in free}
+    numbers = [*sized.init.values(), *(a.value for a in sized.arguments if not a.is_tensor)]
+    step = next((n for n in numbers if type(n) is float and 0 < n < 1 and math.frexp(n)[0] == 0.5), 1.0)
+    arrays = {a.name: between(a, step) for a in free}
     if any(a.kind != POSITIVE for a in free):
         yield MeaningfulCase(HALVES, HALVES, arrays)
 
 
-def between(argument: Argument) -> Array:
-    """Numbers between two whole ones, of both signs; 1 for what is positive."""
+def between(argument: Argument, step: float) -> Array:
+    """Numbers between two multiples of a step, of both signs; 1 for what is positive."""
     if argument.kind == POSITIVE:
         return np.ones(argument.value.shape, np.float32)
-    numbers = np.arange(argument.value.size, dtype=np.float32) % 12 - 5.5
+    numbers: Array = (np.arange(argument.value.size, dtype=np.float32) % 12 - 5.5) * np.float32(step)
     return numbers.reshape(argument.value.shape)
 
 

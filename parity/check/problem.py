@@ -77,6 +77,8 @@ SIZES = "parity_sizes"
 """The global of a generated file that lists its sizes; those of the file that it runs are none."""
 CASE_DTYPES = {"float16", "bfloat16", "float32", "float64"}
 RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
+CALLS_A_TURN = 8
+"""Calls that a turn of a recurrent layer stands for: it is some twenty steps of a program."""
 MOST_CALLED = 1 << 21
 """Elements of inputs and weights with which a call that only shows its cost has values: without values, PyTorch first
 imports its compiler (two seconds), and is slow in loops."""
@@ -252,7 +254,7 @@ class ReferenceProblem:
 
         def count(function: Any, args: Any, _kwargs: Any, result: Any) -> Any:
             nonlocal n_operations
-            self.n_counted += 1
+            self.n_counted += turns(getattr(function, "__name__", ""), args)
             n_operations += operations(getattr(function, "__name__", ""), args, result, torch)
             return result
 
@@ -545,6 +547,15 @@ def operations(name: str, args: Any, result: Any, torch: Any) -> int:
         return 0
     one, other, *_ = known
     return 2 * isqrt(one.numel() * other.numel() * known[-1].numel())
+
+
+def turns(name: str, args: Any) -> int:
+    """The calls that a call stands for: a layer of a recurrent network makes several in each turn of its loop."""
+    shape = tuple(getattr(args[0], "shape", ())) if args else ()
+    if name.strip("_") not in RECURRENT or len(shape) < 2:
+        return 1
+    layers: int = next((arg for arg in args if type(arg) is int), 1)
+    return max(1, CALLS_A_TURN * int(max(shape[:-1])) * layers)
 
 
 def flat_values(value: Any) -> Iterator[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
+import autograd.numpy as anp
 import numpy as np
 import pytest
 
@@ -12,10 +13,11 @@ from parity.cases import OPS
 from parity.cases.candidates import detachments, edits_of, fits_of
 from parity.cases.edit_functions import running_matmul, running_sum
 from parity.cases.edit_words import described
-from parity.cases.edits import COSTS, FITTED, READ, RETURNED, Edit, edited, transferred, with_number
+from parity.cases.edits import COSTS, FITTED, READ, RETURNED, Edit, edited, of_squares, transferred, with_number
 from parity.cases.formula import formula
 from parity.cases.op import IncompatibleError
 from parity.cases.oracle import evaluate, program_of
+from parity.cases.program import trace
 from parity.cases.repeats import repeats
 from parity.cases.trial import Trial
 from parity.config import load_plan
@@ -262,3 +264,15 @@ def test_every_form_is_the_same_op(name):
     for form in OPS[case.op].forms:
         for tensor, values in evaluate(OPS[case.op], case.params, given, dtype=np.float64, **form).items():
             np.testing.assert_allclose(values, exact[tensor], rtol=1e-9, atol=1e-12, err_msg=f"{form} {tensor}")
+
+
+@pytest.mark.parametrize(("times", "n"), [("itself", 2), ("an array", 0)])
+def test_a_root_of_a_sum_of_squares_is_one_of_no_other_products(times, n):
+    x = np.arange(6.0).reshape(2, 3)
+
+    def norm(tensors, _params):
+        return {"y": anp.sqrt(anp.sum(tensors["x"] * (tensors["x"] if times == "itself" else x + 1), axis=1))}
+
+    program, _ = trace(norm, {"x": x})
+    (root,) = (step for step in program.steps if step.name == "sqrt")
+    assert len(of_squares(program, root)) == n

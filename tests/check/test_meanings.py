@@ -73,3 +73,25 @@ def test_a_file_that_thinks_of_no_empty_sequence_is_not_asked_one(tmp_path):
     body = body.replace(" if n > 0 else 0 * x[i, 0]", "").replace("sum(0) / n", "cumsum(0).sum(0)")
     text = f"import torch\n\ndef f({names}):\n    return {body}\n\ndef get_inputs():\n    return [{inputs}]\n"
     assert "f-lengths-nothing" not in designed(tmp_path, text)
+
+
+def test_halves_are_those_of_a_step_among_the_numbers(tmp_path):
+    body = "def f(x, step):\n    return torch.round(x / step) * step\n\ndef get_inputs():\n"
+    it = problem(tmp_path, f"import torch\n\n{body}    return [torch.randn(4, 8), 0.25]\n")
+    (case,) = (case.case for case in Designer(it, tmp_path / "inputs").all(it.at({})) if case.id == "f-halves")
+    assert (np.load(tmp_path / case["inputs"]["x"]["file"]) / 0.25 % 1 == 0.5).all()
+
+
+def test_a_length_that_is_too_long_for_many_blocks_is_asked_for_three(tmp_path):
+    body = "def f(x):\n    return x.cumsum(1)\n\ndef get_inputs():\n    return [torch.randn(4, 16, 24)]\n"
+    ids = designed(tmp_path, f"import torch\n\n{body}")
+    assert {"f-length-16=17", "f-length-16=33"} <= set(ids)
+    assert "f-length-16=129" not in ids
+
+
+def test_turns_of_recurrent_layers_are_counted(tmp_path):
+    body = "class Model(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    body += "        self.gru = torch.nn.GRU(4, 4, 3)\n\n    def forward(self, x):\n        return self.gru(x)[0]\n\n"
+    it = problem(tmp_path, f"import torch\n\n{body}def get_inputs():\n    return [torch.randn(20, 2, 4)]\n")
+    assert it.cost({}) is not None
+    assert 20 * 3 * 8 <= it.n_counted < 20 * 3 * 8 + 20
