@@ -33,7 +33,7 @@ from parity.check.limit import (
     ZEROS,
 )
 from parity.check.literals import limits_in
-from parity.check.meanings import HALVES, is_mask, meaningful
+from parity.check.meanings import HALVES, is_label, meaningful
 from parity.check.problem import (
     GIVEN,
     INTEGERS,
@@ -220,7 +220,7 @@ class Designer:
     def case(self, name: str, sized: Sized, inputs: Mapping[str, Any], **options: Any) -> Case:
         """A case of the config."""
         reference = self.problem.pair.reference
-        floats = [a.name for a in sized.arguments if a.is_tensor and a.value.dtype.kind == "f" and not is_mask(a)]
+        floats = [a.name for a in sized.arguments if a.is_tensor and a.value.dtype.kind == "f" and not is_label(a)]
         floats += [weight.name for weight in sized.weights if not weight.is_statistic]
         return {
             "op": reference.name,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parity.check.problem import INTEGERS, POSITIVE, Argument, ReferenceProblem, Sized
+from parity.check.problem import GIVEN, INTEGERS, POSITIVE, Argument, ReferenceProblem, Sized
 
 MASK = "mask"
 """The kind of cases in which a mask hides nothing, a row, or everything."""
@@ -153,3 +153,13 @@ def is_mask(argument: Argument) -> bool:
     if not argument.is_tensor or not argument.value.shape or argument.value.size <= FEW_INTEGERS:
         return False
     return argument.dtype == "bool" or set(np.unique(argument.value)) == {0, 1}
+
+
+def is_label(argument: Argument) -> bool:
+    """Whether an argument is a mask, or whole numbers that the file makes in its own way, in a floating-point dtype:
+    labels, which have no gradient."""
+    if is_mask(argument):
+        return True
+    values = argument.value if argument.is_tensor and argument.kind == GIVEN else np.zeros(1)
+    is_whole = values.dtype.kind == "f" and bool((values == np.rint(values)).all())
+    return is_whole and np.unique(values).size > FEW_INTEGERS

@@ -10,9 +10,11 @@ import pytest
 import torch  # noqa: F401 - the references need it
 
 from parity.check.cases import Designer
+from parity.check.meanings import is_label
+from tests.check.test_check import answered
 from tests.check.test_problem import designed, problem
 
-pytestmark = pytest.mark.frameworks
+pytestmark = [pytest.mark.frameworks, pytest.mark.process]
 
 
 def test_inputs_of_equal_lengths_are_asked_with_others_where_the_reference_takes_them(tmp_path):
@@ -95,3 +97,27 @@ def test_turns_of_recurrent_layers_are_counted(tmp_path):
     it = problem(tmp_path, f"import torch\n\n{body}def get_inputs():\n    return [torch.randn(20, 2, 4)]\n")
     assert it.cost({}) is not None
     assert 20 * 3 * 8 <= it.n_counted < 20 * 3 * 8 + 20
+
+
+@pytest.mark.parametrize(
+    ("values", "is_known"),
+    [
+        ("(torch.rand(6) > 0.5).float()", True),
+        ("(torch.arange(6) * 3 - 1).float()", True),
+        ("torch.arange(6) / 4", False),
+        ("torch.ones(6)", False),
+        ("torch.randn(6)", False),
+        ("torch.arange(6)", False),
+    ],
+)
+def test_whole_numbers_in_a_floating_point_dtype_are_labels(tmp_path, values, is_known):
+    body = f"def f(x, y):\n    return x * y.float()\n\ndef get_inputs():\n    return [torch.randn(6), {values}]\n"
+    (_, argument) = problem(tmp_path, f"import torch\n\n{body}").at({}).arguments
+    assert is_label(argument) is is_known
+
+
+def test_labels_that_a_reference_makes_integers_stay_what_they_are(tmp_path):
+    body = "def f(x, y):\n    return x.gather(1, y.long()[:, None])\n\n"
+    inputs = "def get_inputs():\n    return [torch.randn(30, 90), (torch.arange(30) * 3).float()]\n"
+    row = answered(tmp_path, f"import torch\n\n{body}{inputs}", f"import torch\n\n{body}", "--seconds", "300")
+    assert row["verdict"] == "right", row

@@ -206,6 +206,13 @@ class EnvelopeRuns:
             self._own |= conditions(self._case, self._dtype, self._inputs, self._exact, names)
         return envelope.alone(self._own[tensor])
 
+    @cached_property
+    def _labels(self) -> frozenset[str]:
+        """The inputs of a user's reference that have no gradient and are whole numbers, such as labels that it makes
+        integers."""
+        names = set(self._inputs) - {*self._case.definition.differentiable} if self._case.brought is not None else ()
+        return frozenset(name for name in names if (self._inputs[name] == np.rint(self._inputs[name])).all())
+
     @property
     def enough(self) -> int:
         """Twice the usual number if a tensor has so few elements that one run reveals little about its error."""
@@ -217,7 +224,8 @@ class EnvelopeRuns:
         other = others[run // FIRST_RUNS % len(others)]
         step = 0 if op.exact else run
         perturbed_inputs = {
-            name: perturbed(values, self._computed_in, case.id, name, step) for name, values in self._inputs.items()
+            name: perturbed(values, self._computed_in, case.id, name, 0 if name in self._labels else step)
+            for name, values in self._inputs.items()
         }
         rounding = perturbed_rounding(generator(run, case.id, "rounding"))
         functions = IN_PAIRS, IN_SEQUENCE, {**rounding, **composed_in(self._dtype)}
