@@ -59,8 +59,13 @@ def runs(request, tmp_path_factory):
     ):
         chosen = [part for name in ("numpy", *backends) for part in ("-b", name)]
         run_dir = folder / backends[0]
+        command = ("run", *configs, *chosen, *options, "--dtype", "float32", "--timeout", "900", "--out")
         with nullcontext() if selected(request) else without_causes():
-            done = call("run", *configs, *chosen, *options, "--dtype", "float32", "--timeout", "900", "--out", run_dir)
+            done = call(*command, run_dir)
+            if done.returncode == 1 and "mindspore: nondeterministic" in done.stdout:
+                # MindSpore's scatter_add seldom loses an update where threads write to one element: it is run again.
+                run_dir = folder / f"{backends[0]}-again"
+                done = call(*command, run_dir)
         made |= dict.fromkeys(backends, Finished(done.returncode, done.stdout, done.stderr, run_dir))
     return made
 
