@@ -61,3 +61,11 @@ def test_outputs_of_a_few_calls_are_compared(tmp_path, name, verdict, told):
         assert note.startswith("with 1,289,")
     elif name not in ("error", "changed"):
         assert abs(row["counterexample"]["got"] - row["counterexample"]["exact"]) > row["counterexample"]["bound"]
+
+
+def test_a_reference_that_refuses_negative_numbers_is_asked_others(tmp_path):
+    refusing = "        assert (x >= 0).all()\n        h = self.up(x)"
+    reference = REFERENCE.replace("        h = self.up(x)", refusing)
+    row = answered(tmp_path, reference, f"{HEAD}        {BODIES['right']}\n", "--seconds", "300")
+    assert (row["verdict"], row["checks"][1][:2]) == ("right", ["drawn", "passed"]), row
+    assert row["checks"][-1] == ["calls", "passed", "3 calls"]
